@@ -1,0 +1,92 @@
+# `make` lists the targets. demo and test set up all they need: Debian packages, .venv, torch.
+# JOBS=n limits the compiler, FUZZ_SECONDS=n the fuzzers; build/*.log has what is not shown.
+export JOBS ?= $(shell nproc)
+export FUZZ_SECONDS ?= 120
+
+PYTHON = .venv/bin/python
+FILES = git ls-files --cached --others --exclude-standard
+CXX_FILES = $(FILES) '*.h' '*.cpp'
+# The tests of the conformance suite and of the GPU have targets of their own.
+PYTEST = $(PYTHON) -m pytest -q --timeout=300
+
+# $(call need,path): one sentence when a part of the checkout is missing.
+need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not have." >&2; exit 1; }
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup setup-system setup-checks build demo test test-core conformance bench \
+        lint format asan tsan core-clang fuzz gpu-build gpu-test clean
+
+help:            ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 16
+
+demo: build      ## Train a small model on a remote device, with all set-up
+	$(call need,examples/demo.py)
+	@$(PYTHON) examples/demo.py
+
+test: build      ## Every test: C++, then Python with the examples, with all set-up
+	@ctest --preset release -j $(JOBS) --progress
+	$(call need,tests/python)
+	@$(PYTEST) tests/python --ignore=tests/python/conformance --ignore=tests/python/gpu
+
+build: setup     ## Build, and make `import torch_remote` work in .venv
+	@tools/build.sh release
+
+test-core: setup-system  ## The tests of the torch-free layers only: seconds
+	@tools/build.sh core
+	@ctest --preset core -j $(JOBS) --progress
+
+conformance: build  ## PyTorch's operator tests, remote against CPU: minutes
+	$(call need,tests/python/conformance/run.py)
+	@$(PYTHON) tests/python/conformance/run.py
+
+bench: build     ## Measure against the bars (CHECK=counts: only what no noise changes)
+	$(call need,benchmarks/python/bench.py)
+	@$(PYTHON) benchmarks/python/bench.py $(if $(CHECK),--check $(CHECK))
+
+lint: setup-checks setup  ## Format, ruff, mypy, the include table, names in documents
+	@$(CXX_FILES) | xargs -r clang-format-14 --dry-run -Werror
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m mypy
+	@$(PYTHON) tools/check_layers.py
+	@$(PYTHON) tools/check_docs.py
+
+format: setup-checks setup  ## Rewrite the sources in the project's format
+	@$(CXX_FILES) | xargs -r clang-format-14 -i
+	@$(PYTHON) -m ruff check --fix --exit-zero --quiet .
+	@$(PYTHON) -m ruff format .
+
+asan: setup-system  ## The torch-free tests under ASan and UBSan
+	@tools/build.sh core-asan
+	@ctest --preset core-asan -j $(JOBS) --progress
+
+tsan: setup-system  ## The torch-free tests under ThreadSanitizer
+	@tools/build.sh core-tsan
+	@ctest --preset core-tsan -j $(JOBS) --progress
+
+core-clang: setup-system setup-checks  ## The torch-free layers with clang's -Wthread-safety -Werror
+	@tools/build.sh core-clang
+
+fuzz: setup-system setup-checks  ## Every fuzz target, FUZZ_SECONDS (120) in all
+	@tools/build.sh fuzz
+	@tools/fuzz.sh
+
+gpu-build:       ## With the system's Python and torch, into build/gpu; installs nothing
+	@tools/build.sh gpu
+
+gpu-test: gpu-build  ## The tests that need a CUDA device
+	$(call need,tests/python/gpu)
+	@PYTHONPATH=build/gpu/python python3 -m pytest -q tests/python/gpu
+
+clean:           ## Remove what the build left; .venv stays
+	rm -rf build python/torch_remote/bin python/torch_remote/_C*.so
+
+setup: setup-system
+	@tools/setup.sh python
+
+setup-system:
+	@tools/setup.sh system
+
+setup-checks:
+	@tools/setup.sh checks

@@ -1,0 +1,96 @@
+"""A PyTorch device that is somewhere else: `torch.randn(3, device="remote")`.
+
+Importing this package names PyTorch's private backend `remote`, once for the process, and starts
+nothing: the first tensor does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import warnings
+from importlib import metadata
+
+import torch
+
+_HOW_TO_BUILD = "run `make build` or `pip install .`"
+
+
+def _check_extension() -> None:
+    """Loads the extension, or says in a sentence why that cannot be."""
+    if importlib.util.find_spec(f"{__name__}._C") is None:
+        raise ImportError(f"torch_remote is not built: {_HOW_TO_BUILD}")
+    try:
+        from . import _C
+    except ImportError as error:
+        raise ImportError(
+            f"torch_remote does not load into torch {torch.__version__} ({error}); it serves only "
+            f"the minor version of torch it was built for: {_HOW_TO_BUILD}"
+        ) from error
+    if _C.BUILT_FOR_TORCH.split(".")[:2] != torch.__version__.split(".")[:2]:
+        raise ImportError(
+            f"torch_remote was built for torch {_C.BUILT_FOR_TORCH} and this is torch "
+            f"{torch.__version__}: {_HOW_TO_BUILD}"
+        )
+
+
+_check_extension()
+
+from . import _C, _backend, _device, _interop, _printing  # noqa: E402
+from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
+from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
+from ._stats import Stats, count, stats  # noqa: E402
+
+__all__ = [
+    "ConnectionError",
+    "Machine",
+    "ProtocolError",
+    "RemoteError",
+    "SessionLost",
+    "Stats",
+    "__version__",
+    "connect",
+    "count",
+    "machines",
+    "stats",
+    "synchronize",
+]
+
+try:
+    __version__ = metadata.version("torch-remote")
+except metadata.PackageNotFoundError:  # imported from a build folder
+    __version__ = "unknown"
+
+
+def _install(name: str) -> None:
+    """Registers the backend with PyTorch under a name. The order of the steps matters."""
+    _C.set_exception_types(RemoteError, SessionLost, ProtocolError, ConnectionError)
+    _C.set_server_path(str(server_path()))
+    _C.init()
+    torch.utils.rename_privateuse1_backend(name)
+    torch._register_device_module(name, _device)
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    _printing.install()
+    _interop.install()
+    atexit.register(_shut_down)
+
+
+def _shut_down() -> None:
+    # The session of a forked child's parent is not the child's to close.
+    if not _C.is_in_bad_fork():
+        _C.shutdown()
+
+
+def _warn_of_local_cuda() -> None:
+    """PyTorch's engine takes the named private backend for the only accelerator there is."""
+    if _backend.local_gpus() > 0:
+        warnings.warn(
+            f"torch_remote makes `{_backend.name()}` the accelerator of this process, which breaks "
+            "autograd on the local CUDA devices in it (a limitation of PyTorch); use "
+            f"`{_backend.name()}` for them too, or import torch_remote in another process",
+            stacklevel=3,
+        )
+
+
+_install("remote")
+_warn_of_local_cuda()

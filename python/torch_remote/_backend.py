@@ -1,0 +1,100 @@
+"""The name of the backend, and what can be known about its devices without a connection.
+
+The name is not a constant: PyTorch lets a process choose it once, and the first front door does
+(`torch_remote` says `remote`). So it is asked for, never written.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TypeAlias
+
+import torch
+
+from . import _C
+
+DeviceLike: TypeAlias = "torch.device | str | int | None"
+
+
+def name() -> str:
+    """The name in force, as it stands in a device string."""
+    return str(torch._C._get_privateuse1_backend_name())
+
+
+def is_ours(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's bytes are on a machine of ours."""
+    return bool(tensor.device.type == name())
+
+
+def max_devices() -> int:
+    """How many device indices there are; most of them have no device yet."""
+    return int(os.environ.get("TORCH_REMOTE_MAX_DEVICES") or 16)
+
+
+def configured_url() -> str | None:
+    """The machine that `TORCH_REMOTE` names, unless it is the embedded one."""
+    url = os.environ.get("TORCH_REMOTE", "")
+    return url if "://" in url else None
+
+
+def local_gpus() -> int:
+    """The GPUs the embedded server will use, asked of NVML: that initialises no CUDA here."""
+    if torch.version.cuda is None:
+        return 0
+    return max(0, int(torch.cuda._device_count_nvml()))
+
+
+def device_count() -> int:
+    """The number of devices. Never starts the embedded server; connects only to a configured URL."""
+    if _C.is_initialized():
+        return _C.device_count()
+    if configured_url() is not None:
+        lazy_init()
+        return _C.device_count()
+    return max(1, local_gpus())
+
+
+def lazy_init() -> None:
+    """Makes sure that a machine is connected, as PyTorch asks before it touches a device."""
+    if _C.is_in_bad_fork():
+        raise RuntimeError(
+            f"Cannot re-initialize {name()} in forked subprocess. To use {name()} with "
+            "multiprocessing, you must use the 'spawn' start method"
+        )
+    _C.ensure_default()
+
+
+def device_index(device: DeviceLike) -> int:
+    """The index a device argument means; none given means the current device.
+
+    -1 is let through, since `torch.cuda.device(-1)` means "leave it". The index may not exist.
+    """
+    if device is None:
+        return _C.current_device()
+    if isinstance(device, int):
+        return device
+    parsed = torch.device(device)
+    if parsed.type != name():
+        raise ValueError(f"Expected a {name()} device, but got: {device}")
+    if parsed.index is None:
+        return _C.current_device()
+    if parsed.index < 0:  # PyTorch keeps 8 bits of an index: remote:999 arrives here as -25
+        raise no_such_device(device)
+    return int(parsed.index)
+
+
+def existing_index(device: DeviceLike) -> int:
+    """Like `device_index`, but a device that does not exist is an error which lists those that do."""
+    index = device_index(device)
+    # Device 0 is there in any case, so naming it needs no connection.
+    if index != 0 and not 0 < index < device_count():
+        raise no_such_device(index if isinstance(device, int) or device is None else device)
+    return index
+
+
+def no_such_device(device: DeviceLike) -> RuntimeError:
+    """The error for a device that does not exist; an int stands for its index."""
+    wanted = f"{name()}:{device}" if isinstance(device, int) else str(device)
+    count = device_count()
+    there = ", ".join(f"{name()}:{index}" for index in range(count))
+    return RuntimeError(f"{wanted} does not exist; there {'is' if count == 1 else 'are'} {there}")

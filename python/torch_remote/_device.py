@@ -1,0 +1,196 @@
+"""The device module: what users and PyTorch itself find as `torch.remote`.
+
+It has the shape of `torch.cuda`, so that code written for one runs on the other. Asking whether and
+how many costs no connection; the first tensor makes one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import _C
+from ._backend import (
+    DeviceLike,
+    configured_url,
+    device_count,
+    device_index,
+    existing_index,
+    is_ours,
+    lazy_init,
+)
+from ._machines import server_path
+from ._random import (
+    default_generators,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from ._streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+__all__ = [
+    "DeviceProperties",
+    "Event",
+    "Stream",
+    "StreamContext",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
+
+
+def __getattr__(attribute: str) -> bool:
+    # torch.utils.checkpoint reads `_initialized` as a variable; the truth is in C++.
+    if attribute == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
+
+
+def _lazy_init() -> None:
+    lazy_init()
+
+
+def _is_in_bad_fork() -> bool:
+    return _C.is_in_bad_fork()
+
+
+def init() -> None:
+    """Connects to the default machine if no machine is connected."""
+    lazy_init()
+
+
+def is_initialized() -> bool:
+    """Whether a machine is connected to this process."""
+    return _C.is_initialized() and not _C.is_in_bad_fork()
+
+
+def is_available() -> bool:
+    """Whether the device can be used: a machine is connected or named, or there is a server to start.
+
+    Touches no network, so a machine that is named may still refuse.
+    """
+    return _C.is_initialized() or configured_url() is not None or server_path().exists()
+
+
+def current_device() -> int:
+    """The index of this thread's current device."""
+    return _C.current_device()
+
+
+def set_device(device: DeviceLike) -> None:
+    """Makes a device this thread's current one; -1 changes nothing, as with CUDA."""
+    if device_index(device) != -1:
+        _C.set_device(existing_index(device))
+
+
+class device:
+    """Context manager: another current device for a block. -1 changes nothing."""
+
+    def __init__(self, device: DeviceLike) -> None:
+        self.idx = -1 if device_index(device) == -1 else existing_index(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = _C.maybe_exchange_device(self.idx)
+
+    def __exit__(self, *exception: object) -> None:
+        _C.maybe_exchange_device(self.prev_idx)
+
+
+class device_of(device):
+    """Context manager: the device of the tensor or storage; one that is not ours changes nothing."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(obj.get_device() if is_ours(obj) else -1)
+
+
+def synchronize(device: DeviceLike = None) -> None:
+    """Waits until all that was sent to the device is done, and raises errors that nobody has read."""
+    if _C.is_in_bad_fork():
+        lazy_init()  # raises
+    index = existing_index(device)
+    if _C.is_initialized():
+        _C.synchronize(index)
+
+
+def empty_cache() -> None:
+    """Asks the allocator to give back what it keeps."""
+    torch.accelerator.empty_cache()
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes that `torch.autocast` may choose on this device."""
+    return [torch.float16, torch.bfloat16]
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What the server says about one of its devices."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    kind: str
+    host: str
+
+    def __repr__(self) -> str:
+        return (
+            f"_RemoteDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, "
+            f"multi_processor_count={self.multi_processor_count}, "
+            f"kind='{self.kind}', host='{self.host}')"
+        )
+
+
+def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
+    """The server's own figures for a device; connects if need be."""
+    lazy_init()
+    values: dict[str, Any] = dict(_C.device_properties(existing_index(device)))
+    return DeviceProperties(**{field: values[field] for field in DeviceProperties.__annotations__})
+
+
+def get_device_name(device: DeviceLike = None) -> str:
+    """The name of the device as its server knows it; connects if need be."""
+    return get_device_properties(device).name

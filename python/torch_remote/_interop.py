@@ -1,0 +1,45 @@
+"""Ways out of the process that need an address in it: DLPack, and queues between processes.
+
+A remote tensor's address means nothing here, so both are refused with a word on what to do instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+from ._backend import is_ours
+
+
+def _refuse_dlpack(method: Any) -> Any:
+    @functools.wraps(method)
+    def checked(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if is_ours(self):
+            raise BufferError(
+                f"A tensor on {self.device} has no memory in this process to share through DLPack; "
+                "use tensor.cpu() to copy it here first"
+            )
+        return method(self, *args, **kwargs)
+
+    return checked
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
+    if is_ours(tensor):
+        raise RuntimeError(
+            f"A tensor on {tensor.device} belongs to the session of this process and cannot be sent "
+            "to another one; send tensor.cpu() and move it to a device there"
+        )
+    return reductions.reduce_tensor(tensor)
+
+
+def install() -> None:
+    """Replaces the two DLPack methods of Tensor and the reducer of queues. To be called once."""
+    torch.Tensor.__dlpack__ = _refuse_dlpack(torch.Tensor.__dlpack__)
+    torch.Tensor.__dlpack_device__ = _refuse_dlpack(torch.Tensor.__dlpack_device__)
+    ForkingPickler.register(torch.Tensor, _reduce_tensor)
+    ForkingPickler.register(torch.nn.Parameter, _reduce_tensor)

@@ -1,0 +1,77 @@
+"""Machines: the servers this process is connected to, and the devices they bring."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from . import _C
+from ._backend import name
+
+
+@cache
+def server_path() -> Path:
+    """The server beside the extension; an editable install keeps both apart from this file."""
+    programs = [
+        Path(folder) / "bin" / "torch-remote-server"
+        for folder in (Path(_C.__file__).parent, Path(__file__).parent)
+    ]
+    return next((program for program in programs if program.exists()), programs[0])
+
+
+class Machine:
+    """One connected server. As a context manager it is stopped at the end of the block."""
+
+    def __init__(self, machine_id: int) -> None:
+        self.id = machine_id
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """Its devices, under the indices they have in this process. May wait for the handshake."""
+        return [torch.device(name(), index) for index in _C.machine_devices(self.id)]
+
+    def status(self) -> dict[str, str]:
+        """Where it is and how it fares: url, host, pid, session, torch_version, state."""
+        return dict(_C.machine_info(self.id))
+
+    def stop(self) -> None:
+        """Ends the session. Tensors that lived there raise SessionLost from now on."""
+        _C.machine_stop(self.id)
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Machine) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"Machine(id={self.id})"
+
+
+def connect(url: str) -> Machine:
+    """Connects a new machine: `local`, `unix:///path` or `tcp://host:port`.
+
+    The first machine of a process is `remote:0`; later ones get the next indices. A token is taken
+    from TORCH_REMOTE_TOKEN_FILE or TORCH_REMOTE_TOKEN.
+    """
+    return Machine(_C.connect(url, {}))
+
+
+def machines() -> list[Machine]:
+    """All machines connected now, the default one included."""
+    return [Machine(machine_id) for machine_id in _C.machine_ids()]
+
+
+def synchronize() -> None:
+    """Waits for every device of every machine, and raises errors that nobody has read."""
+    for machine_id in _C.machine_ids():
+        for index in _C.machine_devices(machine_id):
+            _C.synchronize(index)

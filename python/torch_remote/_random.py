@@ -1,0 +1,102 @@
+"""Random numbers of the device module. The server owns the state; a seed is a message in order.
+
+Seeding never connects: what is seeded before there is a machine is kept by the generator and sent
+when there is one. Reading a state does connect, and waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import overload
+
+import torch
+
+from . import _C
+from ._backend import (
+    DeviceLike,
+    device_count,
+    existing_index,
+    lazy_init,
+    max_devices,
+    name,
+)
+
+
+class _DefaultGenerators(Sequence[torch.Generator]):
+    """The default generators of all devices, looked up when asked for. Reads like a tuple."""
+
+    def __len__(self) -> int:
+        return device_count()
+
+    @overload
+    def __getitem__(self, index: int) -> torch.Generator: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[torch.Generator, ...]: ...
+    def __getitem__(self, index: int | slice) -> torch.Generator | tuple[torch.Generator, ...]:
+        chosen = range(len(self))[index]
+        if isinstance(chosen, int):
+            return _C.default_generator(chosen)
+        return tuple(_C.default_generator(each) for each in chosen)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+default_generators = _DefaultGenerators()
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the current device. In a forked child, and for no machine yet, it is safe as well."""
+    if not _C.is_in_bad_fork():
+        _C.default_generator(_C.current_device()).manual_seed(int(seed))
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds every device, those of machines connected later included."""
+    # DataLoader workers come here through torch.manual_seed: a forked child must touch nothing.
+    if _C.is_in_bad_fork():
+        return
+    for index in range(max_devices()):
+        _C.default_generator(index).manual_seed(int(seed))
+
+
+def seed() -> None:
+    """Seeds the current device with a number that cannot be foreseen."""
+    if not _C.is_in_bad_fork():
+        _C.default_generator(_C.current_device()).seed()
+
+
+def seed_all() -> None:
+    """Seeds every device with one number that cannot be foreseen."""
+    if not _C.is_in_bad_fork():
+        manual_seed_all(_C.default_generator(0).seed())
+
+
+def initial_seed() -> int:
+    """The seed the current device was last given."""
+    return int(_C.default_generator(_C.current_device()).initial_seed())
+
+
+def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
+    """The state of the device's generator as a CPU byte tensor. Waits for the server."""
+    lazy_init()
+    return _C.default_generator(existing_index(device)).get_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
+    """Puts back what `get_rng_state` gave."""
+    if new_state.device.type != "cpu":
+        raise TypeError(f"a {name()} RNG state is a CPU byte tensor, not one on {new_state.device}")
+    lazy_init()
+    _C.default_generator(existing_index(device)).set_state(new_state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of all devices, in order."""
+    return [get_rng_state(index) for index in range(device_count())]
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Puts back what `get_rng_state_all` gave."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)

@@ -1,0 +1,72 @@
+"""Counters of what crossed the wire. Tests and benchmarks are written on these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+from . import _C
+
+
+@dataclass
+class Stats:
+    """Counters since the start of the process, or of a `count()` block. Plain integers."""
+
+    calls: int = 0
+    syncs: int = 0
+    frames: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    signatures_sent: int = 0
+    inferred_by_meta: int = 0
+    inferred_by_server: int = 0
+    storages_live: int = 0
+
+    @property
+    def mispredicted(self) -> int:
+        """Predictions the servers found wrong since they started. Reading it synchronises."""
+        return _C.server_mispredicted()
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by name, without `mispredicted`."""
+        return {field.name: getattr(self, field.name) for field in fields(Stats)}
+
+    def __sub__(self, earlier: Stats) -> Stats:
+        mine, theirs = self.as_dict(), earlier.as_dict()
+        return Stats(**{name: mine[name] - theirs[name] for name in mine})
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<20}{value:>16,}" for name, value in self.as_dict().items())
+
+
+class _Block(Stats):
+    """The counters of a block: they run while it does, and stand still after it."""
+
+    def __init__(self) -> None:
+        self._before = stats()
+        self._after: Stats | None = None
+
+    def __getattribute__(self, attribute: str) -> object:
+        if attribute not in Stats.__dataclass_fields__:
+            return super().__getattribute__(attribute)
+        return getattr((self._after or stats()) - self._before, attribute)
+
+    def end(self) -> None:
+        self._after = stats()
+
+
+def stats() -> Stats:
+    """The counters of this process since its start. Asks nobody."""
+    counters = _C.counters()
+    return Stats(**{field.name: counters[field.name] for field in fields(Stats)})
+
+
+@contextmanager
+def count() -> Iterator[Stats]:
+    """`with torch_remote.count() as c:` counts what the block does; flushes and waits for nothing."""
+    block = _Block()
+    try:
+        yield block
+    finally:
+        block.end()

@@ -1,0 +1,33 @@
+#include "base/error.h"
+
+#include <system_error>
+
+namespace torch_remote {
+
+ProtocolError::ProtocolError(const std::string& what) : std::runtime_error("protocol: " + what) {}
+
+ConnectionError::ConnectionError(const std::string& what) : std::runtime_error(what) {}
+
+InternalError::InternalError(const std::string& what)
+    : std::runtime_error(what + " (this is a bug in torch-remote; please report it)") {}
+
+std::string describe_errno(std::string_view what, int error) {
+  return std::string(what) + ": " + std::generic_category().message(error);
+}
+
+void throw_connection_errno(std::string_view what, int error) {
+  throw ConnectionError(describe_errno(what, error));
+}
+
+void throw_system_errno(std::string_view what, int error) {
+  throw std::system_error(error, std::generic_category(), std::string(what));
+}
+
+void check_internal(bool holds, std::string_view claim) {
+  if (holds) {
+    return;
+  }
+  throw InternalError("this should hold and does not: " + std::string(claim));
+}
+
+}  // namespace torch_remote

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <utility>
+
+namespace torch_remote {
+
+// Owns a file descriptor. Externally synchronised.
+class Fd {
+ public:
+  Fd() = default;
+
+  explicit Fd(int descriptor) noexcept : descriptor_(descriptor) {}
+
+  ~Fd() { reset(); }
+
+  Fd(Fd&& other) noexcept : descriptor_(other.release()) {}
+
+  Fd& operator=(Fd&& other) noexcept;
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+
+  int get() const noexcept { return descriptor_; }
+
+  explicit operator bool() const noexcept { return descriptor_ >= 0; }
+
+  // Hands the descriptor over: the caller closes it.
+  [[nodiscard]] int release() noexcept { return std::exchange(descriptor_, -1); }
+
+  void reset() noexcept;  // closes it now
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace torch_remote

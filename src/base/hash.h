@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+// A fast hash for tables inside one process. It can be forged and depends on the byte order of the
+// machine: never send it, store it, or let two different things be the same because of it.
+namespace torch_remote {
+
+namespace hash_detail {
+
+inline constexpr uint64_t kSecret0 = 0x9e3779b97f4a7c15;
+inline constexpr uint64_t kSecret1 = 0xd6e8feb86659fd93;
+inline constexpr uint64_t kSecret2 = 0xa0761d6478bd642f;
+
+inline uint64_t load8(const std::byte* from) noexcept {
+  uint64_t value = 0;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+inline uint64_t load4(const std::byte* from) noexcept {
+  uint32_t value = 0;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+// The whole input in two words where it has at most 16 bytes; loads overlap rather than branch.
+inline void load_short(const std::byte* from, size_t size, uint64_t& a, uint64_t& b) noexcept {
+  if (size >= 8) {
+    a = load8(from);
+    b = load8(from + size - 8);
+    return;
+  }
+  if (size >= 4) {
+    a = load4(from);
+    b = load4(from + size - 4);
+    return;
+  }
+  if (size > 0) {
+    a = std::to_integer<uint64_t>(from[0]) << 16 | std::to_integer<uint64_t>(from[size / 2]) << 8 |
+        std::to_integer<uint64_t>(from[size - 1]);
+  }
+}
+
+}  // namespace hash_detail
+
+// Both halves of the 128-bit product, folded: each bit of the result depends on nearly all bits of
+// both arguments. Also combines two hashes (put a constant in one of them first: 0 absorbs).
+inline uint64_t hash_mix(uint64_t a, uint64_t b) noexcept {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+inline uint64_t hash_bytes(std::span<const std::byte> bytes, uint64_t seed = 0) noexcept {
+  using namespace hash_detail;
+  const std::byte* from = bytes.data();
+  const size_t size = bytes.size();
+  uint64_t state = hash_mix(seed ^ kSecret0, kSecret1);
+  uint64_t a = 0;
+  uint64_t b = 0;
+  if (size <= 16) {
+    load_short(from, size, a, b);
+  } else {
+    size_t left = size;
+    for (; left > 16; left -= 16, from += 16) {
+      state = hash_mix(load8(from) ^ kSecret1, load8(from + 8) ^ state);
+    }
+    a = load8(from + left - 16);  // overlaps what the loop has read: no byte by byte tail
+    b = load8(from + left - 8);
+  }
+  const uint64_t last = hash_mix(a ^ kSecret1, b ^ state);
+  return hash_mix(last ^ kSecret2, size ^ kSecret0 ^ state);
+}
+
+}  // namespace torch_remote

@@ -1,0 +1,153 @@
+#include "base/log.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "base/mutex.h"
+
+namespace torch_remote {
+namespace {
+
+constexpr std::string_view kLevelNames[] = {"debug", "info", "warning", "error"};
+
+std::string_view level_name(LogLevel level) {
+  return kLevelNames[static_cast<size_t>(level)];
+}
+
+LogLevel level_from_environment() {
+  const char* wanted = std::getenv("TORCH_REMOTE_LOG");  // NOLINT(concurrency-mt-unsafe)
+  for (const LogLevel level : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kError}) {
+    if (wanted != nullptr && level_name(level) == wanted) {
+      return level;
+    }
+  }
+  return LogLevel::kWarning;
+}
+
+// What every line needs. Made on first use and never destroyed: threads may log during exit.
+class Log {
+ public:
+  static Log& instance() {
+    static Log* const log = new Log;
+    return *log;
+  }
+
+  bool enabled(LogLevel level) const noexcept {
+    return level >= level_.load(std::memory_order_relaxed);
+  }
+
+  void set_level(LogLevel level) noexcept { level_.store(level, std::memory_order_relaxed); }
+
+  void set_name(std::string_view name) {
+    MutexLock lock(mutex_);
+    name_ = name;
+  }
+
+  std::string name() {
+    MutexLock lock(mutex_);
+    return name_;
+  }
+
+  void write(const std::string& line) { logger_.log(spdlog::level::critical, line); }
+
+ private:
+  Log()
+      : level_(level_from_environment()),
+        logger_("torch_remote", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
+    logger_.set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %v");
+  }
+
+  std::atomic<LogLevel> level_;
+  spdlog::logger logger_;  // thread-safe; our level has been compared before it is called
+  Mutex mutex_;
+  std::string name_ GUARDED_BY(mutex_);
+};
+
+bool needs_quotes(std::string_view value) {
+  if (value.empty()) {
+    return true;
+  }
+  for (const char c : value) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code <= ' ' || code == 0x7f || c == '"' || c == '\\' || c == '=') {
+      return true;
+    }
+  }
+  return false;
+}
+
+void append_escaped(std::string& line, char c) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  const auto code = static_cast<unsigned char>(c);
+  if (code < ' ' || code == 0x7f) {
+    line += "\\x";
+    line += kDigits[code >> 4];
+    line += kDigits[code & 15];
+    return;
+  }
+  if (c == '"' || c == '\\') {
+    line += '\\';
+  }
+  line += c;
+}
+
+void append_value(std::string& line, std::string_view value) {
+  if (!needs_quotes(value)) {
+    line += value;
+    return;
+  }
+  line += '"';
+  for (const char c : value) {
+    append_escaped(line, c);
+  }
+  line += '"';
+}
+
+}  // namespace
+
+std::string format_log_line(LogLevel level, std::string_view name, std::string_view event,
+                            std::initializer_list<LogField> fields) {
+  std::string line(level_name(level));
+  if (!name.empty()) {
+    line += " [";
+    line += name;
+    line += ']';
+  }
+  line += ' ';
+  for (const char c : event) {
+    append_escaped(line, c);
+  }
+  for (const LogField& field : fields) {
+    line += ' ';
+    line += field.key;
+    line += '=';
+    append_value(line, field.value);
+  }
+  return line;
+}
+
+bool log_enabled(LogLevel level) noexcept {
+  return Log::instance().enabled(level);
+}
+
+void log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
+  if (!log_enabled(level)) {
+    return;
+  }
+  Log& log = Log::instance();
+  log.write(format_log_line(level, log.name(), event, fields));
+}
+
+void set_log_name(std::string_view name) {
+  Log::instance().set_name(name);
+}
+
+void set_log_level(LogLevel level) noexcept {
+  Log::instance().set_level(level);
+}
+
+}  // namespace torch_remote

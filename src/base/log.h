@@ -1,0 +1,46 @@
+#pragma once
+
+#include <concepts>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+// Lines on stderr, one per event:
+//   2026-03-01T12:00:00.123+0000 warning [session-7] connection lost peer=tcp://127.0.0.1:4711
+//   frames=12
+// The level comes from TORCH_REMOTE_LOG (debug, info, warning or error; warning when unset).
+// Never log payloads or tokens. All functions are thread-safe.
+namespace torch_remote {
+
+enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+// One key=value of a line. Values with spaces, quotes or control characters are quoted and escaped,
+// so that text from a peer cannot forge a line.
+struct LogField {
+  LogField(std::string_view field_key, std::string_view text) : key(field_key), value(text) {}
+
+  LogField(std::string_view field_key, const char* text) : key(field_key), value(text) {}
+
+  template <typename Number>
+
+  requires std::integral<Number> || std::floating_point<Number> LogField(std::string_view field_key,
+                                                                         Number number)
+      : key(field_key), value(std::to_string(number)) {}
+
+  std::string_view key;
+  std::string value;
+};
+
+// One relaxed load: ask before building costly fields.
+bool log_enabled(LogLevel level) noexcept;
+void log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
+
+// Put in each line from now on, e.g. a session's id.
+void set_log_name(std::string_view name);
+void set_log_level(LogLevel level) noexcept;
+
+// The text of a line after its time, as log() would write it.
+std::string format_log_line(LogLevel level, std::string_view name, std::string_view event,
+                            std::initializer_list<LogField> fields);
+
+}  // namespace torch_remote

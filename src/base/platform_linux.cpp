@@ -1,0 +1,247 @@
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <string_view>
+
+#include <fcntl.h>
+#include <features.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/platform.h"
+
+namespace torch_remote {
+namespace {
+
+Fd owned(int descriptor, std::string_view what) {
+  if (descriptor < 0) {
+    throw_system_errno(what, errno);
+  }
+  return Fd(descriptor);
+}
+
+// posix_spawn's functions return the error instead of setting errno.
+void check_spawn(int error, std::string_view what) {
+  if (error != 0) {
+    throw_system_errno(what, error);
+  }
+}
+
+class SpawnActions {
+ public:
+  explicit SpawnActions(int inherited) {
+    check_spawn(posix_spawn_file_actions_init(&actions_), "posix_spawn_file_actions_init");
+    check_spawn(posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0),
+                "posix_spawn_file_actions_addopen");
+    check_spawn(posix_spawn_file_actions_adddup2(&actions_, inherited, kInheritedDescriptor),
+                "posix_spawn_file_actions_adddup2");
+#if __GLIBC_PREREQ(2, 34)
+    // Also what other libraries in this process opened without close-on-exec.
+    check_spawn(posix_spawn_file_actions_addclosefrom_np(&actions_, kInheritedDescriptor + 1),
+                "posix_spawn_file_actions_addclosefrom_np");
+#endif
+  }
+
+  ~SpawnActions() {
+    posix_spawn_file_actions_destroy(&actions_);
+  }
+
+  SpawnActions(const SpawnActions&) = delete;
+  SpawnActions& operator=(const SpawnActions&) = delete;
+
+  const posix_spawn_file_actions_t* get() const {
+    return &actions_;
+  }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+};
+
+// Python ignores SIGPIPE, and a thread may have blocked anything: a server starts with neither.
+class SpawnAttributes {
+ public:
+  SpawnAttributes() {
+    check_spawn(posix_spawnattr_init(&attributes_), "posix_spawnattr_init");
+    sigset_t none;
+    sigset_t all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    sigdelset(&all, SIGKILL);
+    sigdelset(&all, SIGSTOP);
+    check_spawn(posix_spawnattr_setsigmask(&attributes_, &none), "posix_spawnattr_setsigmask");
+    check_spawn(posix_spawnattr_setsigdefault(&attributes_, &all), "posix_spawnattr_setsigdefault");
+    const auto flags =
+        static_cast<short>(POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    check_spawn(posix_spawnattr_setflags(&attributes_, flags), "posix_spawnattr_setflags");
+  }
+
+  ~SpawnAttributes() { posix_spawnattr_destroy(&attributes_); }
+
+  SpawnAttributes(const SpawnAttributes&) = delete;
+  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
+
+  const posix_spawnattr_t* get() const { return &attributes_; }
+
+ private:
+  posix_spawnattr_t attributes_;
+};
+
+std::vector<std::string> merged_environment(
+    const std::vector<std::pair<std::string, std::string>>& additions) {
+  std::vector<std::string> merged;
+  for (const auto& [name, value] : additions) {
+    merged.push_back(name + "=" + value);
+  }
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    bool replaced = false;
+    for (const auto& [name, value] : additions) {
+      replaced = replaced || (text.starts_with(name) && text.substr(name.size()).starts_with('='));
+    }
+    if (!replaced) {
+      merged.emplace_back(text);
+    }
+  }
+  return merged;
+}
+
+// The null-terminated array that exec wants; it points into `strings`.
+std::vector<char*> pointers_to(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) {
+    pointers.push_back(text.data());
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Never the target number itself: dup2 onto itself would leave close-on-exec set in older glibc.
+Fd away_from_target(Fd inherited) {
+  if (inherited.get() != kInheritedDescriptor) {
+    return inherited;
+  }
+  return owned(::fcntl(inherited.get(), F_DUPFD_CLOEXEC, kInheritedDescriptor + 1), "fcntl");
+}
+
+bool is_passing_accept_error(int error) {
+  return error == EINTR || error == ECONNABORTED || error == EPROTO || error == EPERM;
+}
+
+}  // namespace
+
+std::pair<Fd, Fd> socket_pair() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw_system_errno("socketpair", errno);
+  }
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+std::pair<Fd, Fd> pipe_pair() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw_system_errno("pipe2", errno);
+  }
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+Fd stream_socket(int family) {
+  return owned(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
+}
+
+Fd accept_connection(const Fd& listener) {
+  for (;;) {
+    const int descriptor = ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC);
+    if (descriptor >= 0) {
+      return Fd(descriptor);
+    }
+    if (!is_passing_accept_error(errno)) {
+      throw_connection_errno("accepting a connection", errno);
+    }
+  }
+}
+
+Child spawn_server(const std::string& path, const std::vector<std::string>& arguments,
+                   const std::vector<std::pair<std::string, std::string>>& environment,
+                   Fd inherited) {
+  const Fd source = away_from_target(std::move(inherited));
+  // posix_spawn rather than fork: it copies no page tables and runs no atfork handlers, which in a
+  // process with libtorch, OpenMP and CUDA loaded are other people's code.
+  const SpawnActions actions(source.get());
+  const SpawnAttributes attributes;
+  std::vector<std::string> argument_strings = arguments;
+  std::vector<std::string> environment_strings = merged_environment(environment);
+  Child child;
+  const int error =
+      posix_spawn(&child.pid, path.c_str(), actions.get(), attributes.get(),
+                  pointers_to(argument_strings).data(), pointers_to(environment_strings).data());
+  check_spawn(error, "starting " + path);
+  // The pid cannot be another process's yet: nobody has waited for it.
+  child.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0U)));
+  return child;
+}
+
+Fd watch_parent(pid_t pid) {
+  return owned(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)), "pidfd_open");
+}
+
+uint64_t current_rss_bytes() {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/self/statm", "re"),
+                                                   [](FILE* open) { return std::fclose(open); });
+  unsigned long long total = 0;
+  unsigned long long resident = 0;
+  if (file == nullptr || std::fscanf(file.get(), "%llu %llu", &total, &resident) != 2) {
+    return 0;
+  }
+  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::string hostname() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) {
+    return "unknown-host";
+  }
+  return name.data();
+}
+
+void random_bytes(std::span<std::byte> into) {
+  while (!into.empty()) {
+    const ssize_t got = ::getrandom(into.data(), into.size(), 0);
+    if (got < 0 && errno != EINTR) {
+      throw_system_errno("getrandom", errno);
+    }
+    if (got > 0) {
+      into = into.subspan(static_cast<size_t>(got));
+    }
+  }
+}
+
+void name_this_thread(const char* name) noexcept {
+  std::array<char, 16> kept{};
+  std::snprintf(kept.data(), kept.size(), "%s", name);
+  pthread_setname_np(pthread_self(), kept.data());
+}
+
+void begin_worker_thread(const char* name) noexcept {
+  name_this_thread(name);
+  sigset_t blocked;
+  sigfillset(&blocked);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF}) {
+    sigdelset(&blocked, fault);
+  }
+  pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+}
+
+void want_precise_waits() noexcept {
+  ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+}
+
+}  // namespace torch_remote

@@ -1,0 +1,149 @@
+// torch_remote._C: the only file that knows pybind11.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/utils/device_lazy_init.h>
+#include <torch/version.h>
+
+#include "bindings/python_hooks.h"
+#include "client/backend/generator.h"
+#include "client/backend/guard.h"
+#include "client/errors.h"
+#include "client/machines.h"
+#include "client/process.h"
+#include "client/register.h"
+#include "client/storage.h"
+
+namespace py = pybind11;
+
+namespace torch_remote::bindings {
+namespace {
+
+using client::Machines;
+using client::Session;
+
+py::dict properties_of(int index) {
+  const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
+  const wire::Welcome& welcome = place.session->welcome();
+  const wire::DeviceProperties& device = welcome.devices.at(place.device);
+  py::dict properties;
+  properties["name"] = device.name;
+  properties["total_memory"] = device.total_memory;
+  properties["major"] = device.major;
+  properties["minor"] = device.minor;
+  properties["multi_processor_count"] = device.multi_processors;
+  properties["kind"] = device.kind == wire::DeviceKind::kCuda ? "cuda" : "cpu";
+  properties["host"] = welcome.host;
+  return properties;
+}
+
+py::dict machine_info(int id) {
+  Session* session = Machines::instance().session(id);
+  const wire::Welcome& welcome = session->welcome();
+  py::dict info;
+  info["url"] = session->url();
+  info["host"] = welcome.host;
+  info["pid"] = welcome.pid;
+  info["session"] = welcome.session;
+  info["torch_version"] = welcome.torch_version;
+  info["state"] = session->state();
+  return info;
+}
+
+py::dict counters() {
+  uint64_t calls = 0, syncs = 0, frames = 0, sent = 0, received = 0, signatures = 0, meta = 0, server = 0;
+  for (Session* session : Machines::instance().sessions()) {
+    client::Counters& one = session->counters();
+    calls += one.calls;
+    syncs += one.syncs;
+    frames += session->frames();
+    sent += one.bytes_sent;
+    received += session->bytes_received();
+    signatures += one.signatures_sent;
+    meta += one.inferred_by_meta;
+    server += one.inferred_by_server;
+  }
+  py::dict all;
+  all["calls"] = calls;
+  all["syncs"] = syncs;
+  all["frames"] = frames;
+  all["bytes_sent"] = sent;
+  all["bytes_received"] = received;
+  all["signatures_sent"] = signatures;
+  all["inferred_by_meta"] = meta;
+  all["inferred_by_server"] = server;
+  all["storages_live"] = client::RecordPool::instance().live();
+  return all;
+}
+
+uint64_t server_mispredicted() {
+  uint64_t count = 0;
+  for (const int id : Machines::instance().ids()) {
+    count += Machines::instance().session(id)->server_counters().mispredicted;
+  }
+  return count;
+}
+
+void synchronize(int index) {
+  const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
+  place.session->synchronize();
+}
+
+py::object default_generator(int index) {
+  return py::reinterpret_steal<py::object>(
+      THPGenerator_Wrap(client::default_generator(static_cast<c10::DeviceIndex>(index))));
+}
+
+void initialise() {
+  client::register_backend();
+  install_python_hooks();
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  module.attr("BUILT_FOR_TORCH") = TORCH_VERSION;
+  module.def("init", torch::wrap_pybind_function(initialise));
+  module.def("set_exception_types", torch::wrap_pybind_function(set_exception_types));
+  module.def("set_server_path", [](std::string path) { Machines::instance().set_server_path(std::move(path)); });
+  module.def("connect", torch::wrap_pybind_function([](const std::string& url, const py::dict& /*options*/) {
+    return Machines::instance().connect(url);
+  }));
+  module.def("ensure_default", torch::wrap_pybind_function([] { Machines::instance().ensure_default(); }));
+  module.def("machine_devices", torch::wrap_pybind_function([](int id) {
+    std::vector<int> devices;
+    for (const auto index : Machines::instance().devices_of(id)) devices.push_back(index);
+    return devices;
+  }));
+  module.def("machine_stop", torch::wrap_pybind_function([](int id) { Machines::instance().stop(id); }));
+  module.def("machine_ids", [] { return Machines::instance().ids(); });
+  module.def("machine_info", torch::wrap_pybind_function(machine_info));
+  module.def("device_count", [] { return static_cast<int>(Machines::instance().device_count()); });
+  module.def("is_initialized", [] { return Machines::instance().is_initialized(); });
+  module.def("current_device", [] { return static_cast<int>(client::current_device()); });
+  module.def("set_device", torch::wrap_pybind_function([](int index) {
+    Machines::instance().place(static_cast<c10::DeviceIndex>(index));
+    client::set_current_device(static_cast<c10::DeviceIndex>(index));
+  }));
+  module.def("exchange_device", [](int index) {
+    const int before = client::current_device();
+    client::set_current_device(static_cast<c10::DeviceIndex>(index));
+    return before;
+  });
+  module.def("maybe_exchange_device", [](int index) {
+    if (index < 0) return -1;
+    const int before = client::current_device();
+    client::set_current_device(static_cast<c10::DeviceIndex>(index));
+    return before;
+  });
+  module.def("synchronize", torch::wrap_pybind_function(synchronize));
+  module.def("device_properties", torch::wrap_pybind_function(properties_of));
+  module.def("default_generator", torch::wrap_pybind_function(default_generator));
+  module.def("counters", counters);
+  module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));
+  module.def("is_in_bad_fork", [] { return client::in_forked_child(); });
+  module.def("shutdown", torch::wrap_pybind_function([] { Machines::instance().shutdown(); }));
+}
+
+}  // namespace torch_remote::bindings

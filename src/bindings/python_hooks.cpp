@@ -1,0 +1,63 @@
+#include "bindings/python_hooks.h"
+
+#include <torch/csrc/Exceptions.h>
+
+#include <array>
+
+#include "client/errors.h"
+
+namespace py = pybind11;
+
+namespace torch_remote::bindings {
+namespace {
+
+std::array<PyObject*, 4> exception_types{};  // by client::ErrorClass; never given back
+
+[[noreturn]] void raise_python(PyObject* type, const std::string& text) {
+  py::gil_scoped_acquire gil;
+  PyErr_SetString(type == nullptr ? PyExc_RuntimeError : type, text.c_str());
+  python_error error;
+  error.persist();
+  throw error;
+}
+
+void raise(client::ErrorClass kind, const std::string& text) {
+  raise_python(exception_types[static_cast<size_t>(kind)], text);
+}
+
+void raise_remote(const wire::Error& /*error*/, const std::string& text) {
+  raise_python(exception_types[static_cast<size_t>(client::ErrorClass::kRemote)], text);
+}
+
+void* release_gil() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+
+void acquire_gil(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
+
+// Runs signal handlers, if this is the main thread; an exception of theirs (KeyboardInterrupt) ends the wait.
+void check_signals() {
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return;
+  python_error error;
+  error.persist();
+  throw error;
+}
+
+}  // namespace
+
+void install_python_hooks() {
+  client::python_hooks.raise = &raise;
+  client::python_hooks.raise_remote = &raise_remote;
+  client::python_hooks.release_gil = &release_gil;
+  client::python_hooks.acquire_gil = &acquire_gil;
+  client::python_hooks.check_signals = &check_signals;
+}
+
+void set_exception_types(const py::object& remote, const py::object& lost, const py::object& protocol,
+                         const py::object& connection) {
+  size_t i = 0;
+  for (const py::object* type : {&remote, &lost, &protocol, &connection}) {
+    exception_types[i++] = py::object(*type).release().ptr();
+  }
+}
+
+}  // namespace torch_remote::bindings

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+namespace torch_remote::client {
+
+// Hands out names and addresses; the server allocates when a storage is first used. No GIL, no I/O.
+class RemoteAllocator final : public c10::DeviceAllocator {
+ public:
+  static RemoteAllocator& instance();  // leaks
+
+  c10::DataPtr allocate(size_t nbytes) override;
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* destination, const void* source, size_t count) const override;
+
+  bool initialized() override;
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void recordStream(const c10::DataPtr& /*data*/, c10::Stream /*stream*/) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
+  void resetPeakStats(c10::DeviceIndex /*device*/) override {}
+};
+
+}  // namespace torch_remote::client

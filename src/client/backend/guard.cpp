@@ -1,0 +1,70 @@
+#include "client/backend/guard.h"
+
+#include "client/machines.h"
+
+namespace torch_remote::client {
+namespace {
+
+thread_local c10::DeviceIndex this_device = 0;
+
+// An event remembers its device, so that waiting for it knows whom to wait for.
+struct Event {
+  c10::DeviceIndex device;
+};
+
+}  // namespace
+
+c10::DeviceIndex current_device() { return this_device; }
+
+void set_current_device(c10::DeviceIndex index) {
+  if (index >= 0) this_device = index;
+}
+
+c10::Device RemoteGuard::exchangeDevice(c10::Device device) const {
+  const c10::Device before = getDevice();
+  setDevice(device);
+  return before;
+}
+
+c10::Device RemoteGuard::getDevice() const { return {c10::kPrivateUse1, this_device}; }
+
+void RemoteGuard::setDevice(c10::Device device) const { set_current_device(device.index()); }
+
+void RemoteGuard::uncheckedSetDevice(c10::Device device) const noexcept { set_current_device(device.index()); }
+
+c10::DeviceIndex RemoteGuard::deviceCount() const noexcept { return kMaxDevices; }
+
+void RemoteGuard::record(void** event, const c10::Stream& stream, c10::DeviceIndex /*device*/,
+                         c10::EventFlag /*flag*/) const {
+  if (*event == nullptr) *event = new Event{};
+  static_cast<Event*>(*event)->device = stream.device_index();
+}
+
+void RemoteGuard::block(void* /*event*/, const c10::Stream& /*stream*/) const {}
+
+bool RemoteGuard::queryEvent(void* event) const {
+  if (event != nullptr) synchronizeEvent(event);
+  return true;
+}
+
+void RemoteGuard::destroyEvent(void* event, c10::DeviceIndex /*device*/) const noexcept {
+  delete static_cast<Event*>(event);
+}
+
+void RemoteGuard::synchronizeEvent(void* event) const {
+  if (event != nullptr) synchronizeDevice(static_cast<Event*>(event)->device);
+}
+
+bool RemoteGuard::queryStream(const c10::Stream& stream) const {
+  synchronizeStream(stream);
+  return true;
+}
+
+void RemoteGuard::synchronizeStream(const c10::Stream& stream) const { synchronizeDevice(stream.device_index()); }
+
+void RemoteGuard::synchronizeDevice(c10::DeviceIndex index) const {
+  if (!Machines::instance().is_initialized()) return;
+  Machines::instance().place(index < 0 ? current_device() : index).session->synchronize();
+}
+
+}  // namespace torch_remote::client

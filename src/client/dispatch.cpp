@@ -1,0 +1,166 @@
+#include "client/dispatch.h"
+
+#include <ATen/ops/_copy_from.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "client/backend/guard.h"
+#include "client/context.h"
+#include "client/functional_twin.h"
+#include "client/infer.h"
+#include "client/machines.h"
+#include "client/operator.h"
+#include "client/process.h"
+#include "client/raise_local.h"
+#include "client/storage.h"
+#include "client/submit.h"
+
+namespace torch_remote::client {
+namespace {
+
+using Arguments = c10::ArrayRef<c10::IValue>;
+
+// A capture for the length of one call. Inference may dispatch again on the same thread, so there is one for
+// each depth.
+class CaptureScope {
+ public:
+  CaptureScope() {
+    if (pool().size() == depth()) pool().push_back(std::make_unique<marshal::Capture>());
+    capture_ = pool()[depth()++].get();
+  }
+  ~CaptureScope() { --depth(); }
+  CaptureScope(const CaptureScope&) = delete;
+  CaptureScope& operator=(const CaptureScope&) = delete;
+  marshal::Capture& operator*() { return *capture_; }
+
+ private:
+  static std::vector<std::unique_ptr<marshal::Capture>>& pool() {
+    thread_local std::vector<std::unique_ptr<marshal::Capture>> captures;
+    return captures;
+  }
+  static size_t& depth() {
+    thread_local size_t value = 0;
+    return value;
+  }
+  marshal::Capture* capture_;
+};
+
+void capture_call(marshal::Capture& capture, const OperatorInfo& info, Arguments arguments) {
+  capture.begin(info.id, info.name.c_str(), read_environment(), arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) capture.add(info.arguments[i], arguments[i]);
+  capture.finish();
+}
+
+// The session and the server's device a call is for.
+DevicePlace place_of(const marshal::Capture& capture, c10::DeviceIndex index) {
+  if (const StorageRecord* record = capture.any_record()) {
+    return {session_of(*record), record->server_device};
+  }
+  return Machines::instance().place(index);
+}
+
+void replace_stack(torch::jit::Stack* stack, size_t arguments, Results& results) {
+  torch::jit::drop(*stack, arguments);
+  for (c10::IValue& result : results) stack->push_back(std::move(result));
+}
+
+// Where a call went and why, for TORCH_REMOTE_LOG=debug.
+void tell(const OperatorInfo& info, const char* where, const char* why) {
+  if (!log_enabled(LogLevel::kDebug)) return;
+  log(LogLevel::kDebug, "call", {{"operator", info.name}, {"ran", where}, {"why", why}});
+}
+
+SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& capture, uint64_t hash,
+                            Inference inference) {
+  auto signature = c10::make_intrusive<Signature>();
+  signature->key.assign(capture.key().begin(), capture.key().end());
+  signature->hash = hash;
+  signature->operation = &info;
+  signature->outputs_known = inference.result == Inferred::kKnown;
+  signature->outputs = std::move(inference.outputs);
+  finish_signature(*signature);
+  return signature;
+}
+
+// CUDA takes index tensors from the CPU; so do we, by sending them first.
+void send_host_indices(torch::jit::Stack* stack, size_t arguments) {
+  std::optional<c10::Device> device;
+  for (const c10::IValue& value : torch::jit::last(*stack, arguments)) {
+    if (value.isTensor() && value.toTensor().device().is_privateuseone()) device = value.toTensor().device();
+  }
+  if (!device.has_value()) return;
+  for (size_t i = stack->size() - arguments; i < stack->size(); ++i) {
+    if (!(*stack)[i].isOptionalTensorList()) continue;
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& item : (*stack)[i].toListRef()) {
+      const bool on_host = item.isTensor() && item.toTensor().device().is_cpu() && item.toTensor().dim() > 0;
+      list.push_back(item.isNone() ? std::optional<at::Tensor>()
+                                   : on_host ? item.toTensor().to(*device) : item.toTensor());
+    }
+    (*stack)[i] = std::move(list);
+  }
+}
+
+// A call whose outputs could not be told: the server is asked. `out=` tensors get their result by a copy, since only
+// then is their size known.
+void ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal::Capture& capture,
+                torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
+  const size_t count = info.arguments.size();
+  if (!info.out_arguments.empty()) return call_functional_twin(info, stack);
+  tell(info, "server, waited for", info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
+  if (!info.depends_on_data) ++place.session->counters().inferred_by_server;
+  Results results = query_call(*place.session, info, std::move(signature), capture,
+                               torch::jit::last(*stack, count), device, place);
+  replace_stack(stack, count, results);
+}
+
+// TORCH_REMOTE_BLOCKING=1: errors come from the call that made them.
+void wait_if_blocking(Session& session) {
+  if (is_blocking()) session.synchronize();
+}
+
+enum class Step { kDone, kAgain };
+
+Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
+  CaptureScope scope;
+  marshal::Capture& capture = *scope;
+  const size_t count = info.arguments.size();
+  const Arguments arguments = torch::jit::last(*stack, count);
+  capture_call(capture, info, arguments);
+  const c10::DeviceIndex index = capture.device() < 0 ? current_device() : capture.device();
+  const DevicePlace place = place_of(capture, index);
+  const c10::Device device(c10::kPrivateUse1, index);
+  capture.set_server_device(place.device);
+  const uint64_t hash = hash_bytes(capture.key());
+  SignaturePtr signature =
+      place.session->with_signatures([&](SignatureTable& table) { return table.find(hash, capture.key()); });
+  if (!signature) {
+    Inference inference = infer(info, arguments, capture.impls());
+    if (inference.result == Inferred::kResized) return Step::kAgain;
+    if (inference.by_python) ++place.session->counters().inferred_by_meta;
+    signature = make_signature(info, capture, hash, std::move(inference));
+  }
+  place.session->wait_for_credit();
+  if (!signature->outputs_known) {
+    ask_server(info, std::move(signature), capture, stack, device, place);
+    return Step::kDone;
+  }
+  Outputs outputs(*signature, capture, device, place);
+  if (!send_call(*place.session, signature, capture, outputs, arguments)) return Step::kAgain;
+  tell(info, "server", "streamed");
+  replace_stack(stack, count, outputs.results());
+  wait_if_blocking(*place.session);
+  return Step::kDone;
+}
+
+}  // namespace
+
+void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  const OperatorInfo& info = operator_info(operation);
+  if (info.takes_host_indices) send_host_indices(stack, info.arguments.size());
+  while (step(info, stack) == Step::kAgain) {
+  }
+}
+
+}  // namespace torch_remote::client

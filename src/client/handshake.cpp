@@ -1,0 +1,93 @@
+#include "client/handshake.h"
+
+#include <torch/version.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "base/platform.h"
+#include "wire/limits.h"
+
+namespace torch_remote::client {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+void read_exactly(transport::Stream& stream, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const size_t got = stream.read_some(into);
+    if (got == 0) throw ConnectionError("the server closed the connection during the handshake");
+    into = into.subspan(got);
+  }
+}
+
+Bytes read_block(transport::Stream& stream) {
+  uint32_t length = 0;
+  read_exactly(stream, std::as_writable_bytes(std::span(&length, 1)));
+  if (length > wire::kMaxHandshakeBytes) throw ProtocolError("a handshake message is too long");
+  Bytes body(length);
+  read_exactly(stream, body);
+  return body;
+}
+
+void write_block(transport::Stream& stream, std::span<const std::byte> before, const Bytes& body) {
+  const auto length = static_cast<uint32_t>(body.size());
+  const std::array<std::span<const std::byte>, 3> parts = {before, std::as_bytes(std::span(&length, 1)),
+                                                           body};
+  stream.write(parts);
+}
+
+template <typename Message>
+Bytes body_of(const Message& message) {
+  wire::Writer writer;
+  encode(writer, message);
+  return writer.take();
+}
+
+// Makes sure that the server knows the token before anything is proven to it.
+wire::ProofMessage prove(const std::string& token, const Bytes& ours, wire::Hello theirs) {
+  wire::ProofMessage message;
+  if (token.empty()) return message;
+  if (!theirs.has_proof) {
+    throw ConnectionError("the server does not prove that it knows the token; is it another server?");
+  }
+  const wire::Proof proof = theirs.proof;
+  theirs.has_proof = false;
+  const Bytes bare = body_of(theirs);
+  if (!wire::equal_proofs(proof, wire::make_proof(token, wire::Side::kServer, ours, bare))) {
+    throw ConnectionError("the server does not know this token (wrong token, or another server)");
+  }
+  message.has_proof = true;
+  message.proof = wire::make_proof(token, wire::Side::kClient, ours, bare);
+  return message;
+}
+
+}  // namespace
+
+wire::Welcome shake_hands(transport::Stream& stream, const std::string& token) {
+  const auto preamble = wire::encode_preamble({});
+  wire::Hello hello;
+  random_bytes(hello.nonce);
+  hello.torch_version = TORCH_VERSION;
+  const Bytes ours = body_of(hello);
+  write_block(stream, preamble, ours);
+
+  const Bytes answer = read_block(stream);
+  // A server that will not talk to us says why instead of greeting.
+  if (!answer.empty() && answer[0] == std::byte{3}) {
+    throw ConnectionError(wire::decode_welcome(answer).reason);
+  }
+  const wire::Hello theirs = wire::decode_hello(answer);
+  wire::agree(theirs.min, theirs.max);
+  if (token.empty() && theirs.has_proof) {
+    throw ConnectionError("the server wants a token; set TORCH_REMOTE_TOKEN_FILE or TORCH_REMOTE_TOKEN");
+  }
+  write_block(stream, {}, body_of(prove(token, ours, theirs)));
+
+  wire::Welcome welcome = wire::decode_welcome(read_block(stream));
+  if (!welcome.ok) throw ConnectionError(welcome.reason);
+  if (welcome.devices.empty()) throw ProtocolError("the server has no device");
+  return welcome;
+}
+
+}  // namespace torch_remote::client

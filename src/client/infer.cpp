@@ -1,0 +1,210 @@
+#include "client/infer.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+
+#include "base/log.h"
+#include "client/errors.h"
+#include "marshal/dtype.h"
+
+namespace torch_remote::client {
+namespace {
+
+using wire::Output;
+using wire::OutputKind;
+
+// A tensor with the same metadata on the meta device.
+at::Tensor to_meta(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;
+  at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  if (tensor.is_conj()) meta._set_conj(true);
+  if (tensor.is_neg()) meta._set_neg(true);
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return meta;
+}
+
+// The call's arguments on the meta device; one meta tensor for each tensor, so that a tensor that comes
+// back is known again.
+class MetaArguments {
+ public:
+  explicit MetaArguments(c10::ArrayRef<c10::IValue> arguments) {
+    for (const c10::IValue& argument : arguments) stack_.push_back(convert(argument));
+  }
+
+  torch::jit::Stack& stack() { return stack_; }
+
+  // The real tensor a meta tensor stands for, or null.
+  const at::TensorImpl* real(const at::Tensor& meta) const {
+    for (const auto& [from, to] : pairs_) {
+      if (to.is_same(meta)) return from;
+    }
+    return nullptr;
+  }
+
+ private:
+  at::Tensor convert_tensor(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;
+    for (const auto& [from, to] : pairs_) {
+      if (from == tensor.unsafeGetTensorImpl()) return to;
+    }
+    pairs_.emplace_back(tensor.unsafeGetTensorImpl(), to_meta(tensor));
+    return pairs_.back().second;
+  }
+
+  c10::IValue convert(const c10::IValue& value) {
+    if (value.isTensor()) return convert_tensor(value.toTensor());
+    if (value.isDevice() && value.toDevice().is_privateuseone()) return c10::Device(c10::kMeta);
+    if (value.isGenerator()) return c10::IValue();
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const c10::IValue& item : value.toListRef()) list.push_back(convert_tensor(item.toTensor()));
+      return list;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& item : value.toListRef()) {
+        list.push_back(item.isNone() ? std::optional<at::Tensor>() : convert_tensor(item.toTensor()));
+      }
+      return list;
+    }
+    return value;
+  }
+
+  torch::jit::Stack stack_;
+  std::vector<std::pair<const at::TensorImpl*, at::Tensor>> pairs_;
+};
+
+Output output_of(const at::Tensor& meta, const MetaArguments& arguments,
+                 c10::ArrayRef<const at::TensorImpl*> mentioned) {
+  Output output;
+  if (!meta.defined()) return output;
+  if (const at::TensorImpl* real = arguments.real(meta)) {
+    for (size_t i = 0; i < mentioned.size(); ++i) {
+      if (mentioned[i] != real) continue;
+      output.kind = OutputKind::kTensor;
+      output.tensor = i;
+      return output;
+    }
+  }
+  output.kind = OutputKind::kFresh;
+  output.spec = marshal::spec_of(meta);
+  output.spec.wrapped = false;
+  return output;
+}
+
+std::vector<Output> outputs_of(c10::ArrayRef<c10::IValue> results, const MetaArguments& arguments,
+                               c10::ArrayRef<const at::TensorImpl*> mentioned) {
+  std::vector<Output> outputs;
+  for (const c10::IValue& result : results) {
+    if (!result.isTensorList()) {
+      outputs.push_back(output_of(result.toTensor(), arguments, mentioned));
+      continue;
+    }
+    Output list;
+    list.kind = OutputKind::kList;
+    for (const c10::IValue& item : result.toListRef()) {
+      list.items.push_back(output_of(item.toTensor(), arguments, mentioned));
+    }
+    outputs.push_back(std::move(list));
+  }
+  return outputs;
+}
+
+// Gives `out=` tensors the size their meta twins have come to have. True when one changed.
+bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                 const std::vector<at::Tensor>& metas) {
+  bool resized = false;
+  for (size_t i = 0; i < info.out_arguments.size(); ++i) {
+    const at::Tensor& out = arguments[info.out_arguments[i]].toTensor();
+    if (!out.defined() || out.sizes().equals(metas[i].sizes())) continue;
+    resized |= at::native::resize_output(out, metas[i].sizes());
+    if (!out.strides().equals(metas[i].strides()) && out.sizes().equals(metas[i].sizes())) {
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(metas[i].sizes(), metas[i].strides());
+    }
+  }
+  return resized;
+}
+
+std::vector<at::Tensor> metas_of_outs(const OperatorInfo& info, const torch::jit::Stack& stack) {
+  std::vector<at::Tensor> metas;
+  for (const uint32_t index : info.out_arguments) metas.push_back(stack[index].toTensor());
+  return metas;
+}
+
+bool outs_are_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  for (const uint32_t index : info.out_arguments) {
+    if (!arguments[index].isTensor()) return false;
+  }
+  return true;
+}
+
+// Runs `kernel` on meta tensors.
+template <typename Kernel>
+Inference run_meta(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                   c10::ArrayRef<const at::TensorImpl*> mentioned, Kernel&& kernel) {
+  MetaArguments meta(arguments);
+  const std::vector<at::Tensor> outs = metas_of_outs(info, meta.stack());
+  kernel(meta.stack());
+  if (resize_outs(info, arguments, outs)) return {Inferred::kResized, {}};
+  return {Inferred::kKnown, outputs_of(meta.stack(), meta, mentioned)};
+}
+
+Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                         c10::ArrayRef<const at::TensorImpl*> mentioned) {
+  try {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset);
+    Inference inference = run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
+      info.handle.callBoxed(stack);
+    });
+    inference.by_python = true;
+    return inference;
+  } catch (const std::exception& error) {
+    if (log_enabled(LogLevel::kDebug)) {
+      log(LogLevel::kDebug, "Meta does not know", {{"operator", info.name}, {"why", error.what()}});
+    }
+    return {};
+  }
+}
+
+// Nothing new comes out: every return is an argument that was written.
+bool returns_only_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                            c10::ArrayRef<const at::TensorImpl*> mentioned, std::vector<Output>& outputs) {
+  if (info.has_fresh_outputs) return false;
+  for (const ReturnInfo& result : info.returns) {
+    const c10::IValue& argument = arguments[static_cast<size_t>(result.written_argument)];
+    if (!argument.isTensor()) return false;
+    Output output;
+    output.kind = OutputKind::kTensor;
+    for (size_t i = 0; i < mentioned.size(); ++i) {
+      if (mentioned[i] == argument.toTensor().unsafeGetTensorImpl()) output.tensor = i;
+    }
+    outputs.push_back(std::move(output));
+  }
+  return true;
+}
+
+}  // namespace
+
+Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                c10::ArrayRef<const at::TensorImpl*> mentioned) {
+  Inference inference;
+  if (info.depends_on_data && info.out_arguments.empty()) return inference;
+  if (info.shape != nullptr && info.shape(arguments, inference.outputs)) {
+    inference.result = Inferred::kKnown;
+    return inference;
+  }
+  inference.outputs.clear();
+  if (info.meta != nullptr) {
+    return run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
+      info.meta->callBoxed(info.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    });
+  }
+  if (info.out_arguments.empty() && returns_only_arguments(info, arguments, mentioned, inference.outputs)) {
+    inference.result = Inferred::kKnown;
+    return inference;
+  }
+  if (!outs_are_tensors(info, arguments)) return inference;
+  return ask_dispatcher(info, arguments, mentioned);
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "client/session.h"
+
+namespace torch_remote::client {
+
+// Autograd sizes its queues once from this; each costs it a thread. The true count is device_count().
+constexpr c10::DeviceIndex kMaxDevices = 16;
+
+struct DevicePlace {
+  Session* session = nullptr;
+  uint8_t device = 0;  // the server's number for it
+};
+
+// The machines this process is connected to, and which of their devices is which `remote:k`. Thread-safe.
+// Sessions are never deleted: tensors of a stopped machine still point to theirs, to say what became of it.
+class Machines {
+ public:
+  static Machines& instance();  // leaks
+
+  // Connects to a new machine; the first one becomes remote:0. Returns its id.
+  int connect(const std::string& url);
+  // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected.
+  void ensure_default();
+  void stop(int id);
+
+  // Where a device lives. Starts the default machine for remote:0; waits for handshakes for others.
+  DevicePlace place(c10::DeviceIndex index) {
+    if (index >= 0 && index < kMaxDevices) {
+      Session* session = places_[static_cast<size_t>(index)].session.load(std::memory_order_acquire);
+      if (session != nullptr) return {session, places_[static_cast<size_t>(index)].device.load(std::memory_order_relaxed)};
+    }
+    return find_place(index);
+  }
+
+  bool has_device(c10::DeviceIndex index) const {
+    return index >= 0 && index < kMaxDevices && places_[static_cast<size_t>(index)].session.load() != nullptr;
+  }
+
+  // Devices of connected machines; 0 before the first.
+  c10::DeviceIndex device_count();
+  bool is_initialized() { return initialized_.load(std::memory_order_acquire); }
+  // Which remote:k a server's device is; 0 for a machine that was stopped.
+  c10::DeviceIndex index_of(const Session* session, uint8_t device) const;
+  std::vector<c10::DeviceIndex> devices_of(int id);
+  Session* session(int id);
+  std::vector<Session*> sessions();
+  std::vector<int> ids();
+
+  void set_server_path(std::string path);
+  void abandon_in_forked_child() noexcept;
+  void shutdown();
+
+ private:
+  struct Place {
+    std::atomic<Session*> session{nullptr};
+    std::atomic<uint8_t> device{0};
+  };
+  struct Machine {
+    int id = 0;
+    Session* session = nullptr;
+    bool stopped = false;
+    bool devices_known = false;
+    std::vector<c10::DeviceIndex> devices;
+  };
+
+  DevicePlace find_place(c10::DeviceIndex index);
+  int add(Session* session) REQUIRES(mutex_);
+  void learn_devices(int id);
+  c10::DeviceIndex take_index(Session* session, uint8_t device) REQUIRES(mutex_);
+  [[noreturn]] void refuse_index(c10::DeviceIndex index);
+  Session* open(const std::string& url);
+
+  std::array<Place, kMaxDevices> places_;
+  std::atomic<bool> initialized_{false};
+  Mutex mutex_;
+  std::vector<Machine> machines_ GUARDED_BY(mutex_);
+  std::string server_path_ GUARDED_BY(mutex_);
+};
+
+}  // namespace torch_remote::client

@@ -1,0 +1,112 @@
+#include "client/operator.h"
+
+#include <ATen/core/enum_tag.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <unordered_map>
+
+#include "base/mutex.h"
+
+namespace torch_remote::client {
+namespace {
+
+constexpr std::array<std::string_view, 2> kShapedByNumbers = {"aten::arange", "aten::range"};
+
+// Data decides what comes out, and no tag says so.
+constexpr std::array<std::string_view, 12> kDependOnData = {
+    "aten::_unique",        "aten::histogram.bin_ct",      "aten::_histogramdd_bin_edges",
+    "aten::equal",          "aten::_linalg_check_errors",  "aten::masked_scatter_backward",
+    "aten::linalg_lstsq",   "aten::is_set_to",             "aten::_use_cudnn_ctc_loss",
+    "aten::_use_cudnn_ctc_loss.Tensor", "aten::_histogramdd_from_bin_cts", "aten::_assert_async",
+};
+
+constexpr std::array<std::string_view, 9> kHostIndices = {
+    "aten::index",      "aten::index_put",  "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
+    "aten::_unsafe_index_put", "aten::_unsafe_masked_index", "aten::_unsafe_masked_index_put_accumulate",
+    "aten::_index_put_impl",
+};
+
+template <typename List>
+bool contains(const List& list, std::string_view name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+bool has_dynamic_tag(const c10::OperatorHandle& operation) {
+  return operation.hasTag(at::Tag::dynamic_output_shape) || operation.hasTag(at::Tag::data_dependent_output);
+}
+
+int written_by(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return -1;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* alias = schema.arguments()[i].alias_info();
+    if (alias != nullptr && alias->isWrite() && alias->beforeSets() == result.alias_info()->beforeSets()) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+ReturnInfo return_info(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  ReturnInfo info;
+  const auto kind = result.real_type()->kind();
+  info.is_tensor = kind == c10::TypeKind::TensorType;
+  info.is_list = kind == c10::TypeKind::ListType &&
+                 result.real_type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
+  info.written_argument = written_by(schema, result);
+  return info;
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+uint32_t next_id() {
+  static std::atomic<uint32_t> next{0};
+  return next.fetch_add(1);
+}
+
+}  // namespace
+
+OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operation) {
+  const c10::FunctionSchema& schema = operation.schema();
+  id = next_id();
+  name = full_name(operation.operator_name());
+  introduction.name = operation.operator_name().name;
+  introduction.overload = operation.operator_name().overload_name;
+  const bool shaped_by_numbers = contains(kShapedByNumbers, introduction.name);
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    introduction.arguments.push_back(argument.name());
+    arguments.push_back(marshal::argument_info(argument, shaped_by_numbers));
+    if (argument.is_out()) out_arguments.push_back(static_cast<uint32_t>(i));
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    returns.push_back(return_info(schema, result));
+    if (!returns.back().is_tensor && !returns.back().is_list) depends_on_data = true;
+    if (returns.back().written_argument < 0) has_fresh_outputs = true;
+  }
+  if (has_dynamic_tag(operation) || contains(kDependOnData, name)) depends_on_data = true;
+  takes_host_indices = contains(kHostIndices, introduction.name);
+  shape = find_shape_function(name);
+  meta = find_meta_kernel(name);
+}
+
+const OperatorInfo& operator_info(const c10::OperatorHandle& operation) {
+  thread_local ska::flat_hash_map<const c10::FunctionSchema*, const OperatorInfo*> seen;
+  const c10::FunctionSchema* schema = &operation.schema();
+  const auto found = seen.find(schema);
+  if (C10_LIKELY(found != seen.end())) return *found->second;
+
+  static auto* mutex = new Mutex;
+  static auto* all = new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorInfo>>;
+  auto made = std::make_unique<OperatorInfo>(operation);
+  MutexLock lock(*mutex);
+  const auto& info = *all->try_emplace(schema, std::move(made)).first->second;
+  seen.emplace(schema, &info);
+  return info;
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "marshal/encode.h"
+#include "wire/signature.h"
+
+namespace torch_remote::client {
+
+struct OperatorInfo;
+
+// Works out an operator's outputs from its arguments without running anything. False: it does not know;
+// ask Meta.
+using ShapeFunction = bool (*)(c10::ArrayRef<c10::IValue> arguments, std::vector<wire::Output>& outputs);
+
+struct ReturnInfo {
+  bool is_tensor = false;
+  bool is_list = false;
+  int written_argument = -1;  // this return is that argument, which the operator writes
+};
+
+// What is fixed about an operator, worked out the first time it is called. Never deleted.
+struct OperatorInfo {
+  explicit OperatorInfo(const c10::OperatorHandle& operation);
+
+  c10::OperatorHandle handle;
+  uint32_t id = 0;
+  std::string name;  // "aten::add.Tensor"
+  wire::Introduction introduction;
+  std::vector<marshal::ArgumentInfo> arguments;
+  std::vector<ReturnInfo> returns;
+  std::vector<uint32_t> out_arguments;  // `out=`: written, not read, resized to fit
+  bool has_fresh_outputs = false;       // some return is a new tensor
+  bool depends_on_data = false;         // only the server can tell what comes out, each time anew
+  bool takes_host_indices = false;      // index tensors may lie on the CPU, as with CUDA
+  ShapeFunction shape = nullptr;
+  const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any
+};
+
+// The record of an operator, made at its first call. Thread-safe.
+const OperatorInfo& operator_info(const c10::OperatorHandle& operation);
+
+// Generated from the installed PyTorch's headers: at::meta::… by operator name (tools/gen_meta_table.py).
+const c10::KernelFunction* find_meta_kernel(std::string_view name);
+// Our own, for hot operators that have none (shapes.cpp).
+ShapeFunction find_shape_function(std::string_view name);
+
+}  // namespace torch_remote::client

@@ -1,0 +1,53 @@
+#include "client/process.h"
+
+#include <c10/util/Exception.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/duration.h"
+#include "client/machines.h"
+
+namespace torch_remote::client {
+namespace {
+
+std::atomic<bool> forked_child{false};
+std::atomic<bool> exiting{false};
+
+}  // namespace
+
+bool in_forked_child() { return forked_child.load(std::memory_order_relaxed); }
+
+void refuse_in_forked_child() {
+  TORCH_CHECK(false, "Cannot re-initialize remote in forked subprocess. To use remote with multiprocessing, "
+                     "you must use the 'spawn' start method");
+}
+
+void watch_forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    forked_child.store(true, std::memory_order_relaxed);
+    Machines::instance().abandon_in_forked_child();
+  });
+  (void)registered;
+}
+
+transport::Connection::Options keepalive_options() {
+  transport::Connection::Options options;
+  if (const char* text = std::getenv("TORCH_REMOTE_KEEPALIVE")) options.keepalive = parse_duration(text);
+  return options;
+}
+
+bool is_blocking() {
+  static const bool blocking = [] {
+    const char* text = std::getenv("TORCH_REMOTE_BLOCKING");
+    return text != nullptr && std::string_view(text) == "1";
+  }();
+  return blocking;
+}
+
+void mark_exiting() { exiting.store(true, std::memory_order_relaxed); }
+bool is_exiting() { return exiting.load(std::memory_order_relaxed); }
+
+}  // namespace torch_remote::client

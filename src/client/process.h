@@ -1,0 +1,24 @@
+#pragma once
+
+#include "transport/connection.h"
+
+// This process: forks, environment.
+namespace torch_remote::client {
+
+// True in the child of a process that had a session: nothing remote may be touched there.
+bool in_forked_child();
+[[noreturn]] void refuse_in_forked_child();
+// From now on a fork makes its child a "bad" one. Idempotent.
+void watch_forks();
+
+// TORCH_REMOTE_KEEPALIVE, else the default.
+transport::Connection::Options keepalive_options();
+
+// TORCH_REMOTE_BLOCKING=1: every call waits.
+bool is_blocking();
+
+// Set when the interpreter is going down: deleters do nothing any more.
+void mark_exiting();
+bool is_exiting();
+
+}  // namespace torch_remote::client

@@ -1,0 +1,166 @@
+// Everything PyTorch is told of this backend. The only file with registration macros.
+#include <ATen/core/enum_tag.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "client/backend/allocator.h"
+#include "client/backend/generator.h"
+#include "client/backend/guard.h"
+#include "client/backend/hooks.h"
+#include "client/backend/pinned.h"
+#include "client/dispatch.h"
+#include "client/kernels/composite.h"
+#include "client/kernels/tensors.h"
+#include "client/register.h"
+#include "client/storage.h"
+
+namespace torch_remote::client {
+namespace {
+
+using torch::CppFunction;
+
+// Composite-explicit operators that stay on the client: they make tensors (and end in `empty` and one call),
+// or only look at metadata.
+constexpr std::array<std::string_view, 36> kStayHere = {
+    "aten::_to_copy",     "aten::copy_",           "aten::empty_like",    "aten::zeros_like",
+    "aten::ones_like",    "aten::full_like",       "aten::rand_like",     "aten::randn_like",
+    "aten::randint_like", "aten::new_empty",       "aten::new_empty_strided", "aten::new_full",
+    "aten::new_zeros",    "aten::new_ones",        "aten::resize_as_",    "aten::resize",
+    "aten::resize_as",    "aten::set_data",        "aten::is_same_size",  "aten::_copy_from",
+    "aten::detach",       "aten::alias",           "aten::lift",          "aten::lift_fresh",
+    "aten::_lazy_clone",  "aten::is_pinned",       "aten::_pin_memory",   "aten::split",
+    "aten::unbind",       "aten::sym_size",        "aten::_resize_output", "aten::_resize_output_",
+    "aten::item",         "aten::dense_dim",       "aten::sparse_dim",    "aten::_reshape_alias_copy",
+};
+
+bool mentions(const c10::FunctionSchema& schema, c10::TypeKind kind) {
+  auto is_kind = [kind](const c10::Argument& argument) { return argument.type()->kind() == kind; };
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), is_kind);
+}
+
+bool has_tensor(const std::vector<c10::Argument>& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+    const auto type = argument.type()->str();
+    return type.find("Tensor") != std::string::npos;
+  });
+}
+
+bool is_view(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
+}
+
+// Sparse, nested and quantized tensors have keys of their own.
+bool is_of_another_layout(std::string_view name) {
+  return name.find("sparse") != name.npos || name.find("nested") != name.npos || name.find("_jagged") != name.npos ||
+         name.find("quantized") != name.npos || name.find("_coalesce") != name.npos;
+}
+
+// Operators that PyTorch would take apart on the client although the server can run them whole.
+bool travels_whole(const c10::OperatorHandle& operation) {
+  const auto& schema = operation.schema();
+  const std::string_view name = schema.name();
+  if (!name.starts_with("aten::") || is_view(schema) || is_of_another_layout(name)) return false;
+  if (!has_tensor(schema.arguments()) || std::find(kStayHere.begin(), kStayHere.end(), name) != kStayHere.end()) {
+    return false;
+  }
+  if (operation.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
+  if (operation.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  if (operation.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+    return !operation.hasTag(at::Tag::generated);
+  }
+  return operation.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+         !operation.hasTag(at::Tag::generated);
+}
+
+void register_whole_operators() {
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto operation = dispatcher.findSchema(name);
+    if (!operation.has_value() || !travels_whole(*operation)) continue;
+    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    library->impl(full.c_str(), CppFunction::makeFromBoxedFunction<&dispatch>());
+  }
+}
+
+}  // namespace
+
+void register_backend() {
+  static bool done = false;
+  if (done) return;
+  done = true;
+  marshal::record_lookup.deleter = &delete_record;
+  marshal::record_lookup.find_slowly = &find_record_slowly;
+  marshal::record_lookup.generator_name = &generator_name;
+  c10::SetAllocator(c10::kPrivateUse1, &RemoteAllocator::instance());
+  at::setHostAllocator(c10::kPrivateUse1, pinned_allocator());
+  at::RegisterPrivateUse1HooksInterface(new RemoteHooks);
+  register_whole_operators();
+}
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, RemoteGuard)
+
+}  // namespace torch_remote::client
+
+using namespace torch_remote::client;
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&dispatch>()); }
+
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", &kernels::empty_memory_format);
+  m.impl("empty_strided", &kernels::empty_strided);
+  m.impl("_efficientzerotensor", &kernels::efficient_zero_tensor);
+  m.impl("tril_indices", &kernels::tril_indices);
+  m.impl("triu_indices", &kernels::triu_indices);
+  m.impl("as_strided", &kernels::as_strided);
+  m.impl("view", &kernels::view);
+  m.impl("_unsafe_view", &kernels::unsafe_view);
+  m.impl("_reshape_alias", &kernels::reshape_alias);
+  m.impl("unfold", &kernels::unfold);
+  m.impl("view_as_real", &kernels::view_as_real);
+  m.impl("view_as_complex", &kernels::view_as_complex);
+  m.impl("unsafe_split.Tensor", &kernels::unsafe_split);
+  m.impl("unsafe_split_with_sizes", &kernels::unsafe_split_with_sizes);
+  m.impl("resize_", &kernels::resize_);
+  m.impl("set_.source_Storage", &kernels::set_source_storage);
+  m.impl("set_.source_Storage_storage_offset", &kernels::set_source_storage_offset);
+  m.impl("set_.source_Tensor", &kernels::set_source_tensor);
+  m.impl("set_", &kernels::set_empty);
+  m.impl("copy_", &kernels::copy_);
+  m.impl("_copy_from", &kernels::copy_from);
+  m.impl("_copy_from_and_resize", &kernels::copy_from_and_resize);
+  m.impl("_local_scalar_dense", &kernels::local_scalar_dense);
+  m.impl("_has_compatible_shallow_copy_type", &kernels::has_compatible_shallow_copy_type);
+  m.impl("is_set_to", &kernels::is_set_to);
+  m.impl("record_stream", &kernels::record_stream);
+}
+
+// Operators that PyTorch composes differently for each kind of device: ours take the branch of the server's. The same
+// function at both keys, since tensors made in inference mode have no Autograd key.
+static void register_composites(torch::Library& m) {
+  m.impl("scaled_dot_product_attention", &kernels::scaled_dot_product_attention);
+  m.impl("dropout", &kernels::dropout);
+  m.impl("lstm.input", &kernels::lstm_input);
+  m.impl("lstm.data", &kernels::lstm_data);
+  m.impl("gru.input", &kernels::gru_input);
+  m.impl("gru.data", &kernels::gru_data);
+  m.impl("rnn_tanh.input", &kernels::rnn_tanh_input);
+  m.impl("rnn_tanh.data", &kernels::rnn_tanh_data);
+  m.impl("rnn_relu.input", &kernels::rnn_relu_input);
+  m.impl("rnn_relu.data", &kernels::rnn_relu_data);
+  m.impl("lstm_cell", &kernels::lstm_cell);
+  m.impl("gru_cell", &kernels::gru_cell);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { register_composites(m); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { register_composites(m); }

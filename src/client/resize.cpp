@@ -1,0 +1,33 @@
+#include "client/resize.h"
+
+#include "client/machines.h"
+#include "client/session.h"
+#include "client/storage.h"
+
+namespace torch_remote::client {
+
+// The name stays, so that every view of the storage sees the change; the address moves to a range of the new size.
+void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
+  auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
+  if (storage.data_ptr().get_deleter() != &delete_record) {
+    TORCH_CHECK(storage.nbytes() == 0, "a storage that wraps another's address cannot be resized");
+    storage.set_data_ptr_noswap(allocate_remote(nbytes, storage.device().index()));
+    storage.set_nbytes(nbytes);
+    return;
+  }
+  Session& session = *session_of(*record);
+  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    record->nbytes.store(nbytes, std::memory_order_relaxed);
+    if (!record->announced.load(std::memory_order_relaxed)) return false;  // the server will hear the new size
+    encode(writer, wire::Resize{record->name, record->server_device, nbytes});
+    return true;
+  });
+  record->address.store(RecordPool::instance().new_address(nbytes), std::memory_order_relaxed);
+  c10::DataPtr old = storage.set_data_ptr(
+      c10::DataPtr(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record, &delete_record,
+                   storage.device()));
+  old.release_context();
+  storage.set_nbytes(nbytes);
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,414 @@
+#include "client/session.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "client/handshake.h"
+#include "client/process.h"
+#include "client/storage.h"
+#include "wire/limits.h"
+
+namespace torch_remote::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kByteWindow = 64 << 20;
+constexpr uint64_t kLargestCallWindow = 65536;
+constexpr uint64_t kSmallestCallWindow = 256;
+constexpr auto kAhead = std::chrono::seconds(2);
+// How long a wait goes on before it looks whether the user has pressed Ctrl-C.
+constexpr auto kSignalInterval = std::chrono::milliseconds(50);
+
+std::string text_of(const std::exception_ptr& cause) {
+  if (cause == nullptr) return "the server closed the session";
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+ErrorClass class_of(const std::exception_ptr& cause) {
+  if (cause == nullptr) return ErrorClass::kSessionLost;
+  try {
+    std::rethrow_exception(cause);
+  } catch (const ProtocolError&) {
+    return ErrorClass::kProtocol;
+  } catch (const ConnectionError&) {
+    return ErrorClass::kConnection;
+  } catch (...) {
+    return ErrorClass::kConnection;
+  }
+}
+
+}  // namespace
+
+Session::Session(std::string url, Open open, std::string token)
+    : url_(std::move(url)), window_since_(Clock::now()) {
+  opener_ = std::thread([this, open = std::move(open), token = std::move(token)]() mutable {
+    this->open(std::move(open), std::move(token));
+  });
+}
+
+void Session::open(Open open, std::string token) {
+  try {
+    auto stream = open();
+    wire::Welcome welcome = shake_hands(*stream, token);
+    if (log_enabled(LogLevel::kInfo)) {
+      log(LogLevel::kInfo, "connected",
+          {{"url", url_}, {"host", welcome.host}, {"session", welcome.session}, {"torch", welcome.torch_version}});
+    }
+    connection_ = std::make_unique<transport::Connection>(std::move(stream), *this, keepalive_options());
+    connection_->start();
+    MutexLock lock(replies_mutex_);
+    welcome_ = std::move(welcome);
+    was_open_ = true;
+    opened_.store(true, std::memory_order_release);
+  } catch (...) {
+    return fail(std::current_exception());
+  }
+  changed_.notify_all();
+  connection_->flush();
+}
+
+const wire::Welcome& Session::welcome() {
+  wait_until([this]() REQUIRES(replies_mutex_) { return was_open_; }, "the handshake");
+  MutexLock lock(replies_mutex_);
+  return welcome_;
+}
+
+wire::DeviceKind Session::device_kind(uint8_t device) {
+  const auto& devices = welcome().devices;
+  return device < devices.size() ? devices[device].kind : wire::DeviceKind::kCpu;
+}
+
+std::string Session::describe(uint8_t device) {
+  MutexLock lock(replies_mutex_);
+  if (!was_open_) return url_;
+  const bool cuda = device < welcome_.devices.size() && welcome_.devices[device].kind == wire::DeviceKind::kCuda;
+  return welcome_.host + ", " + (cuda ? welcome_.devices[device].name : "cpu") + ", session " + welcome_.session;
+}
+
+// --- submitting
+
+void Session::cut_frame() {
+  if (writer_.empty()) return;
+  counters_.bytes_sent += transport::kHeaderSize;
+  encoded_ += writer_.size();
+  segments_.push_back({writer_.take(), calls_});
+  calls_ = 0;
+  names_ = {};
+}
+
+void Session::upload(const wire::Begin& begin, std::span<const std::byte> bytes,
+                     std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged) {
+  welcome();  // bulk bytes need a connection to be handed to
+  submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) NO_THREAD_SAFETY_ANALYSIS {
+    cut_frame();
+    encode(writer, begin);
+    cut_frame();
+    return true;
+  });
+  counters_.bytes_sent += bytes.size();
+  connection_->send_bulk(begin.upload, bytes, std::move(owner), std::move(on_acknowledged));
+}
+
+void Session::mirror_context(wire::Writer& writer) {
+  const ContextValues now = read_context();
+  if (now == context_) return;
+  encode(writer, difference(context_, now));
+  context_ = now;
+}
+
+void Session::remember(SignaturePtr known) {
+  MutexLock lock(submit_mutex_);
+  signatures_.replace(std::move(known));
+}
+
+void Session::append_frees() {
+  StorageRecord* record = frees_.exchange(nullptr, std::memory_order_acquire);
+  if (record == nullptr) return;
+  free_names_.clear();
+  while (record != nullptr) {
+    StorageRecord* next = record->next;
+    if (record->announced.load(std::memory_order_relaxed)) free_names_.push_back(record->name);
+    RecordPool::instance().give_back(record);
+    record = next;
+  }
+  if (free_names_.empty()) return;
+  // Oldest first: small differences.
+  std::reverse(free_names_.begin(), free_names_.end());
+  const size_t before = writer_.size();
+  wire::encode_free(writer_, free_names_);
+  counters_.bytes_sent += writer_.size() - before;
+}
+
+void Session::queue_free(StorageRecord* record) noexcept {
+  StorageRecord* head = frees_.load(std::memory_order_relaxed);
+  do {
+    record->next = head;
+  } while (!frees_.compare_exchange_weak(head, record, std::memory_order_release, std::memory_order_relaxed));
+}
+
+std::vector<std::byte> Session::take_messages(uint32_t& calls) {
+  MutexLock lock(submit_mutex_);
+  if (segments_.empty()) {
+    append_frees();
+    cut_frame();
+  }
+  if (segments_.empty()) return {};
+  Segment segment = std::move(segments_.front());
+  segments_.pop_front();
+  calls = segment.calls;
+  buffered_bytes_.fetch_sub(std::min<uint64_t>(segment.payload.size(), buffered_bytes_.load()),
+                            std::memory_order_relaxed);
+  buffered_calls_.fetch_sub(calls, std::memory_order_relaxed);
+  return std::move(segment.payload);
+}
+
+// --- credit
+
+bool Session::has_credit() {
+  const uint64_t calls = buffered_calls_.load(std::memory_order_relaxed);
+  const uint64_t bytes = buffered_bytes_.load(std::memory_order_relaxed);
+  if (!opened_.load(std::memory_order_acquire)) return calls < kLargestCallWindow && bytes < kByteWindow;
+  const auto flight = connection_->in_flight();
+  return flight.calls + calls < call_window_.load(std::memory_order_relaxed) && flight.bytes + bytes < kByteWindow;
+}
+
+void Session::wait_for_credit() {
+  if (has_credit()) return;
+  if (opened_.load(std::memory_order_acquire)) connection_->flush();
+  credit_waiters_.fetch_add(1);
+  struct Leave {
+    std::atomic<int>& waiters;
+    ~Leave() { waiters.fetch_sub(1); }
+  } leave{credit_waiters_};
+  wait_until([this] { return has_credit(); }, "credit");
+}
+
+void Session::on_progress() {
+  adapt_window();
+  if (credit_waiters_.load() == 0) return;
+  { MutexLock lock(replies_mutex_); }
+  changed_.notify_all();
+}
+
+// The client may run about two seconds ahead of what the server gets done.
+void Session::adapt_window() {
+  const auto now = Clock::now();
+  const auto elapsed = now - window_since_;
+  if (elapsed < std::chrono::milliseconds(250)) return;
+  const uint64_t sent = counters_.calls.load(std::memory_order_relaxed);
+  const auto flight = connection_->in_flight();
+  const uint64_t applied = sent - std::min(sent, flight.calls + buffered_calls_.load(std::memory_order_relaxed));
+  const double rate = static_cast<double>(applied - std::min(applied, window_applied_)) /
+                      std::chrono::duration<double>(elapsed).count();
+  window_applied_ = applied;
+  window_since_ = now;
+  if (flight.calls == 0) return call_window_.store(kLargestCallWindow);  // it keeps up
+  const auto ahead = static_cast<uint64_t>(rate * std::chrono::duration<double>(kAhead).count());
+  call_window_.store(std::clamp(ahead, kSmallestCallWindow, kLargestCallWindow));
+}
+
+// --- waiting
+
+template <typename Ready>
+void Session::wait_until(Ready&& ready, const char* what) {
+  {
+    MutexLock lock(replies_mutex_);
+    if (ready()) return;
+  }
+  WithoutGil without_gil;
+  while (true) {
+    {
+      MutexLock lock(replies_mutex_);
+      if (ready()) return;
+      if (is_lost()) break;
+      changed_.wait_for(replies_mutex_, kSignalInterval);
+      if (ready()) return;
+      if (is_lost()) break;
+    }
+    if (python_hooks.check_signals != nullptr) python_hooks.check_signals();
+  }
+  if (log_enabled(LogLevel::kDebug)) log(LogLevel::kDebug, "wait ended by a lost session", {{"what", what}});
+  raise_lost();
+}
+
+std::shared_ptr<Request> Session::make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner) {
+  auto request = std::make_shared<Request>();
+  request->id = next_request_.fetch_add(1, std::memory_order_relaxed);
+  request->destination = destination;
+  request->owner = std::move(owner);
+  MutexLock lock(replies_mutex_);
+  requests_.emplace(request->id, request);
+  return request;
+}
+
+void Session::wait_quietly(const std::shared_ptr<Request>& request, const char* what) {
+  ++counters_.syncs;
+  if (opened_.load(std::memory_order_acquire)) connection_->flush();
+  wait_until([&] { return request->done; }, what);
+}
+
+void Session::wait(const std::shared_ptr<Request>& request, const char* what) {
+  wait_quietly(request, what);
+  if (!request->failed) return;
+  raise_remote(request->error, request->error.operator_name + " on " + url_ + " (" + describe(0) + "): " +
+                                   request->error.message);
+}
+
+void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
+  std::shared_ptr<Request> request;
+  {
+    MutexLock lock(replies_mutex_);
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) throw ProtocolError("a reply to a request that nobody made");
+    request = std::move(found->second);
+    requests_.erase(found);
+    if (failed) {
+      request->error = wire::decode_error(reader);
+    } else {
+      const auto body = reader.bytes(wire::kMaxInlineBytes + 4096 * 64, "reply");
+      request->body.assign(body.begin(), body.end());
+    }
+    request->failed = failed;
+    request->done = true;
+    request->owner.reset();
+  }
+  changed_.notify_all();
+}
+
+void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
+  wire::Reader reader(payload);
+  while (!reader.empty()) {
+    const auto tag = static_cast<wire::Tag>(reader.u8());
+    const uint64_t request = reader.varint();
+    if (tag == wire::Tag::kReply) {
+      complete(request, false, reader);
+    } else if (tag == wire::Tag::kError && request != 0) {
+      complete(request, true, reader);
+    } else if (tag == wire::Tag::kError) {
+      const wire::Error error = wire::decode_error(reader);
+      log(LogLevel::kWarning, "the server says", {{"operator", error.operator_name}, {"message", error.message}});
+    } else {
+      throw ProtocolError("the server sent a message that only clients send");
+    }
+  }
+  connection_->applied(sequence);
+}
+
+std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64_t length) {
+  MutexLock lock(replies_mutex_);
+  const auto found = requests_.find(lane);
+  if (found == requests_.end()) throw ProtocolError("bulk bytes that nobody asked for");
+  const auto& destination = found->second->destination;
+  if (offset > destination.size() || length > destination.size() - offset) {
+    throw ProtocolError("bulk bytes beyond what was asked for");
+  }
+  return destination.subspan(offset, length);
+}
+
+void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t /*length*/, bool last) {
+  if (!last) return;
+  {
+    MutexLock lock(replies_mutex_);
+    const auto found = requests_.find(lane);
+    if (found == requests_.end()) return;
+    found->second->done = true;
+    found->second->owner.reset();
+    requests_.erase(found);
+  }
+  changed_.notify_all();
+}
+
+void Session::complete_upload(uint64_t request) {
+  {
+    MutexLock lock(replies_mutex_);
+    const auto found = requests_.find(request);
+    if (found == requests_.end()) return;
+    found->second->done = true;
+    requests_.erase(found);
+  }
+  changed_.notify_all();
+}
+
+void Session::synchronize() {
+  const auto request = make_request({}, nullptr);
+  submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
+    writer.varint(request->id);
+    writer.u8(static_cast<uint8_t>(wire::QueryKind::kBarrier));
+    return true;
+  });
+  wait(request, "synchronize");
+}
+
+wire::Counters Session::server_counters() {
+  const auto request = make_request({}, nullptr);
+  submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
+    writer.varint(request->id);
+    writer.u8(static_cast<uint8_t>(wire::QueryKind::kCounters));
+    return true;
+  });
+  wait(request, "counters");
+  wire::Reader reader(request->body);
+  return wire::decode_counters(reader);
+}
+
+// --- the end
+
+void Session::fail(std::exception_ptr cause) noexcept {
+  {
+    MutexLock lock(replies_mutex_);
+    if (!is_lost()) {
+      cause_ = text_of(cause);
+      cause_class_ = was_open_ ? ErrorClass::kSessionLost : class_of(cause);
+    }
+    lost_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+void Session::on_end(std::exception_ptr cause) noexcept { fail(std::move(cause)); }
+
+void Session::raise_lost() {
+  std::string text;
+  ErrorClass kind = ErrorClass::kSessionLost;
+  {
+    MutexLock lock(replies_mutex_);
+    text = cause_;
+    kind = cause_class_;
+  }
+  if (in_forked_child()) refuse_in_forked_child();
+  if (kind == ErrorClass::kSessionLost) {
+    raise(kind, "the session on " + url_ + " is lost, and with it the values of its tensors: " + text);
+  }
+  raise(kind, "cannot use " + url_ + ": " + text);
+}
+
+void Session::stop(std::chrono::milliseconds patience, const std::string& reason) {
+  WithoutGil without_gil;
+  if (opened_.load(std::memory_order_acquire) && !is_lost()) connection_->close(reason, patience);
+  fail(std::make_exception_ptr(ConnectionError(reason)));
+}
+
+std::string Session::state() {
+  if (is_lost()) return "lost";
+  return opened_.load(std::memory_order_acquire) ? "open" : "connecting";
+}
+
+uint64_t Session::bytes_received() const {
+  return opened_.load(std::memory_order_acquire) ? connection_->bytes_received() : 0;
+}
+
+uint64_t Session::frames() const {
+  return opened_.load(std::memory_order_acquire) ? connection_->frames_sent() : 0;
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,204 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "client/context.h"
+#include "client/counters.h"
+#include "client/errors.h"
+#include "client/signature_table.h"
+#include "marshal/encode.h"
+#include "transport/connection.h"
+#include "transport/stream.h"
+#include "wire/handshake.h"
+#include "wire/messages.h"
+
+namespace torch_remote::client {
+
+using marshal::StorageRecord;
+
+// A frame is cut when it has this many bytes.
+constexpr size_t kFrameTarget = 64 << 10;
+
+// What the caller waits for: the answer to one READ or QUERY.
+struct Request {
+  uint64_t id = 0;
+  std::span<std::byte> destination;   // bulk answers are read straight into it
+  std::shared_ptr<const void> owner;  // keeps the destination
+  // Under Session::replies_mutex_ until done:
+  bool done = false;
+  bool failed = false;
+  std::vector<std::byte> body;
+  wire::Error error;
+};
+
+// One client's state on one server. Thread-safe.
+//
+// Calls are appended to a buffer under the submit lock, in one total order; the connection's writer thread
+// takes the buffer away as frames. The reader thread takes neither the submit lock nor the GIL.
+class Session : public transport::Connection::Handler {
+ public:
+  using Open = std::function<std::unique_ptr<transport::Stream>()>;
+
+  // Starts to connect in the background. `token` may be empty.
+  Session(std::string url, Open open, std::string token);
+
+  const std::string& url() const { return url_; }
+  // Waits for the handshake. Raises when it failed.
+  const wire::Welcome& welcome();
+  // What is known of the server's kind of device without waiting, else waits.
+  wire::DeviceKind device_kind(uint8_t device);
+  // "remote:0 (host, cpu)": for messages.
+  std::string describe(uint8_t device);
+
+  // Appends messages in one critical section: `append(writer, names, signatures)`. `calls` is how many
+  // calls that is. Raises SessionLost when the session has ended. Waits for credit first.
+  // `append` returns whether it has appended anything.
+  template <typename Append>
+  void submit(uint32_t calls, Append&& append);
+
+  SignatureTable& signatures() REQUIRES(submit_mutex_) { return signatures_; }
+  template <typename Use>
+  auto with_signatures(Use&& use) {
+    MutexLock lock(submit_mutex_);
+    return use(signatures_);
+  }
+
+  // Tells the server what of the context has changed since it was last told.
+  void mirror_context(wire::Writer& writer) NO_THREAD_SAFETY_ANALYSIS;
+  // Puts a signature whose outputs the server has told into the table, in place of the one without.
+  void remember(SignaturePtr known);
+
+  // Starts a frame of its own, so that the server's reader finds the BEGIN of a bulk upload first in it.
+  void cut_frame() REQUIRES(submit_mutex_);
+
+  // A bulk upload: BEGIN first in a frame of its own, the bytes on a lane of their own.
+  void upload(const wire::Begin& begin, std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+              std::function<void(bool)> on_acknowledged);
+
+  std::shared_ptr<Request> make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner);
+  // Flushes and waits; counts a sync. The request says whether it failed.
+  void wait_quietly(const std::shared_ptr<Request>& request, const char* what);
+  // The same. Raises what the server answered, SessionLost, or an interrupt.
+  void wait(const std::shared_ptr<Request>& request, const char* what);
+
+  // An upload's bytes have all arrived, or never will.
+  void complete_upload(uint64_t request);
+
+  uint64_t new_name() { return next_name_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t new_names(uint64_t count) { return next_name_.fetch_add(count, std::memory_order_relaxed); }
+  uint64_t new_generator_name() { return next_generator_.fetch_add(1, std::memory_order_relaxed); }
+  // Deleters: any thread, no lock, no I/O.
+  void queue_free(StorageRecord* record) noexcept;
+
+  void wait_for_credit();
+  // Everything sent is done on the server.
+  void synchronize();
+  wire::Counters server_counters();
+
+  // Flushes for at most `patience`, then closes. Later use raises SessionLost.
+  void stop(std::chrono::milliseconds patience, const std::string& reason);
+  bool is_lost() const { return lost_.load(std::memory_order_acquire); }
+  std::string state();
+  // In a forked child: nothing may be touched any more.
+  void abandon() noexcept { lost_.store(true, std::memory_order_release); }
+
+  Counters& counters() { return counters_; }
+  uint64_t bytes_received() const;
+  uint64_t frames() const;
+
+ private:
+  struct Segment {
+    std::vector<std::byte> payload;
+    uint32_t calls;
+  };
+
+  void open(Open open, std::string token);
+  void fail(std::exception_ptr cause) noexcept;
+  [[noreturn]] void raise_lost();
+  void append_frees() REQUIRES(submit_mutex_);
+  void complete(uint64_t id, bool failed, wire::Reader& reader);
+  void adapt_window();
+  bool has_credit();
+  template <typename Ready>
+  void wait_until(Ready&& ready, const char* what);
+
+  // transport::Connection::Handler
+  std::vector<std::byte> take_messages(uint32_t& calls) override;
+  void on_messages(uint64_t sequence, std::vector<std::byte> payload) override;
+  std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
+  void on_bulk(uint64_t lane, uint64_t offset, uint64_t length, bool last) override;
+  void on_progress() override;
+  void on_end(std::exception_ptr cause) noexcept override;
+
+  // constant after construction
+  const std::string url_;
+
+  Counters counters_;
+  std::atomic<uint64_t> next_name_{1};
+  std::atomic<uint64_t> next_generator_{wire::kFirstGenerator};
+  std::atomic<uint64_t> next_request_{1};
+  std::atomic<StorageRecord*> frees_{nullptr};
+  std::atomic<bool> lost_{false};
+  std::atomic<bool> opened_{false};
+
+  Mutex submit_mutex_;
+  wire::Writer writer_ GUARDED_BY(submit_mutex_);
+  wire::NameState names_ GUARDED_BY(submit_mutex_);
+  uint32_t calls_ GUARDED_BY(submit_mutex_) = 0;
+  uint64_t encoded_ GUARDED_BY(submit_mutex_) = 0;  // bytes of frames cut so far
+  std::deque<Segment> segments_ GUARDED_BY(submit_mutex_);
+  SignatureTable signatures_ GUARDED_BY(submit_mutex_);
+  std::vector<uint64_t> free_names_ GUARDED_BY(submit_mutex_);
+  ContextValues context_ GUARDED_BY(submit_mutex_) = unsent_context();
+  std::atomic<uint64_t> buffered_bytes_{0};
+  std::atomic<uint64_t> buffered_calls_{0};
+
+  // Guards what threads wait for: the handshake, replies, credit, the end.
+  Mutex replies_mutex_;
+  CondVar changed_;
+  std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_ GUARDED_BY(replies_mutex_);
+  wire::Welcome welcome_ GUARDED_BY(replies_mutex_);
+  std::string cause_ GUARDED_BY(replies_mutex_);
+  ErrorClass cause_class_ GUARDED_BY(replies_mutex_) = ErrorClass::kSessionLost;
+  bool was_open_ GUARDED_BY(replies_mutex_) = false;
+
+  std::atomic<uint64_t> call_window_{65536};
+  std::atomic<int> credit_waiters_{0};
+  uint64_t window_applied_ = 0;  // reader thread
+  std::chrono::steady_clock::time_point window_since_;
+
+  std::unique_ptr<transport::Connection> connection_;  // set once, before opened_
+  std::thread opener_;
+};
+
+template <typename Append>
+void Session::submit(uint32_t calls, Append&& append) {
+  if (is_lost()) raise_lost();
+  {
+    MutexLock lock(submit_mutex_);
+    const uint64_t before = encoded_ + writer_.size();
+    if (!append(writer_, names_, signatures_)) return;
+    const uint64_t added = encoded_ + writer_.size() - before;
+    calls_ += calls;
+    counters_.calls += calls;
+    counters_.bytes_sent += added;
+    buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
+    buffered_calls_.fetch_add(calls, std::memory_order_relaxed);
+    if (writer_.size() >= kFrameTarget) cut_frame();
+  }
+  if (opened_.load(std::memory_order_acquire)) connection_->flush_soon();
+}
+
+}  // namespace torch_remote::client

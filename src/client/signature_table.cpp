@@ -1,0 +1,67 @@
+#include "client/signature_table.h"
+
+#include <algorithm>
+
+namespace torch_remote::client {
+
+SignatureTable::SignatureTable() : buckets_(wire::kMaxSignatures * 2, 0) {}
+
+SignaturePtr SignatureTable::find(uint64_t hash, std::span<const std::byte> key) {
+  for (uint32_t at = buckets_[bucket_of(hash)]; at != 0; at = next_[at - 1]) {
+    const SignaturePtr& signature = slots_[at - 1];
+    if (signature->hash != hash || !std::ranges::equal(signature->key, key)) continue;
+    signature->used = true;
+    return signature;
+  }
+  return {};
+}
+
+SignaturePtr SignatureTable::add(SignaturePtr signature) {
+  if (SignaturePtr there = find(signature->hash, signature->key)) return there;
+  const uint32_t slot = slot_to_use();
+  signature->slot = slot;
+  signature->used = true;
+  slots_[slot] = signature;
+  link(slot);
+  return signature;
+}
+
+void SignatureTable::replace(SignaturePtr known) {
+  const SignaturePtr there = find(known->hash, known->key);
+  if (!there) return;
+  known->slot = there->slot;
+  known->used = true;
+  slots_[there->slot] = known;
+  there->slot = Signature::kNotOnWire;
+}
+
+uint32_t SignatureTable::slot_to_use() {
+  if (slots_.size() < wire::kMaxSignatures) {
+    slots_.emplace_back();
+    next_.push_back(0);
+    return static_cast<uint32_t>(slots_.size() - 1);
+  }
+  while (slots_[hand_]->used) {
+    slots_[hand_]->used = false;
+    hand_ = (hand_ + 1) % wire::kMaxSignatures;
+  }
+  const uint32_t slot = hand_;
+  hand_ = (hand_ + 1) % wire::kMaxSignatures;
+  unlink(slot);
+  slots_[slot]->slot = Signature::kNotOnWire;
+  return slot;
+}
+
+void SignatureTable::link(uint32_t slot) {
+  uint32_t& head = buckets_[bucket_of(slots_[slot]->hash)];
+  next_[slot] = head;
+  head = slot + 1;
+}
+
+void SignatureTable::unlink(uint32_t slot) {
+  uint32_t* at = &buckets_[bucket_of(slots_[slot]->hash)];
+  while (*at != slot + 1) at = &next_[*at - 1];
+  *at = next_[slot];
+}
+
+}  // namespace torch_remote::client

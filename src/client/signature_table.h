@@ -1,0 +1,65 @@
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "wire/limits.h"
+#include "wire/signature.h"
+
+namespace torch_remote::client {
+
+struct OperatorInfo;
+
+// What is the same in every call with one key: who it is, what comes out. Immutable but for its place on
+// the wire; calls hold a reference, so replacement never pulls it from under them.
+struct Signature : c10::intrusive_ptr_target {
+  std::vector<std::byte> key;
+  uint64_t hash = 0;
+  const OperatorInfo* operation = nullptr;
+  bool outputs_known = false;
+  std::vector<wire::Output> outputs;
+  std::vector<uint64_t> output_bytes;  // storage bytes of each fresh output, in order
+  std::string refused;                 // what the kernel said the last time; raised at the call from then on
+
+  static constexpr uint32_t kNotOnWire = UINT32_MAX;
+  uint32_t slot = kNotOnWire;  // under the submit lock
+  bool announced = false;      // the server has it in that slot; under the submit lock
+  bool used = false;           // since the clock hand passed; under the submit lock
+};
+
+using SignaturePtr = c10::intrusive_ptr<Signature>;
+
+// The signatures both ends know, at most wire::kMaxSignatures; the client orders replacement by the clock
+// algorithm. Externally synchronised: the session's submit lock.
+class SignatureTable {
+ public:
+  SignatureTable();
+
+  // Null when there is none.
+  SignaturePtr find(uint64_t hash, std::span<const std::byte> key);
+  // Gives it a slot, in place of the one that was not used for longest if all are taken. If another thread
+  // has added the same key meanwhile, that one is returned.
+  SignaturePtr add(SignaturePtr signature);
+
+  // Puts `known` where the signature with the same key is, if it is still there.
+  void replace(SignaturePtr known);
+
+  uint32_t operators_introduced = 0;
+  std::vector<uint32_t> wire_operators;  // by OperatorInfo::id: wire id + 1, 0 when not introduced
+
+ private:
+  size_t bucket_of(uint64_t hash) const { return hash & (buckets_.size() - 1); }
+  void unlink(uint32_t slot);
+  void link(uint32_t slot);
+  uint32_t slot_to_use();
+
+  std::vector<SignaturePtr> slots_;
+  std::vector<uint32_t> buckets_;  // slot + 1, chained by next_
+  std::vector<uint32_t> next_;
+  uint32_t hand_ = 0;
+};
+
+}  // namespace torch_remote::client

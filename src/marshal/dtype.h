@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/MemoryFormat.h>
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+
+#include "wire/dtype.h"
+#include "wire/view.h"
+
+namespace torch_remote::marshal {
+
+// nullopt: a dtype that does not travel (quantized, bits, sub-byte integers).
+std::optional<wire::Dtype> to_wire(at::ScalarType type);
+at::ScalarType from_wire(wire::Dtype dtype);
+
+uint8_t to_wire(at::MemoryFormat format);
+at::MemoryFormat memory_format_from_wire(int64_t value);
+
+// Metadata of a strided tensor, without its storage.
+wire::TensorSpec spec_of(const at::Tensor& tensor);
+
+}  // namespace torch_remote::marshal

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "wire/codec.h"
+#include "wire/signature.h"
+
+namespace torch_remote::marshal {
+
+// The client's record of one storage. `DataPtr::get_context()` of every remote storage points to one.
+struct StorageRecord {
+  uint64_t name = 0;               // constant while the storage lives
+  void* session = nullptr;         // client::Session, constant while the storage lives
+  uint8_t server_device = 0;       // constant while the storage lives
+  std::atomic<uint64_t> address{0};
+  std::atomic<uint64_t> nbytes{0};
+  std::atomic<bool> announced{false};  // the server has heard of it; changed under the submit lock
+  StorageRecord* next = nullptr;       // free lists
+};
+
+// Finds the record of a remote tensor; set by the client. `find_record_slowly` is asked when the storage
+// was not made by our allocator (torch.save wraps our address in a storage of its own).
+struct RecordLookup {
+  c10::DeleterFnPtr deleter = nullptr;
+  StorageRecord* (*find_slowly)(const at::TensorImpl& tensor) = nullptr;
+  uint64_t (*generator_name)(const c10::GeneratorImpl& generator) = nullptr;
+};
+extern RecordLookup record_lookup;
+
+inline StorageRecord* record_of(const at::TensorImpl& tensor) {
+  const c10::DataPtr& pointer = tensor.unsafe_storage().unsafeGetStorageImpl()->data_ptr();
+  if (C10_LIKELY(pointer.get_deleter() == record_lookup.deleter)) {
+    return static_cast<StorageRecord*>(pointer.get_context());
+  }
+  return record_lookup.find_slowly(tensor);
+}
+
+// How a schema's argument travels, worked out once for each operator.
+enum class ArgumentKind : uint8_t {
+  kTensor,      // Tensor, Tensor?
+  kTensorList,  // Tensor[], Tensor?[]
+  kInt,
+  kFloat,
+  kBool,
+  kScalar,
+  kIntList,
+  kFloatList,
+  kBoolList,
+  kScalarList,
+  kString,
+  kDtype,
+  kLayout,
+  kMemoryFormat,
+  kDevice,
+  kGenerator,
+  kComplex,
+  kUnsupported,
+};
+
+struct ArgumentInfo {
+  ArgumentKind kind = ArgumentKind::kUnsupported;
+  bool is_constant = false;  // its value decides a shape: part of the key, not a slot
+};
+
+ArgumentInfo argument_info(const c10::Argument& argument, bool is_constant);
+
+// One tensor of a call: its storage and, in elements, its offset.
+struct TensorSlot {
+  StorageRecord* record;
+  uint64_t offset;
+  uint32_t numbers_before;  // bytes of Capture::numbers that go before it
+  bool first_mention;
+};
+
+// A call taken apart: the key that names its signature, and its slots (wire/signature.h). Reused from call
+// to call by one thread.
+class Capture {
+ public:
+  // `operator_name` is for messages and must outlive the call.
+  void begin(uint32_t operator_id, const char* operator_name, uint8_t environment, size_t arguments);
+  void add(const ArgumentInfo& info, const c10::IValue& value);
+  void finish();
+  // The key says which of the server's devices the call is for.
+  void set_server_device(uint8_t device) { key_.patch_u8(device_at_, device); }
+
+  // Appends the slots, all but the fresh outputs. Under the submit lock: names are told as differences.
+  void encode_slots(wire::Writer& writer, wire::NameState& names) const;
+
+  // False when a storage was announced by another thread since the key was made.
+  bool is_current() const;
+  void mark_announced() const;
+
+  std::span<const std::byte> key() const { return key_.view(); }
+  const c10::SmallVectorImpl<TensorSlot>& tensors() const { return tensors_; }
+  const c10::SmallVectorImpl<const at::TensorImpl*>& impls() const { return impls_; }
+  // The remote device all tensors and device arguments agree on; -1 when none was mentioned.
+  c10::DeviceIndex device() const { return device_; }
+  StorageRecord* any_record() const { return storages_.empty() ? nullptr : storages_.front(); }
+  // Set when the first 0-dim CPU tensor is met.
+  bool has_host_scalar() const { return has_host_scalar_; }
+
+ private:
+  void add_tensor(const at::Tensor& tensor);
+  void add_host_scalar(const at::Tensor& tensor);
+  void add_scalar(const c10::IValue& value, bool is_constant);
+  void add_list(const ArgumentInfo& info, c10::ArrayRef<c10::IValue> items);
+  void add_scalar_list(c10::ArrayRef<c10::IValue> items);
+  void add_device(c10::Device device);
+  void meet_device(c10::DeviceIndex index);
+  uint32_t storage_number(StorageRecord* record, bool& first_mention);
+  void grow_index();
+  [[noreturn]] void refuse_mix(c10::Device a, c10::Device b) const;
+
+  wire::Writer key_;
+  wire::Writer numbers_;
+  c10::SmallVector<TensorSlot, 16> tensors_;
+  c10::SmallVector<const at::TensorImpl*, 16> impls_;
+  c10::SmallVector<StorageRecord*, 16> storages_;  // distinct, in order of first mention
+  c10::SmallVector<uint64_t, 16> fresh_;           // 0: announced; else nbytes + 1
+  std::vector<std::pair<StorageRecord*, uint32_t>> index_;  // hash table, used from 17 storages on
+  size_t device_at_ = 0;
+  c10::DeviceIndex device_ = -1;
+  bool has_host_scalar_ = false;
+  const char* operator_name_ = "";
+};
+
+}  // namespace torch_remote::marshal

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/DimVector.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "wire/signature.h"
+
+namespace torch_remote::marshal {
+
+// One tensor that a call mentions, without its storage and offset. Immutable.
+struct TensorRecipe {
+  at::ScalarType dtype = at::kFloat;
+  bool conj = false;
+  bool neg = false;
+  bool wrapped = false;
+  bool is_dense = false;    // its elements fill [offset, offset + extent) without a gap or an overlap
+  bool is_read = true;      // false: the operator only overwrites it, wholly
+  bool is_written = false;  // by the operator's schema
+  uint32_t storage = 0;     // which storage of the call
+  uint64_t extent = 0;      // bytes needed behind the offset; 0 without elements
+  c10::DimVector sizes;
+  c10::DimVector strides;
+};
+
+// Throws ProtocolError for flags that the dtype or the shape cannot have.
+TensorRecipe make_tensor_recipe(const wire::TensorSpec& spec);
+
+// How the slots of a call are read, in the client's order. Needs no schema, so that a call that the
+// server refuses can be read past.
+enum class SlotKind : uint8_t {
+  kStorage,     // a storage's first mention: name and offset
+  kOffset,      // a storage mentioned before
+  kInt,
+  kFloat,
+  kComplex,
+  kBool,
+  kRaw,         // `count` bytes of a 0-dim tensor
+  kFloatList,   // `count` numbers
+  kScalarList,  // the kinds are scalar_kinds[first … first + count)
+  kGenerator,
+};
+
+struct SlotStep {
+  SlotKind kind = SlotKind::kStorage;
+  uint32_t count = 0;
+  uint32_t first = 0;
+};
+
+// How one argument of the server's schema is made. Indices are places in `Slots` (marshal/decode.h).
+enum class RecipeKind : uint8_t {
+  kConstant,
+  kTensor,
+  kScalarTensor,
+  kTensorList,
+  kOptionalTensorList,
+  kInt,
+  kFloat,
+  kComplex,
+  kBool,
+  kFloatList,
+  kScalarList,
+  kGenerator,
+};
+
+struct Recipe {
+  RecipeKind kind = RecipeKind::kConstant;
+  bool wrapped = false;                // kScalarTensor
+  at::ScalarType dtype = at::kFloat;   // kScalarTensor
+  uint32_t index = 0;                  // tensor, number or generator
+  std::vector<wire::ValueKind> kinds;  // kScalarList
+  uint32_t count = 0;                  // kFloatList
+  c10::IValue constant;
+  std::vector<Recipe> items;           // tensor lists
+};
+
+// Everything of a signature that is worked out once. Immutable; made when a SIGNATURE arrives.
+struct Plan {
+  std::vector<SlotStep> steps;
+  std::vector<wire::ValueKind> scalar_kinds;
+  std::vector<TensorRecipe> tensors;
+  std::vector<wire::FreshStorage> storages;
+  std::vector<Recipe> arguments;  // one for each argument of the server's schema
+  std::vector<wire::Output> outputs;
+  bool outputs_known = false;
+  uint32_t fresh_outputs = 0;
+  uint8_t device = 0;
+  bool takes_no_generator = false;  // a Generator argument is None: the default one is used
+  std::string refusal;              // not empty: why it cannot be called; `arguments` is not usable
+};
+
+// What the schema does not say of an operator.
+struct Callee {
+  const c10::FunctionSchema* schema = nullptr;  // null: it cannot be called
+  std::string refusal;                          // why not
+  std::vector<std::string> arguments;           // the client's names for the arguments
+  bool overwrites_self = false;                 // copy_, fill_, normal_ …: self's old value does not matter
+};
+
+// Arguments are matched by name: client and server may have different versions of torch.
+// Throws ProtocolError on what no client of ours sends.
+Plan make_plan(const wire::Signature& signature, const Callee& callee, c10::Device device);
+
+}  // namespace torch_remote::marshal

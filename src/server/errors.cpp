@@ -1,0 +1,54 @@
+#include "server/errors.h"
+
+#include <c10/util/Exception.h>
+
+#include <new>
+
+#include "base/error.h"
+
+namespace torch_remote::server {
+namespace {
+
+using wire::ErrorKind;
+
+ErrorKind kind_of(const c10::Error& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return ErrorKind::kOutOfMemory;
+  if (dynamic_cast<const c10::IndexError*>(&error) != nullptr) return ErrorKind::kIndex;
+  if (dynamic_cast<const c10::ValueError*>(&error) != nullptr) return ErrorKind::kValue;
+  if (dynamic_cast<const c10::TypeError*>(&error) != nullptr) return ErrorKind::kType;
+  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) return ErrorKind::kNotImplemented;
+  if (dynamic_cast<const c10::LinAlgError*>(&error) != nullptr) return ErrorKind::kLinalg;
+  if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) return ErrorKind::kAccelerator;
+  return ErrorKind::kRuntime;
+}
+
+}  // namespace
+
+Poison describe_failure(std::exception_ptr cause, uint64_t call, const std::string& operation) {
+  wire::Error failure;
+  failure.call = call;
+  failure.operator_name = operation;
+  try {
+    std::rethrow_exception(std::move(cause));
+  } catch (const ProtocolError&) {
+    throw;
+  } catch (const ConnectionError&) {
+    throw;
+  } catch (const Refused& error) {
+    failure.kind = ErrorKind::kRefused;
+    failure.message = error.what();
+  } catch (const c10::Error& error) {
+    failure.kind = kind_of(error);
+    failure.message = error.what_without_backtrace();
+  } catch (const std::bad_alloc&) {
+    failure.kind = ErrorKind::kOutOfMemory;
+    failure.message = "the server is out of host memory";
+  } catch (const std::exception& error) {
+    failure.message = error.what();
+  } catch (...) {
+    failure.message = "an exception of an unknown type";
+  }
+  return std::make_shared<const wire::Error>(std::move(failure));
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,241 @@
+#include "server/execute.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "server/errors.h"
+#include "server/outputs.h"
+
+namespace torch_remote::server {
+
+using marshal::Plan;
+using marshal::Slots;
+using marshal::TensorRecipe;
+
+void Executor::meet_storages(const Plan& plan, const Slots& slots) {
+  entries_.clear();
+  for (size_t i = 0; i < plan.storages.size(); ++i) {
+    const wire::FreshStorage& storage = plan.storages[i];
+    entries_.push_back(storage.fresh ? &storages_.make(slots.storages[i], storage.nbytes,
+                                                       devices_.device(plan.device))
+                                     : &storages_.find(slots.storages[i]));
+  }
+}
+
+Poison Executor::find_poison(const Plan& plan, const Slots& slots) const {
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorRecipe& view = plan.tensors[i];
+    const Entry& entry = *entries_[view.storage];
+    if (entry.poison == nullptr) continue;
+    const bool is_overwritten = !view.is_read && StorageTable::covers(entry, view, slots.offsets[i]);
+    if (!is_overwritten) return entry.poison;
+  }
+  return nullptr;
+}
+
+void Executor::poison_targets(const Plan& plan, const Poison& poison, bool only_fresh) {
+  for (size_t i = 0; i < plan.storages.size(); ++i) {
+    if (plan.storages[i].fresh && entries_[i]->poison == nullptr) entries_[i]->poison = poison;
+  }
+  if (only_fresh) return;
+  for (const TensorRecipe& view : plan.tensors) {
+    Entry& entry = *entries_[view.storage];
+    if (view.is_written && entry.poison == nullptr) entry.poison = poison;
+  }
+}
+
+Poison Executor::note_failure(std::exception_ptr cause, const std::string& what) {
+  const Poison poison = describe_failure(std::move(cause), calls_, what);
+  if (unreported_ == nullptr) unreported_ = poison;
+  log(LogLevel::kInfo, "a call failed",
+      {{"call", calls_}, {"operator", what}, {"message", std::string_view(poison->message).substr(0, 500)}});
+  return poison;
+}
+
+Poison Executor::fail(std::exception_ptr cause, const CallPlan& call) {
+  stack_.clear();
+  overwritten_.clear();
+  const Poison poison = note_failure(std::move(cause), call.operation->name);
+  poison_targets(call.plan, poison, false);
+  return poison;
+}
+
+Poison Executor::run(const CallPlan& call, const Slots& slots) {
+  ++calls_;
+  meet_storages(call.plan, slots);
+  if (Poison poison = find_poison(call.plan, slots); C10_UNLIKELY(poison != nullptr)) {
+    poison_targets(call.plan, poison, true);
+    return poison;
+  }
+  try {
+    invoke(call, slots);
+    check_written(call);
+  } catch (...) {
+    return fail(std::current_exception(), call);
+  }
+  clear_poison(call.plan, slots);
+  return nullptr;
+}
+
+void Executor::invoke(const CallPlan& call, const Slots& slots) {
+  const Plan& plan = call.plan;
+  if (C10_UNLIKELY(!plan.refusal.empty())) throw Refused(call.operation->name + ": " + plan.refusal);
+  find_generators(call, slots);
+  if (devices_.is_cuda()) use_device(plan.device);
+  resolve_tensors(plan, slots);
+  stack_.clear();
+  marshal::build_stack(plan, slots, tensors_, call_generators_, stack_);
+  call.operation->handle->callBoxed(stack_);
+}
+
+void Executor::find_generators(const CallPlan& call, const Slots& slots) {
+  call_generators_.clear();
+  for (const uint64_t name : slots.generators) call_generators_.push_back(generators_.find(name));
+  const bool draws_from_default = call.plan.takes_no_generator ||
+                                  (call.operation->is_seeded && slots.generators.empty());
+  if (draws_from_default) generators_.use_default_of(call.plan.device);
+}
+
+void Executor::use_device(uint8_t device) {
+  if (device == current_device_) return;
+  c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(devices_.device(device));
+  current_device_ = device;
+}
+
+void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
+  tensors_.clear();
+  overwritten_.clear();
+  arguments_.clear();
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorRecipe& view = plan.tensors[i];
+    Entry& entry = *entries_[view.storage];
+    storages_.settle(entry);
+    if (view.is_written) storages_.prepare_write(entry);
+    tensors_.push_back(storages_.resolve(entry, view, slots.offsets[i]));
+    arguments_.push_back(tensors_.back().unsafeGetTensorImpl());
+    if (!view.is_read) overwritten_.emplace_back(static_cast<uint32_t>(i), tensors_.back());
+  }
+}
+
+// An operator resizes an `out` that does not fit. The client gave it the shape that it predicted.
+void Executor::check_written(const CallPlan& call) {
+  for (const auto& [index, tensor] : overwritten_) {
+    const TensorRecipe& view = call.plan.tensors[index];
+    if (C10_LIKELY(tensor.sizes() == view.sizes && tensor.strides() == view.strides)) continue;
+    entries_[view.storage]->last_view.reset();
+    throw Refused(c10::str("gave its output the sizes ", tensor.sizes(), " and strides ",
+                           tensor.strides(), ", and the client had predicted ", view.sizes, " and ",
+                           view.strides));
+  }
+  overwritten_.clear();
+}
+
+void Executor::clear_poison(const Plan& plan, const Slots& slots) {
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorRecipe& view = plan.tensors[i];
+    Entry& entry = *entries_[view.storage];
+    if (C10_LIKELY(entry.poison == nullptr) || view.is_read) continue;
+    if (StorageTable::covers(entry, view, slots.offsets[i])) entry.poison.reset();
+  }
+}
+
+// --- what came out
+
+void Executor::call(const CallPlan& call, const Slots& slots) {
+  if (!call.plan.outputs_known) throw ProtocolError("a call's outputs are not known");
+  const uint64_t* name = slots.outputs.data();
+  if (const Poison poison = run(call, slots); C10_UNLIKELY(poison != nullptr)) {
+    return poison_outputs(call, call.plan.outputs, poison, name);
+  }
+  if (C10_UNLIKELY(stack_.size() != call.plan.outputs.size())) {
+    const Poison poison = note_failure(
+        std::make_exception_ptr(Refused(c10::str("returned ", stack_.size(), " results, and the client had predicted ",
+                                                 call.plan.outputs.size()))),
+        call.operation->name);
+    return poison_outputs(call, call.plan.outputs, poison, name);
+  }
+  store_outputs(call, slots);
+}
+
+void Executor::store_outputs(const CallPlan& call, const Slots& slots) {
+  const uint64_t* name = slots.outputs.data();
+  for (size_t i = 0; i < stack_.size(); ++i) {
+    store_output(call, call.plan.outputs[i], std::move(stack_[i]), name);
+  }
+  stack_.clear();
+}
+
+void Executor::store_output(const CallPlan& call, const wire::Output& output, c10::IValue value,
+                            const uint64_t*& name) {
+  if (output.kind == wire::OutputKind::kFresh) {
+    at::Tensor tensor = value.isTensor() ? std::move(value).toTensor() : at::Tensor();
+    return store_fresh(call, output, std::move(tensor), *name++);
+  }
+  if (output.kind != wire::OutputKind::kList) return;
+  c10::List<at::Tensor> list;
+  if (value.isTensorList()) list = std::move(value).toTensorList();
+  for (size_t i = 0; i < output.items.size(); ++i) {
+    at::Tensor tensor = i < list.size() ? list.extract(i) : at::Tensor();
+    store_output(call, output.items[i], std::move(tensor), name);
+  }
+}
+
+void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at::Tensor tensor,
+                           uint64_t name) {
+  Entry& entry = storages_.make(name, 0, devices_.device(call.plan.device));
+  try {
+    Matched matched = match_output(std::move(tensor), output.spec);
+    if (C10_UNLIKELY(!matched.difference.empty())) {
+      ++mispredicted_;
+      log(LogLevel::kWarning, "mispredicted",
+          {{"operator", call.operation->name}, {"difference", matched.difference}});
+    }
+    storages_.adopt(entry, std::move(matched.tensor));
+  } catch (...) {
+    entry.poison = note_failure(std::current_exception(), call.operation->name);
+  }
+}
+
+void Executor::poison_outputs(const CallPlan& call, const std::vector<wire::Output>& outputs,
+                              const Poison& poison, const uint64_t*& name) {
+  stack_.clear();
+  for (const wire::Output& output : outputs) {
+    if (output.kind == wire::OutputKind::kFresh) {
+      const uint64_t nbytes = wire::extent_bytes(output.spec);
+      storages_.make(*name++, nbytes, devices_.device(call.plan.device)).poison = poison;
+    }
+    poison_outputs(call, output.items, poison, name);
+  }
+}
+
+Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint64_t first,
+                                 uint64_t names) {
+  if (call.plan.outputs_known) throw ProtocolError("a queried call has outputs that are known");
+  Answer answer;
+  answer.failure = run(call, slots);
+  if (answer.failure != nullptr) return answer;
+  try {
+    answer.results = describe_results(first, names);
+  } catch (...) {
+    answer.failure = fail(std::current_exception(), call);
+  }
+  return answer;
+}
+
+std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t names) {
+  std::vector<wire::Result> results;
+  std::vector<at::Tensor> fresh;
+  for (c10::IValue& value : stack_) {
+    results.push_back(describe_result(std::move(value), arguments_, fresh));
+  }
+  stack_.clear();
+  if (fresh.size() > names) throw Refused("returned more tensors than the client has names for");
+  for (at::Tensor& tensor : fresh) {
+    Entry& entry = storages_.make(first++, 0, tensor.device());
+    storages_.adopt(entry, std::move(tensor));
+  }
+  return results;
+}
+
+}  // namespace torch_remote::server

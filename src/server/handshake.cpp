@@ -1,0 +1,175 @@
+#include "server/handshake.h"
+
+#include <torch/version.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/mutex.h"
+#include "base/platform.h"
+#include "wire/limits.h"
+
+namespace torch_remote::server {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// Ends the stream unless it is destroyed in time.
+class Deadline {
+ public:
+  Deadline(transport::Stream& stream, std::chrono::milliseconds time)
+      : thread_([this, &stream, until = CondVar::Clock::now() + time] { watch(stream, until); }) {}
+
+  ~Deadline() {
+    {
+      MutexLock lock(mutex_);
+      is_met_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+
+ private:
+  void watch(transport::Stream& stream, CondVar::Clock::time_point until) {
+    MutexLock lock(mutex_);
+    while (!is_met_) {
+      if (!changed_.wait_until(mutex_, until)) break;
+    }
+    if (!is_met_) stream.shutdown();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_met_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses the rest
+};
+
+// Reads exactly what a handshake has, so that the frames behind it stay in the stream.
+class LimitedReader {
+ public:
+  LimitedReader(transport::Stream& stream, uint64_t limit) : stream_(stream), left_(limit) {}
+
+  void read(std::span<std::byte> into) {
+    if (into.size() > left_) throw ProtocolError("a handshake is too long");
+    left_ -= into.size();
+    while (!into.empty()) {
+      const size_t got = stream_.read_some(into);
+      if (got == 0) throw ConnectionError("the client left, or took too long, during the handshake");
+      into = into.subspan(got);
+    }
+  }
+
+  Bytes read_block() {
+    uint32_t length = 0;
+    read(std::as_writable_bytes(std::span(&length, 1)));
+    if (length > left_) throw ProtocolError("a handshake is too long");
+    Bytes body(length);
+    read(body);
+    return body;
+  }
+
+ private:
+  transport::Stream& stream_;
+  uint64_t left_;
+};
+
+template <typename Message>
+Bytes body_of(const Message& message) {
+  wire::Writer writer;
+  encode(writer, message);
+  return writer.take();
+}
+
+void write_block(transport::Stream& stream, const Bytes& body) {
+  const auto length = static_cast<uint32_t>(body.size());
+  const std::array<std::span<const std::byte>, 2> parts = {std::as_bytes(std::span(&length, 1)), body};
+  stream.write(parts);
+}
+
+wire::Preamble read_preamble(LimitedReader& reader) {
+  std::array<std::byte, wire::kPreambleBytes> bytes{};
+  reader.read(bytes);
+  return wire::decode_preamble(bytes);
+}
+
+struct Hellos {
+  Bytes client;
+  Bytes server;  // without the proof
+};
+
+// Our HELLO, and what both proofs are made over.
+Hellos exchange_hellos(transport::Stream& stream, Bytes client_body, const std::string& token) {
+  wire::Hello hello;
+  random_bytes(hello.nonce);
+  hello.torch_version = TORCH_VERSION;
+  Hellos hellos{std::move(client_body), body_of(hello)};
+  if (!token.empty()) {
+    hello.has_proof = true;
+    hello.proof = wire::make_proof(token, wire::Side::kServer, hellos.client, hellos.server);
+  }
+  write_block(stream, body_of(hello));
+  return hellos;
+}
+
+void check_proof(const wire::ProofMessage& message, const Hellos& hellos, const std::string& token) {
+  if (token.empty()) return;
+  if (!message.has_proof) throw AuthenticationError("this server wants a token");
+  const wire::Proof wanted = wire::make_proof(token, wire::Side::kClient, hellos.client, hellos.server);
+  if (!wire::equal_proofs(message.proof, wanted)) throw AuthenticationError("the token is wrong");
+}
+
+void check_preamble(const wire::Preamble& preamble) {
+  wire::agree(preamble.min, preamble.max);
+  if (preamble.intent != 0) throw ProtocolError("this server cannot resume sessions yet");
+}
+
+Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
+                  const std::string& token) {
+  const uint64_t read_before = preamble ? wire::kPreambleBytes : 0;
+  LimitedReader reader(stream, wire::kMaxHandshakeBytes - read_before);
+  check_preamble(preamble ? *preamble : read_preamble(reader));
+  Bytes body = reader.read_block();
+  const wire::Hello hello = wire::decode_hello(body);
+  Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version};
+  const Hellos hellos = exchange_hellos(stream, std::move(body), token);
+  check_proof(wire::decode_proof(reader.read_block()), hellos, token);
+  return greeting;
+}
+
+}  // namespace
+
+Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
+               const std::string& token) {
+  const Deadline deadline(stream, kHandshakeTime);
+  try {
+    return exchange(stream, preamble, token);
+  } catch (const AuthenticationError& error) {
+    send_refusal(stream, error.what());
+    throw;
+  } catch (const ProtocolError& error) {
+    send_refusal(stream, error.what());
+    throw;
+  }
+}
+
+void send_welcome(transport::Stream& stream, const wire::Welcome& welcome) {
+  write_block(stream, body_of(welcome));
+}
+
+void send_refusal(transport::Stream& stream, const std::string& reason) {
+  wire::Welcome welcome;
+  welcome.ok = false;
+  welcome.reason = reason.substr(0, 1024);
+  try {
+    send_welcome(stream, welcome);
+  } catch (const ConnectionError&) {
+    // The client did not wait for the reason.
+  }
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "marshal/decode.h"
+#include "server/devices.h"
+#include "server/execute.h"
+#include "server/generators.h"
+#include "server/operators.h"
+#include "server/reply.h"
+#include "server/storage_table.h"
+#include "server/uploads.h"
+#include "wire/codec.h"
+#include "wire/messages.h"
+
+namespace torch_remote::server {
+
+// Everything a session has made on the server, and what its messages do to it: one small handler for each tag.
+// Confined to the executor thread.
+class Interpreter {
+ public:
+  Interpreter(const Devices& devices, Uploads& uploads, Replies& replies);
+
+  // Applies the messages of one frame in order, and then its frees. Throws ProtocolError on bytes that no
+  // client of ours sends: the session cannot go on.
+  void apply(std::span<const std::byte> payload);
+
+  wire::Counters counters() const;
+
+ private:
+  using Handler = void (Interpreter::*)(wire::Reader&);
+  static Handler find_handler(uint8_t tag);
+
+  void on_signature(wire::Reader& reader);
+  void on_call(wire::Reader& reader);
+  void on_context(wire::Reader& reader);
+  void on_generator(wire::Reader& reader);
+  void on_resize(wire::Reader& reader);
+  void on_begin(wire::Reader& reader);
+  void on_free(wire::Reader& reader);
+  void on_read(wire::Reader& reader);
+  void on_query(wire::Reader& reader);
+
+  void query_call(uint64_t request, wire::Reader& reader);
+  void query_barrier(uint64_t request);
+  void query_counters(uint64_t request);
+  void query_generator(uint64_t request, wire::Reader& reader);
+  void answer_failure(uint64_t request, const Poison& poison);
+  void answer_view(const wire::Read& read);
+  void upload(const wire::Begin& begin, Entry& entry);
+  const CallPlan& read_call(wire::Reader& reader);
+
+  const Devices& devices_;
+  Uploads& uploads_;
+  Replies& replies_;
+  StorageTable storages_;
+  Generators generators_;
+  Executor executor_;
+  std::vector<std::unique_ptr<const Operator>> operators_;   // by the client's numbers
+  std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot
+
+  // Of the frame being applied.
+  wire::NameState names_;
+  std::vector<uint64_t> frees_;
+  marshal::Slots slots_;
+};
+
+}  // namespace torch_remote::server

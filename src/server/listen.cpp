@@ -1,0 +1,232 @@
+#include "server/listen.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <deque>
+#include <unordered_set>
+#include <vector>
+
+#include "base/error.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "server/handshake.h"
+#include "transport/dial.h"
+#include "transport/fd_stream.h"
+
+namespace torch_remote::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// After this many failed authentications in a row, no connection is accepted for a second.
+constexpr int kFailuresBeforePause = 5;
+constexpr std::chrono::seconds kPause{1};
+
+volatile std::sig_atomic_t child_ended = 0;
+volatile std::sig_atomic_t asked_to_end = 0;
+
+// A connection whose preamble has not come yet.
+struct HalfOpen {
+  Fd socket;
+  Clock::time_point deadline;
+  std::array<std::byte, wire::kPreambleBytes> preamble{};
+  size_t received = 0;
+};
+
+enum class Progress { kWaiting, kComplete, kGone };
+
+Progress read_preamble(HalfOpen& client) {
+  while (client.received < client.preamble.size()) {
+    const ssize_t got = ::recv(client.socket.get(), client.preamble.data() + client.received,
+                               client.preamble.size() - client.received, MSG_DONTWAIT);
+    if (got == 0) return Progress::kGone;
+    if (got < 0) return errno == EAGAIN || errno == EINTR ? Progress::kWaiting : Progress::kGone;
+    client.received += static_cast<size_t>(got);
+  }
+  return Progress::kComplete;
+}
+
+// Signals are only delivered inside ppoll(), so that none is missed between a look and a wait.
+class Signals {
+ public:
+  Signals() {
+    struct sigaction action {};
+    action.sa_handler = [](int signal) { (signal == SIGCHLD ? child_ended : asked_to_end) = 1; };
+    sigset_t held;
+    sigemptyset(&held);
+    for (const int signal : {SIGCHLD, SIGTERM, SIGINT}) {
+      ::sigaction(signal, &action, nullptr);
+      sigaddset(&held, signal);
+    }
+    ::sigprocmask(SIG_BLOCK, &held, &before_);
+  }
+
+  const sigset_t& during_wait() const { return before_; }
+
+  void restore_in_child() const {
+    for (const int signal : {SIGCHLD, SIGTERM}) ::signal(signal, SIG_DFL);
+    ::signal(SIGINT, SIG_IGN);  // Ctrl-C ends the listener, which ends its sessions
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t before_{};
+};
+
+class Listener {
+ public:
+  Listener(transport::Address address, Fd socket, const ServeOptions& options,
+           const LifetimeLimits& limits)
+      : address_(std::move(address)),
+        socket_(std::move(socket)),
+        options_(options),
+        limits_(limits),
+        activity_(Activity::make_shared_memory()) {}
+
+  void run() {
+    while (asked_to_end == 0 && !is_due()) {
+      wait();
+      reap();
+      accept_new();
+      advance();
+    }
+    end_sessions();
+  }
+
+ private:
+  bool is_due() const {
+    const auto reason = activity_.reason_to_end(limits_);
+    if (reason) log(LogLevel::kWarning, "the server ends itself", {{"reason", *reason}});
+    return reason.has_value();
+  }
+
+  bool accepts() const { return sessions_.size() < kMaxSessions && Clock::now() >= paused_until_; }
+
+  void wait() {
+    polled_.clear();
+    polled_.push_back({accepts() ? socket_.get() : -1, POLLIN, 0});
+    for (const HalfOpen& client : half_open_) polled_.push_back({client.socket.get(), POLLIN, 0});
+    const timespec interval{0, std::chrono::nanoseconds(Activity::kInterval).count()};
+    if (::ppoll(polled_.data(), polled_.size(), &interval, &signals_.during_wait()) < 0 && errno != EINTR) {
+      throw_system_errno("ppoll", errno);
+    }
+  }
+
+  void reap() {
+    if (child_ended == 0) return;
+    child_ended = 0;
+    int status = 0;
+    for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+      sessions_.erase(pid);
+      note_exit(pid, status);
+    }
+  }
+
+  void note_exit(pid_t pid, int status) {
+    if (WIFSIGNALED(status)) {
+      log(LogLevel::kError, "a session was killed", {{"pid", pid}, {"signal", WTERMSIG(status)}});
+    }
+    const bool was_refused = WIFEXITED(status) &&
+                             WEXITSTATUS(status) == static_cast<int>(SessionExit::kNotAuthenticated);
+    failures_ = was_refused ? failures_ + 1 : 0;
+    if (failures_ < kFailuresBeforePause) return;
+    paused_until_ = Clock::now() + kPause;
+    log(LogLevel::kWarning, "too many wrong tokens; pausing", {{"failures", failures_}});
+  }
+
+  void accept_new() {
+    if ((polled_.front().revents & POLLIN) == 0) return;
+    Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client) return;  // it left again, or descriptors ran out: the next round tries again
+    if (half_open_.size() >= kMaxHalfOpen) {
+      log(LogLevel::kWarning, "too many connections that say nothing; dropping the oldest");
+      half_open_.pop_front();
+    }
+    half_open_.push_back({std::move(client), Clock::now() + kHandshakeTime});
+  }
+
+  void advance() {
+    const size_t count = half_open_.size();
+    for (size_t i = 0; i < count; ++i) {
+      HalfOpen client = std::move(half_open_.front());
+      half_open_.pop_front();
+      const Progress progress = read_preamble(client);
+      if (progress == Progress::kComplete) {
+        begin_session(std::move(client));
+      } else if (progress == Progress::kWaiting && Clock::now() < client.deadline) {
+        half_open_.push_back(std::move(client));
+      } else {
+        log(LogLevel::kInfo, "a connection ended before its preamble");
+      }
+    }
+  }
+
+  void begin_session(HalfOpen client) {
+    wire::Preamble preamble;
+    try {
+      preamble = wire::decode_preamble(client.preamble);
+    } catch (const ProtocolError& error) {
+      log(LogLevel::kWarning, "a connection was refused", {{"reason", error.what()}});
+      return;
+    }
+    std::fflush(nullptr);
+    const pid_t pid = ::fork();
+    if (pid < 0) {
+      log(LogLevel::kError, "cannot start a session", {{"reason", describe_errno("fork", errno)}});
+      return;
+    }
+    if (pid == 0) become_session(std::move(client.socket), preamble);
+    sessions_.insert(pid);
+  }
+
+  [[noreturn]] void become_session(Fd socket, const wire::Preamble& preamble) {
+    signals_.restore_in_child();
+    socket_.reset();
+    half_open_.clear();
+    serve_session(transport::socket_stream(std::move(socket), to_string(address_)), options_, preamble,
+                  activity_);
+  }
+
+  void end_sessions() {
+    for (const pid_t pid : sessions_) ::kill(pid, SIGTERM);
+    if (address_.scheme == "unix") ::unlink(address_.path.c_str());
+  }
+
+  const transport::Address address_;
+  Fd socket_;
+  const ServeOptions options_;
+  const LifetimeLimits limits_;
+  Activity& activity_;
+  Signals signals_;
+  std::vector<pollfd> polled_;  // the listening socket, then half_open_
+  std::deque<HalfOpen> half_open_;
+  std::unordered_set<pid_t> sessions_;
+  int failures_ = 0;
+  Clock::time_point paused_until_;
+};
+
+}  // namespace
+
+void listen(const std::string& url, const ServeOptions& options, const LifetimeLimits& limits) {
+  transport::Address address = transport::parse_address(url);
+  if (address.scheme == "tcp" && options.token.empty()) {
+    throw std::invalid_argument("refusing to listen on " + url +
+                                " without a token: add --token-file FILE (it is made if it is missing)");
+  }
+  Fd socket = transport::listen_on(address);
+  const std::string ready = "listening on " + to_string(address);
+  Listener listener(std::move(address), std::move(socket), options, limits);
+  std::printf("%s\n", ready.c_str());
+  std::fflush(stdout);
+  log(LogLevel::kInfo, ready);
+  listener.run();
+}
+
+}  // namespace torch_remote::server

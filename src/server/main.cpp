@@ -1,0 +1,124 @@
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "base/duration.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "server/listen.h"
+#include "server/serve.h"
+#include "server/token.h"
+#include "transport/fd_stream.h"
+#include "wire/limits.h"
+
+namespace torch_remote::server {
+namespace {
+
+struct Arguments {
+  std::string listen;
+  std::string token_file;
+  std::string device = "auto";
+  std::string idle_timeout;
+  std::string max_lifetime;
+  unsigned devices = 1;
+  int session_fd = -1;
+  int parent_pid = 0;
+  bool is_stdio = false;
+};
+
+void describe(CLI::App& app, Arguments& arguments) {
+  app.add_option("--listen", arguments.listen, "tcp://127.0.0.1:PORT (0 picks one) or unix:///path");
+  app.add_flag("--stdio", arguments.is_stdio, "one session over standard input and output");
+  app.add_option("--session-fd", arguments.session_fd, "one session on an inherited socket");
+  app.add_option("--token-file", arguments.token_file,
+                 "a file with the token that clients must know; made if it is missing");
+  app.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:n")->capture_default_str();
+  app.add_option("--devices", arguments.devices, "on CPU: how many devices to simulate")
+      ->check(CLI::Range(1U, static_cast<unsigned>(wire::kMaxDevices)))
+      ->capture_default_str();
+  app.add_option("--idle-timeout", arguments.idle_timeout, "end after this long without a call: 30s, 10m, 2h");
+  app.add_option("--max-lifetime", arguments.max_lifetime, "end after this long: 30s, 10m, 2h");
+  app.add_option("--parent-pid", arguments.parent_pid, "end when that process ends");
+}
+
+LifetimeLimits limits_of(const Arguments& arguments) {
+  LifetimeLimits limits;
+  if (!arguments.idle_timeout.empty()) limits.idle = parse_duration(arguments.idle_timeout);
+  if (!arguments.max_lifetime.empty()) limits.age = parse_duration(arguments.max_lifetime);
+  return limits;
+}
+
+ServeOptions options_of(const Arguments& arguments) {
+  ServeOptions options;
+  if (!arguments.token_file.empty()) options.token = read_or_make_token(arguments.token_file);
+  options.device = arguments.device;
+  options.simulated_devices = arguments.devices;
+  options.parent_pid = arguments.parent_pid;
+  return options;
+}
+
+[[noreturn]] void serve_inherited(const Arguments& arguments, ServeOptions options) {
+  ::signal(SIGINT, SIG_IGN);
+  options.limits = limits_of(arguments);
+  Fd socket(arguments.session_fd);
+  ::fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
+  serve_session(transport::socket_stream(std::move(socket), "the parent process"), options, std::nullopt,
+                Activity::make_shared_memory());
+}
+
+// Standard output belongs to the protocol: whatever else is printed goes to standard error.
+[[noreturn]] void serve_stdio(const Arguments& arguments, ServeOptions options) {
+  options.limits = limits_of(arguments);
+  Fd incoming(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
+  Fd outgoing(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+  const Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ::dup2(nothing.get(), STDIN_FILENO);
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  serve_session(transport::pipe_stream(std::move(incoming), std::move(outgoing), "standard input"), options,
+                std::nullopt, Activity::make_shared_memory());
+}
+
+int run(const Arguments& arguments) {
+  const int modes = (arguments.listen.empty() ? 0 : 1) + (arguments.is_stdio ? 1 : 0) +
+                    (arguments.session_fd >= 0 ? 1 : 0);
+  if (modes != 1) {
+    std::fprintf(stderr, "torch-remote serve: give one of --listen URL, --stdio or --session-fd N\n");
+    return 2;
+  }
+  const ServeOptions options = options_of(arguments);
+  if (arguments.session_fd >= 0) serve_inherited(arguments, options);
+  if (arguments.is_stdio) serve_stdio(arguments, options);
+  listen(arguments.listen, options, limits_of(arguments));
+  std::fflush(nullptr);
+  ::_exit(0);  // torch's own exit handlers have nothing to do here
+}
+
+}  // namespace
+}  // namespace torch_remote::server
+
+int main(int argc, char** argv) {
+  CLI::App app("Runs tensor operators for torch-remote clients.", "torch-remote serve");
+  torch_remote::server::Arguments arguments;
+  torch_remote::server::describe(app, arguments);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words.front() == "serve") words.erase(words.begin());
+  std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 wants them
+  try {
+    app.parse(reversed);
+    return torch_remote::server::run(arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "torch-remote serve: %s\n", error.what());
+    return 1;
+  }
+}

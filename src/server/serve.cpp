@@ -1,0 +1,136 @@
+#include "server/serve.h"
+
+#include <poll.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdio>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/platform.h"
+#include "server/devices.h"
+#include "server/handshake.h"
+#include "server/operators.h"
+#include "server/session.h"
+
+namespace torch_remote::server {
+namespace {
+
+// How long a session may go on with what it was doing after its client has gone.
+constexpr std::chrono::milliseconds kGrace{500};
+
+[[noreturn]] void leave(SessionExit code) {
+  std::fflush(nullptr);
+  ::_exit(static_cast<int>(code));
+}
+
+std::string new_session_id() {
+  std::array<std::byte, 4> bytes{};
+  random_bytes(bytes);
+  std::string id;
+  for (const std::byte byte : bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    id += kDigits[std::to_integer<unsigned>(byte) >> 4];
+    id += kDigits[std::to_integer<unsigned>(byte) & 15];
+  }
+  return id;
+}
+
+// Threads that outlive everything: each ends the process, or waits until it ends.
+void leave_with_parent(int pid) {
+  std::thread([pid] {
+    name_this_thread("tr-parent");
+    try {
+      const Fd parent = watch_parent(pid);
+      pollfd polled{parent.get(), POLLIN, 0};
+      while (::poll(&polled, 1, -1) <= 0) {
+      }
+    } catch (const std::exception&) {
+      // It had gone before we looked.
+    }
+    leave(SessionExit::kClosed);
+  }).detach();
+}
+
+void leave_when_due(const LifetimeLimits& limits, const Activity& activity) {
+  if (limits.idle.count() == 0 && limits.age.count() == 0) return;
+  std::thread([limits, &activity] {
+    name_this_thread("tr-lifetime");
+    while (true) {
+      std::this_thread::sleep_for(Activity::kInterval);
+      if (const auto reason = activity.reason_to_end(limits)) {
+        log(LogLevel::kWarning, "the server ends itself", {{"reason", *reason}});
+        leave(SessionExit::kClosed);
+      }
+    }
+  }).detach();
+}
+
+void leave_soon() {
+  std::thread([] {
+    name_this_thread("tr-end");
+    std::this_thread::sleep_for(kGrace);
+    leave(SessionExit::kClosed);
+  }).detach();
+}
+
+wire::Welcome make_welcome(const Greeting& greeting, const std::string& id, const Devices& devices) {
+  wire::Welcome welcome;
+  welcome.version = greeting.version;
+  welcome.session = id;
+  welcome.host = hostname();
+  welcome.pid = static_cast<uint64_t>(::getpid());
+  welcome.torch_version = TORCH_VERSION;
+  describe_libraries(welcome);
+  welcome.operators = operators_digest();
+  welcome.devices = devices.properties();
+  return welcome;
+}
+
+Devices choose_devices(transport::Stream& stream, const ServeOptions& options) {
+  try {
+    return Devices::choose(options.device, options.simulated_devices);
+  } catch (const std::exception& error) {
+    send_refusal(stream, error.what());
+    throw;
+  }
+}
+
+SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
+                  const std::optional<wire::Preamble>& preamble, Activity& activity) {
+  const std::string id = new_session_id();
+  set_log_name(id);
+  const Greeting greeting = greet(*stream, preamble, options.token);
+  activity.touch();
+  const Devices devices = choose_devices(*stream, options);
+  log(LogLevel::kInfo, "session begins",
+      {{"peer", stream->peer()}, {"client_torch", greeting.torch_version}, {"devices", devices.count()}});
+  send_welcome(*stream, make_welcome(greeting, id, devices));
+  Session session(std::move(stream), devices, {[&activity] { activity.touch(); }, leave_soon});
+  return session.run() ? SessionExit::kClosed : SessionExit::kFailed;
+}
+
+}  // namespace
+
+void serve_session(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
+                   const std::optional<wire::Preamble>& preamble, Activity& activity) {
+  const std::string peer = stream->peer();
+  SessionExit code = SessionExit::kFailed;
+  try {
+    if (options.parent_pid != 0) leave_with_parent(options.parent_pid);
+    leave_when_due(options.limits, activity);
+    code = serve(std::move(stream), options, preamble, activity);
+  } catch (const AuthenticationError& error) {
+    log(LogLevel::kWarning, "a client was refused", {{"peer", peer}, {"reason", error.what()}});
+    code = SessionExit::kNotAuthenticated;
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, "a session could not begin", {{"peer", peer}, {"reason", error.what()}});
+  }
+  leave(code);
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,116 @@
+#include "server/session.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace torch_remote::server {
+namespace {
+
+std::string text_of(const std::exception_ptr& cause) {
+  if (cause == nullptr) return {};
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+}  // namespace
+
+Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices, Hooks hooks)
+    : hooks_(std::move(hooks)),
+      interpreter_(devices, uploads_, replies_),
+      connection_(std::move(stream), *this, {}) {
+  replies_.attach(&connection_);
+}
+
+Session::~Session() { connection_.abort(); }
+
+bool Session::run() {
+  const c10::InferenceMode inference_mode;
+  connection_.start();
+  try {
+    for (Frame frame; next_frame(frame);) {
+      interpreter_.apply(frame.payload);
+      connection_.applied(frame.sequence);
+      if (hooks_.on_frame) hooks_.on_frame();
+    }
+  } catch (const ConnectionError&) {
+    // The connection has ended, and on_end() has kept the first cause.
+  } catch (const std::exception& error) {
+    return end_with(error.what());
+  }
+  report_end();
+  return true;
+}
+
+bool Session::next_frame(Frame& frame) {
+  MutexLock lock(mutex_);
+  while (frames_.empty() && !has_ended_) changed_.wait(mutex_);
+  if (has_ended_) return false;
+  frame = std::move(frames_.front());
+  frames_.pop_front();
+  queued_bytes_ -= frame.payload.size();
+  return true;
+}
+
+bool Session::end_with(const std::string& reason) {
+  log(LogLevel::kError, "session ended by what the client sent", {{"reason", reason}});
+  connection_.close(reason);
+  return false;
+}
+
+// A leak report, for what the client did not free. One that is killed frees nothing, and that is no leak.
+void Session::report_end() {
+  const wire::Counters counters = interpreter_.counters();
+  MutexLock lock(mutex_);
+  log(cause_.empty() ? LogLevel::kInfo : LogLevel::kWarning, "session ended",
+      {{"cause", cause_.empty() ? "closed by the client" : cause_},
+       {"calls", counters.calls},
+       {"mispredicted", counters.mispredicted},
+       {"storages_left", counters.storages},
+       {"bytes_left", counters.storage_bytes}});
+}
+
+// --- the connection's threads
+
+std::vector<std::byte> Session::take_messages(uint32_t& calls) {
+  calls = 0;
+  return replies_.take();
+}
+
+void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
+  uploads_.look_at_frame(payload);
+  {
+    MutexLock lock(mutex_);
+    queued_bytes_ += payload.size();
+    if (queued_bytes_ > kMaxQueuedBytes) throw ProtocolError("the client sends more than it was allowed");
+    frames_.push_back({sequence, std::move(payload)});
+  }
+  changed_.notify_one();
+}
+
+std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64_t length) {
+  return uploads_.target(lane, offset, length);
+}
+
+void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
+  uploads_.received(lane, length, last);
+}
+
+void Session::on_end(std::exception_ptr cause) noexcept {
+  {
+    MutexLock lock(mutex_);
+    has_ended_ = true;
+    cause_ = text_of(cause);
+  }
+  changed_.notify_all();
+  uploads_.end();
+  if (hooks_.on_end) hooks_.on_end();
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "server/devices.h"
+#include "server/interpreter.h"
+#include "server/reply.h"
+#include "server/uploads.h"
+#include "transport/connection.h"
+#include "transport/stream.h"
+
+namespace torch_remote::server {
+
+// Bytes of frames that wait for the executor. A client's window is smaller: more, and it ignores it.
+constexpr uint64_t kMaxQueuedBytes = uint64_t{256} << 20;
+
+// One client's state on this server, after the handshake.
+//
+// The connection's reader thread queues frames; the thread that calls run() is the executor, which applies them. The
+// reader never waits for the executor, nor the executor for the network.
+class Session : private transport::Connection::Handler {
+ public:
+  struct Hooks {
+    std::function<void()> on_frame;  // executor: a frame has been applied
+    std::function<void()> on_end;    // connection's threads: the client is gone
+  };
+
+  Session(std::unique_ptr<transport::Stream> stream, const Devices& devices, Hooks hooks);
+  ~Session() override;
+
+  // Until the client closes, the connection breaks or the client breaks the protocol. Does not throw what
+  // a client can cause; logs it. True: the client closed, or is gone.
+  bool run();
+
+  wire::Counters counters() const { return interpreter_.counters(); }
+
+ private:
+  struct Frame {
+    uint64_t sequence;
+    std::vector<std::byte> payload;
+  };
+
+  bool next_frame(Frame& frame);
+  bool end_with(const std::string& reason);
+  void report_end();
+
+  std::vector<std::byte> take_messages(uint32_t& calls) override;
+  void on_messages(uint64_t sequence, std::vector<std::byte> payload) override;
+  std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
+  void on_bulk(uint64_t lane, uint64_t offset, uint64_t length, bool last) override;
+  void on_end(std::exception_ptr cause) noexcept override;
+
+  const Hooks hooks_;
+  Uploads uploads_;
+  Replies replies_;
+  Interpreter interpreter_;  // executor thread
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Frame> frames_ GUARDED_BY(mutex_);
+  uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;
+  bool has_ended_ GUARDED_BY(mutex_) = false;
+  std::string cause_ GUARDED_BY(mutex_);  // empty: the client closed
+
+  transport::Connection connection_;  // last: its threads use the rest
+};
+
+}  // namespace torch_remote::server

@@ -1,0 +1,223 @@
+#include "transport/connection.h"
+
+#include <utility>
+
+#include <unistd.h>
+
+#include "base/error.h"
+#include "transport/connection_impl.h"
+#include "transport/utf8.h"
+
+namespace torch_remote::transport {
+namespace {
+
+// As much of the reason as a close frame may carry, cut between characters.
+std::string fit_reason(std::string_view reason) {
+  std::string fitted(reason.substr(0, kMaxCloseReason));
+  for (int cut = 0; cut < 4; ++cut) {
+    if (is_utf8(std::as_bytes(std::span(fitted)))) {
+      return fitted;
+    }
+    fitted.pop_back();
+  }
+  return "(the reason is not UTF-8)";
+}
+
+// The Impl whose thread this is: waiting for the connection's end there would be waiting for
+// oneself.
+thread_local const void* own_connection = nullptr;
+
+}  // namespace
+
+Connection::Impl::Impl(std::unique_ptr<Stream> stream, Handler& handler, const Options& options,
+                       std::atomic<bool>& flush_pending)
+    : stream_(std::move(stream)),
+      handler_(handler),
+      options_(options),
+      pid_(::getpid()),
+      flush_pending_(flush_pending),
+      last_heard_(Clock::now().time_since_epoch().count()),
+      reader_(*stream_, [this](size_t count) { note_bytes(count); }) {}
+
+Connection::Impl::~Impl() {
+  abort();
+  for (std::thread* thread : {&reader_thread_, &writer_thread_, &watchdog_thread_}) {
+    if (thread->joinable()) {
+      thread->join();
+    }
+  }
+  release_bulks();  // does something only if the reader was never started
+}
+
+bool Connection::Impl::is_in_forked_child() const noexcept {
+  return ::getpid() != pid_;
+}
+
+void Connection::Impl::start() {
+  {
+    MutexLock lock(mutex_);
+    check_internal(!started_, "a connection is started once");
+    started_ = true;
+  }
+  const auto as_own_thread = [this](void (Impl::*run)() noexcept) {
+    return std::thread([this, run] {
+      own_connection = this;
+      (this->*run)();
+    });
+  };
+  try {
+    if (options_.keepalive.count() > 0) {
+      watchdog_thread_ = as_own_thread(&Impl::run_watchdog);
+    }
+    writer_thread_ = as_own_thread(&Impl::run_writer);
+    reader_thread_ = as_own_thread(&Impl::run_reader);  // last: it is the one that calls on_end()
+  } catch (...) {
+    stop(std::current_exception());
+    throw;
+  }
+}
+
+void Connection::Impl::stop(std::exception_ptr cause) noexcept {
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      stopping_ = true;
+      cause_ = std::move(cause);
+    }
+    work_.notify_all();
+    changed_.notify_all();
+  }
+  stream_->shutdown();
+}
+
+void Connection::Impl::abort() noexcept {
+  stop(std::make_exception_ptr(
+      ConnectionError("the connection to " + stream_->peer() + " was ended on this side")));
+}
+
+void Connection::Impl::close(std::string_view reason, std::chrono::milliseconds wait) {
+  const Clock::time_point deadline = Clock::now() + wait;
+  bool was_flushed = false;
+  {
+    MutexLock lock(mutex_);
+    close_requested_ = true;
+    close_reason_ = fit_reason(reason);
+    work_.notify_one();
+    if (own_connection == this) {
+      return;
+    }
+    while (started_ && !stopping_ && Clock::now() < deadline) {
+      changed_.wait_until(mutex_, deadline);
+    }
+    was_flushed = close_sent_ || !started_;
+  }
+  // Does nothing after a clean end.
+  stop(was_flushed
+           ? nullptr
+           : std::make_exception_ptr(ConnectionError(
+                 "closing: " + stream_->peer() + " did not take what was still to be sent within " +
+                 std::to_string(wait.count()) + " ms")));
+}
+
+std::string Connection::Impl::peer_close_reason() {
+  MutexLock lock(mutex_);
+  return peer_close_reason_;
+}
+
+void Connection::Impl::publish_totals() noexcept {
+  const SendLedger::Totals& totals = ledger_.totals();
+  bytes_in_flight_.store(totals.bytes, std::memory_order_relaxed);
+  calls_in_flight_.store(totals.calls, std::memory_order_relaxed);
+  last_applied_.store(totals.last_applied, std::memory_order_relaxed);
+}
+
+Connection::InFlight Connection::Impl::in_flight() const noexcept {
+  return {bytes_in_flight_.load(std::memory_order_relaxed),
+          calls_in_flight_.load(std::memory_order_relaxed),
+          last_applied_.load(std::memory_order_relaxed)};
+}
+
+Connection::Connection(std::unique_ptr<Stream> stream, Handler& handler, Options options)
+    : impl_(std::make_unique<Impl>(std::move(stream), handler, options, flush_pending_)) {}
+
+Connection::~Connection() {
+  if (impl_->is_in_forked_child()) {
+    // Its threads are not here and its mutex may be held by one of them: nothing can be cleaned up.
+    static_cast<void>(impl_.release());
+  }
+}
+
+void Connection::start() {
+  if (!impl_->is_in_forked_child()) {
+    impl_->start();
+  }
+}
+
+void Connection::flush() noexcept {
+  if (!impl_->is_in_forked_child()) {
+    impl_->flush();
+  }
+}
+
+void Connection::request_flush_soon() noexcept {
+  if (!flush_pending_.exchange(true) && !impl_->is_in_forked_child()) {
+    impl_->wake_writer();
+  }
+}
+
+void Connection::send_bulk(uint64_t lane, std::span<const std::byte> bytes,
+                           std::shared_ptr<const void> owner, std::function<void(bool)> on_acked) {
+  if (!impl_->is_in_forked_child()) {
+    impl_->send_bulk(lane, bytes, std::move(owner), std::move(on_acked));
+  }
+}
+
+void Connection::applied(uint64_t sequence) noexcept {
+  if (!impl_->is_in_forked_child()) {
+    impl_->applied(sequence);
+  }
+}
+
+Connection::InFlight Connection::in_flight() const noexcept {
+  return impl_->in_flight();
+}
+
+void Connection::close(std::string_view reason, std::chrono::milliseconds wait) {
+  if (!impl_->is_in_forked_child()) {
+    impl_->close(reason, wait);
+  }
+}
+
+void Connection::abort() noexcept {
+  if (!impl_->is_in_forked_child()) {
+    impl_->abort();
+  }
+}
+
+std::string Connection::peer_close_reason() const {
+  return impl_->is_in_forked_child() ? std::string() : impl_->peer_close_reason();
+}
+
+std::string Connection::peer() const {
+  return impl_->peer();
+}
+
+uint64_t Connection::bytes_sent() const noexcept {
+  return impl_->bytes_sent();
+}
+
+uint64_t Connection::bytes_received() const noexcept {
+  return impl_->bytes_received();
+}
+
+uint64_t Connection::frames_sent() const noexcept {
+  return impl_->frames_sent();
+}
+
+void Connection::abandon_in_forked_child() noexcept {
+  if (impl_->is_in_forked_child()) {
+    impl_->abandon_in_forked_child();
+  }
+}
+
+}  // namespace torch_remote::transport

@@ -1,0 +1,169 @@
+#pragma once
+
+#include <array>
+#include <deque>
+#include <optional>
+#include <thread>
+
+#include <sys/types.h>
+
+#include "base/mutex.h"
+#include "transport/ack_policy.h"
+#include "transport/buffered_reader.h"
+#include "transport/connection.h"
+#include "transport/send_ledger.h"
+
+namespace torch_remote::transport {
+
+// Private to transport/connection*.cpp: what the three threads share. The parts are in
+// connection.cpp (life and death), connection_writer.cpp and connection_reader.cpp (with the
+// watchdog).
+//
+// How it ends: stop() sets stopping_ and shuts the stream down, which wakes everybody. The writer
+// leaves first; the reader waits for it, gives back what was queued and calls on_end(), so that
+// nothing follows that call.
+class Connection::Impl {
+ public:
+  Impl(std::unique_ptr<Stream> stream, Handler& handler, const Options& options,
+       std::atomic<bool>& flush_pending);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  bool is_in_forked_child() const noexcept;
+
+  void abandon_in_forked_child() noexcept { stream_->close_in_forked_child(); }
+
+  void start();
+  void flush() noexcept EXCLUDES(mutex_);
+  void wake_writer() noexcept EXCLUDES(mutex_);
+  void send_bulk(uint64_t lane, std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                 std::function<void(bool)> on_acked) EXCLUDES(mutex_);
+  void applied(uint64_t sequence) noexcept EXCLUDES(mutex_);
+  void close(std::string_view reason, std::chrono::milliseconds wait) EXCLUDES(mutex_);
+  void abort() noexcept;
+  std::string peer_close_reason() EXCLUDES(mutex_);
+
+  InFlight in_flight() const noexcept;
+
+  std::string peer() const { return stream_->peer(); }
+
+  uint64_t bytes_sent() const noexcept { return bytes_sent_.load(std::memory_order_relaxed); }
+
+  uint64_t bytes_received() const noexcept {
+    return bytes_received_.load(std::memory_order_relaxed);
+  }
+
+  uint64_t frames_sent() const noexcept { return frames_sent_.load(std::memory_order_relaxed); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Bulk {
+    uint64_t lane;
+    std::span<const std::byte> bytes;
+    uint64_t offset;  // bytes before it are sent
+    std::shared_ptr<const void> owner;
+    std::function<void(bool)> on_acked;
+  };
+
+  struct Chunk {
+    BulkPrefix prefix;
+    std::span<const std::byte> bytes;
+    bool last;
+  };
+
+  struct Work {
+    bool ping;
+    bool pong;
+    bool close;
+  };
+
+  // connection.cpp. The first cause wins; nullptr is a clean end.
+  void stop(std::exception_ptr cause) noexcept EXCLUDES(mutex_);
+  void publish_totals() noexcept REQUIRES(mutex_);
+
+  void wake_writer_if_ack_due_changed(std::optional<Clock::time_point> due_before) noexcept
+      REQUIRES(mutex_);
+
+  // connection_writer.cpp; on the writer thread.
+  void run_writer() noexcept;
+  std::optional<Work> wait_for_work() EXCLUDES(mutex_);
+  bool is_urgent(Clock::time_point now) const REQUIRES(mutex_);
+  void wait_for_change(std::optional<Clock::time_point> flush_at) REQUIRES(mutex_);
+  bool perform(const Work& work);
+  void send_queued();
+  void send_messages();
+  std::optional<Chunk> next_chunk() EXCLUDES(mutex_);
+  void send_chunk(const Chunk& chunk) EXCLUDES(mutex_);
+  void send_control(FrameKind kind, std::string_view reason = {}) EXCLUDES(mutex_);
+  void send_due_ack() EXCLUDES(mutex_);
+  FrameHeader stamp(FrameKind kind, size_t length) REQUIRES(mutex_);
+  void write_frame(const FrameHeader& header, std::span<const std::byte> prefix,
+                   std::span<const std::byte> payload);
+  void leave_the_last_word_to_the_reader(const std::exception_ptr& error) EXCLUDES(mutex_);
+
+  // connection_reader.cpp; on the reader thread.
+  void run_reader() noexcept;
+  bool read_frame();
+  bool at_end_of_stream() EXCLUDES(mutex_);
+  void take_counters(const FrameHeader& header) EXCLUDES(mutex_);
+  void read_messages(const FrameHeader& header);
+  void read_bulk(const FrameHeader& header);
+  void read_close(const FrameHeader& header) EXCLUDES(mutex_);
+  void note_received(const FrameHeader& header) EXCLUDES(mutex_);
+  void note_bytes(size_t count) noexcept;
+  bool is_close_sent() EXCLUDES(mutex_);
+  void wait_for_writer() EXCLUDES(mutex_);
+  void release_bulks() EXCLUDES(mutex_);
+
+  // connection_reader.cpp; on the watchdog thread.
+  void run_watchdog() noexcept;
+  bool watch_until_silent() EXCLUDES(mutex_);
+  Clock::time_point last_heard() const noexcept;
+
+  // Constant after construction.
+  const std::unique_ptr<Stream> stream_;
+  Handler& handler_;
+  const Options options_;
+  const pid_t pid_;
+
+  std::atomic<bool>& flush_pending_;  // see Note [flush_soon may be relaxed]
+  std::atomic<Clock::rep> last_heard_;
+  std::atomic<uint64_t> bytes_sent_ = 0;
+  std::atomic<uint64_t> bytes_received_ = 0;
+  std::atomic<uint64_t> frames_sent_ = 0;
+  // Copies of ledger_.totals(), so that in_flight() takes no lock.
+  std::atomic<uint64_t> bytes_in_flight_ = 0;
+  std::atomic<uint64_t> calls_in_flight_ = 0;
+  std::atomic<uint64_t> last_applied_ = 0;
+
+  BufferedReader reader_;  // confined to the reader thread
+
+  Mutex mutex_;
+  CondVar work_;     // the writer waits here
+  CondVar changed_;  // everybody else does: stopping_, writer_done_
+  bool started_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::exception_ptr cause_ GUARDED_BY(mutex_);
+  bool flush_now_ GUARDED_BY(mutex_) = false;
+  bool ping_due_ GUARDED_BY(mutex_) = false;
+  bool pong_due_ GUARDED_BY(mutex_) = false;
+  bool close_requested_ GUARDED_BY(mutex_) = false;
+  bool close_sent_ GUARDED_BY(mutex_) = false;
+  bool writer_done_ GUARDED_BY(mutex_) = false;
+  std::string close_reason_ GUARDED_BY(mutex_);
+  std::string peer_close_reason_ GUARDED_BY(mutex_);
+  std::deque<Bulk> bulks_ GUARDED_BY(mutex_);  // only the writer takes from the front
+  SendLedger ledger_ GUARDED_BY(mutex_);
+  AckPolicy acks_ GUARDED_BY(mutex_);
+  uint64_t received_ GUARDED_BY(mutex_) =
+      0;  // highest sequence wholly received; only the reader changes it
+  uint64_t applied_ GUARDED_BY(mutex_) = 0;
+
+  std::thread writer_thread_;
+  std::thread watchdog_thread_;
+  std::thread reader_thread_;
+};
+
+}  // namespace torch_remote::transport

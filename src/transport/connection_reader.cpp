@@ -1,0 +1,214 @@
+// The reader and the watchdog thread of a connection.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/platform.h"
+#include "transport/connection_impl.h"
+
+namespace torch_remote::transport {
+namespace {
+
+std::string in_words(std::chrono::milliseconds duration) {
+  if (duration.count() % 1000 == 0) {
+    return std::to_string(duration.count() / 1000) + " s";
+  }
+  return std::to_string(duration.count()) + " ms";
+}
+
+}  // namespace
+
+void Connection::Impl::run_reader() noexcept {
+  begin_worker_thread("tr-reader");
+  try {
+    while (read_frame()) {
+    }
+    stop(nullptr);
+  } catch (const ConnectionError&) {
+    stop(is_close_sent() ? nullptr : std::current_exception());
+  } catch (...) {
+    stop(std::current_exception());
+  }
+  wait_for_writer();
+  release_bulks();
+  std::exception_ptr cause;
+  {
+    MutexLock lock(mutex_);
+    cause = cause_;
+  }
+  handler_.on_end(std::move(cause));
+}
+
+// False: the connection ended cleanly, or for a reason that stop() knows already.
+bool Connection::Impl::read_frame() {
+  std::array<std::byte, kHeaderSize> bytes;
+  if (!reader_.read_or_end(bytes)) {
+    return at_end_of_stream();
+  }
+  const FrameHeader header = decode_header(bytes, options_.limits);
+  take_counters(header);
+  switch (header.kind) {
+    case FrameKind::kMessages:
+      read_messages(header);
+      return true;
+    case FrameKind::kBulk:
+      read_bulk(header);
+      return true;
+    case FrameKind::kPing: {
+      MutexLock lock(mutex_);
+      pong_due_ = true;
+      work_.notify_one();
+      return true;
+    }
+    case FrameKind::kAck:
+    case FrameKind::kPong:
+      return true;
+    case FrameKind::kClose:
+      read_close(header);
+      return false;
+  }
+  return false;
+}
+
+bool Connection::Impl::at_end_of_stream() {
+  MutexLock lock(mutex_);
+  if (!stopping_ && !close_sent_) {
+    throw ConnectionError(stream_->peer() + " closed the connection without saying why");
+  }
+  return false;
+}
+
+void Connection::Impl::take_counters(const FrameHeader& header) {
+  std::vector<SendLedger::PendingBulk> done;
+  bool moved = false;
+  {
+    MutexLock lock(mutex_);
+    if (is_sequenced(header.kind) && header.sequence != received_ + 1) {
+      throw ProtocolError("frame " + std::to_string(header.sequence) + " came after frame " +
+                          std::to_string(received_));
+    }
+    moved = ledger_.advance(header.acknowledged, header.applied, done);
+    publish_totals();
+  }
+  for (SendLedger::PendingBulk& bulk : done) {
+    bulk.owner.reset();
+    bulk.on_acked(true);
+  }
+  if (moved) {
+    handler_.on_progress();
+  }
+}
+
+void Connection::Impl::read_messages(const FrameHeader& header) {
+  std::vector<std::byte> payload(header.length);
+  reader_.read(payload);
+  note_received(header);
+  handler_.on_messages(header.sequence, std::move(payload));
+}
+
+void Connection::Impl::read_bulk(const FrameHeader& header) {
+  std::array<std::byte, kBulkPrefixSize> bytes;
+  reader_.read(bytes);
+  const uint64_t length = header.length - kBulkPrefixSize;
+  const auto [lane, offset] = decode_bulk_prefix(bytes, length);
+  const std::span<std::byte> target = handler_.bulk_target(lane, offset, length);
+  check_internal(target.size() == length, "bulk_target() gives as many bytes as asked for");
+  reader_.read(target);
+  note_received(header);
+  handler_.on_bulk(lane, offset, length, header.last);
+}
+
+void Connection::Impl::read_close(const FrameHeader& header) {
+  std::vector<std::byte> payload(header.length);
+  reader_.read(payload);
+  std::string reason = decode_close_reason(payload);
+  MutexLock lock(mutex_);
+  peer_close_reason_ = std::move(reason);
+}
+
+// Before the handler is called, which may say applied() at once.
+void Connection::Impl::note_received(const FrameHeader& header) {
+  MutexLock lock(mutex_);
+  const std::optional<Clock::time_point> due_before = acks_.due();
+  received_ = header.sequence;
+  acks_.received(header.length, header.last, Clock::now());
+  wake_writer_if_ack_due_changed(due_before);
+}
+
+void Connection::Impl::note_bytes(size_t count) noexcept {
+  bytes_received_.fetch_add(count, std::memory_order_relaxed);
+  last_heard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+bool Connection::Impl::is_close_sent() {
+  MutexLock lock(mutex_);
+  return close_sent_;
+}
+
+void Connection::Impl::wait_for_writer() {
+  MutexLock lock(mutex_);
+  while (!writer_done_) {
+    changed_.wait(mutex_);
+  }
+}
+
+void Connection::Impl::release_bulks() {
+  std::vector<SendLedger::PendingBulk> unacknowledged;
+  std::deque<Bulk> unsent;
+  {
+    MutexLock lock(mutex_);
+    unacknowledged = ledger_.take_pending();
+    unsent.swap(bulks_);
+  }
+  for (SendLedger::PendingBulk& bulk : unacknowledged) {
+    bulk.owner.reset();
+    bulk.on_acked(false);
+  }
+  for (Bulk& bulk : unsent) {
+    bulk.owner.reset();
+    bulk.on_acked(false);
+  }
+}
+
+void Connection::Impl::run_watchdog() noexcept {
+  begin_worker_thread("tr-watchdog");
+  if (watch_until_silent()) {
+    stop(std::make_exception_ptr(ConnectionError("no answer from " + stream_->peer() + " for " +
+                                                 in_words(options_.keepalive))));
+  }
+}
+
+// True: the peer was silent for `keepalive`. False: the connection is stopping. A thread of its
+// own, because the reader and the writer may both be blocked in the stream when the peer has
+// stopped.
+bool Connection::Impl::watch_until_silent() {
+  const Clock::duration keepalive = options_.keepalive;
+  Clock::time_point forgiven = last_heard();  // silence before this does not count
+  Clock::time_point asked;                    // the silence that the last ping was for
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    const Clock::time_point heard = std::max(last_heard(), forgiven);
+    const Clock::duration silence = Clock::now() - heard;
+    if (silence >= keepalive) {
+      return true;
+    }
+    if (silence >= keepalive / 3 && asked != heard) {
+      asked = heard;
+      ping_due_ = true;
+      work_.notify_one();
+    }
+    const Clock::time_point next = heard + (silence < keepalive / 3 ? keepalive / 3 : keepalive);
+    changed_.wait_until(mutex_, next);
+    if (Clock::now() > next + keepalive / 3) {
+      forgiven = Clock::now();  // it was us who stood still: stopped, or starved of processor time
+    }
+  }
+  return false;
+}
+
+Connection::Impl::Clock::time_point Connection::Impl::last_heard() const noexcept {
+  return Clock::time_point(Clock::duration(last_heard_.load(std::memory_order_relaxed)));
+}
+
+}  // namespace torch_remote::transport

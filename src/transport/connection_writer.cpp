@@ -1,0 +1,277 @@
+// The writer thread of a connection, and what gives it work.
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/platform.h"
+#include "transport/connection_impl.h"
+
+namespace torch_remote::transport {
+namespace {
+
+constexpr size_t kChunkSize = size_t{1} << 20;
+// How long the reader may take to find out why a write failed.
+constexpr std::chrono::milliseconds kReaderGrace{1000};
+
+}  // namespace
+
+// Note [flush_soon may be relaxed]
+//
+// A producer puts a message where take_messages() finds it, under the handler's lock, and then
+// calls flush_soon(), which returns when it reads flush_pending_ == true. The writer stores false
+// first and calls take_messages(), which takes the same lock, afterwards. Either the producer's
+// critical section came first: then the writer finds the message. Or the writer's did: then its
+// store of false happened before the producer's load, which cannot return the older true, and the
+// writer is woken. The lock gives the order, so the load itself need not.
+
+void Connection::Impl::flush() noexcept {
+  MutexLock lock(mutex_);
+  flush_now_ = true;
+  work_.notify_one();
+}
+
+void Connection::Impl::wake_writer() noexcept {
+  MutexLock lock(mutex_);
+  work_.notify_one();
+}
+
+void Connection::Impl::wake_writer_if_ack_due_changed(
+    std::optional<Clock::time_point> due_before) noexcept {
+  if (acks_.due() != due_before) {
+    work_.notify_one();
+  }
+}
+
+void Connection::Impl::send_bulk(uint64_t lane, std::span<const std::byte> bytes,
+                                 std::shared_ptr<const void> owner,
+                                 std::function<void(bool)> on_acked) {
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      bulks_.push_back({lane, bytes, 0, std::move(owner), std::move(on_acked)});
+      work_.notify_one();
+      return;
+    }
+  }
+  on_acked(false);
+}
+
+void Connection::Impl::applied(uint64_t sequence) noexcept {
+  bool was_received = false;
+  {
+    MutexLock lock(mutex_);
+    was_received = sequence <= received_;
+    if (was_received && sequence > applied_) {
+      const std::optional<Clock::time_point> due_before = acks_.due();
+      applied_ = sequence;
+      acks_.applied(Clock::now());
+      wake_writer_if_ack_due_changed(due_before);
+    }
+  }
+  if (!was_received) {
+    stop(std::make_exception_ptr(InternalError("a frame was applied before it was received")));
+  }
+}
+
+void Connection::Impl::run_writer() noexcept {
+  begin_worker_thread("tr-writer");
+  want_precise_waits();
+  try {
+    for (;;) {
+      const std::optional<Work> work = wait_for_work();
+      if (!work || !perform(*work)) {
+        break;
+      }
+    }
+  } catch (const ConnectionError&) {
+    leave_the_last_word_to_the_reader(std::current_exception());
+  } catch (...) {
+    stop(std::current_exception());
+  }
+  MutexLock lock(mutex_);
+  writer_done_ = true;
+  changed_.notify_all();
+}
+
+// A peer that says goodbye and hangs up makes our write fail while its close frame waits to be
+// read. So the reader gets some time to end the connection in its own way.
+void Connection::Impl::leave_the_last_word_to_the_reader(const std::exception_ptr& error) {
+  const Clock::time_point deadline = Clock::now() + kReaderGrace;
+  {
+    MutexLock lock(mutex_);
+    while (!stopping_ && Clock::now() < deadline) {
+      changed_.wait_until(mutex_, deadline);
+    }
+  }
+  stop(error);
+}
+
+// Nothing: the connection is stopping.
+std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
+  MutexLock lock(mutex_);
+  std::optional<Clock::time_point> flush_at;
+  for (;;) {
+    if (stopping_) {
+      return std::nullopt;
+    }
+    const Clock::time_point now = Clock::now();
+    if (!flush_at && flush_pending_.load(std::memory_order_relaxed)) {
+      flush_at = now + options_.flush_delay;
+    }
+    if (is_urgent(now) || (flush_at && *flush_at <= now)) {
+      break;
+    }
+    wait_for_change(flush_at);
+  }
+  flush_now_ = false;
+  flush_pending_.store(false, std::memory_order_relaxed);
+  return Work{std::exchange(ping_due_, false), std::exchange(pong_due_, false), close_requested_};
+}
+
+bool Connection::Impl::is_urgent(Clock::time_point now) const {
+  const std::optional<Clock::time_point> ack_due = acks_.due();
+  return flush_now_ || ping_due_ || pong_due_ || close_requested_ || !bulks_.empty() ||
+         (ack_due && *ack_due <= now);
+}
+
+void Connection::Impl::wait_for_change(std::optional<Clock::time_point> flush_at) {
+  std::optional<Clock::time_point> until = acks_.due();
+  if (flush_at && (!until || *flush_at < *until)) {
+    until = flush_at;
+  }
+  if (until) {
+    work_.wait_until(mutex_, *until);
+    return;
+  }
+  work_.wait(mutex_);
+}
+
+// False: the close frame is out, and nothing may follow it.
+bool Connection::Impl::perform(const Work& work) {
+  send_queued();
+  if (work.pong) {
+    send_control(FrameKind::kPong);
+  }
+  if (work.ping) {
+    send_control(FrameKind::kPing);
+  }
+  if (!work.close) {
+    send_due_ack();
+    return true;
+  }
+  std::string reason;
+  {
+    MutexLock lock(mutex_);
+    reason = close_reason_;
+    close_sent_ = true;  // before it is written: the peer may hang up at once
+  }
+  send_control(FrameKind::kClose, reason);
+  return false;
+}
+
+// The chunk is chosen before the messages are taken: whatever was there when it was queued goes
+// first.
+void Connection::Impl::send_queued() {
+  for (;;) {
+    const std::optional<Chunk> chunk = next_chunk();
+    send_messages();
+    if (!chunk) {
+      return;
+    }
+    send_chunk(*chunk);
+  }
+}
+
+void Connection::Impl::send_messages() {
+  for (;;) {
+    uint32_t calls = 0;
+    const std::vector<std::byte> payload = handler_.take_messages(calls);
+    if (payload.empty()) {
+      return;
+    }
+    check_internal(payload.size() <= options_.limits.messages,
+                   "a messages frame is within the limit");
+    FrameHeader header;
+    {
+      MutexLock lock(mutex_);
+      header = stamp(FrameKind::kMessages, payload.size());
+      header.sequence = ledger_.add_messages(payload.size(), calls);
+      publish_totals();
+    }
+    write_frame(header, {}, payload);
+  }
+}
+
+std::optional<Connection::Impl::Chunk> Connection::Impl::next_chunk() {
+  MutexLock lock(mutex_);
+  if (bulks_.empty()) {
+    return std::nullopt;
+  }
+  const Bulk& bulk = bulks_.front();
+  const size_t left = bulk.bytes.size() - bulk.offset;
+  const size_t size = std::min({left, kChunkSize, options_.limits.bulk - kBulkPrefixSize});
+  return Chunk{{bulk.lane, bulk.offset}, bulk.bytes.subspan(bulk.offset, size), size == left};
+}
+
+void Connection::Impl::send_chunk(const Chunk& chunk) {
+  FrameHeader header;
+  std::shared_ptr<const void>
+      owner;  // held during the write: an acknowledgement may release the ledger's
+  {
+    MutexLock lock(mutex_);
+    header = stamp(FrameKind::kBulk, kBulkPrefixSize + chunk.bytes.size());
+    header.last = chunk.last;
+    Bulk& bulk = bulks_.front();
+    owner = bulk.owner;
+    if (chunk.last) {
+      header.sequence = ledger_.add_last_chunk(std::move(bulk.owner), std::move(bulk.on_acked));
+      bulks_.pop_front();
+    } else {
+      header.sequence = ledger_.add_chunk();
+      bulk.offset += chunk.bytes.size();
+    }
+  }
+  write_frame(header, encode_bulk_prefix(chunk.prefix), chunk.bytes);
+}
+
+void Connection::Impl::send_control(FrameKind kind, std::string_view reason) {
+  FrameHeader header;
+  {
+    MutexLock lock(mutex_);
+    header = stamp(kind, reason.size());
+  }
+  write_frame(header, {}, std::as_bytes(std::span(reason)));
+}
+
+void Connection::Impl::send_due_ack() {
+  {
+    MutexLock lock(mutex_);
+    const std::optional<Clock::time_point> due = acks_.due();
+    if (!due || *due > Clock::now()) {
+      return;
+    }
+  }
+  send_control(FrameKind::kAck);
+}
+
+FrameHeader Connection::Impl::stamp(FrameKind kind, size_t length) {
+  acks_.sent();
+  FrameHeader header;
+  header.kind = kind;
+  header.length = static_cast<uint32_t>(length);
+  header.acknowledged = received_;
+  header.applied = applied_;
+  return header;
+}
+
+void Connection::Impl::write_frame(const FrameHeader& header, std::span<const std::byte> prefix,
+                                   std::span<const std::byte> payload) {
+  const std::array<std::byte, kHeaderSize> encoded = encode_header(header);
+  const std::array<std::span<const std::byte>, 3> parts{encoded, prefix, payload};
+  // Counted first: what the peer has seen is never more than what we say we sent.
+  bytes_sent_.fetch_add(kHeaderSize + prefix.size() + payload.size(), std::memory_order_relaxed);
+  frames_sent_.fetch_add(1, std::memory_order_relaxed);
+  stream_->write(parts);
+}
+
+}  // namespace torch_remote::transport

@@ -1,0 +1,200 @@
+#include "transport/delay_line.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "base/mutex.h"
+#include "base/platform.h"
+#include "transport/delay_queue.h"
+
+namespace torch_remote::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kRunSize = 64 << 10;
+// How much longer than the delay itself the destructor lets the peer take what was written.
+constexpr std::chrono::milliseconds kDrainGrace{200};
+
+// Thread-safe as Stream asks. Two threads: the sender passes outgoing runs on when they are due;
+// the receiver reads ahead and stamps what comes in, and read_some() waits until it is due.
+class DelayedStream : public Stream {
+ public:
+  DelayedStream(std::unique_ptr<Stream> inner, const DelaySpec& spec)
+      : inner_(std::move(inner)), outgoing_(spec), incoming_(spec) {
+    sender_ = std::thread([this] { run_sender(); });
+    receiver_ = std::thread([this] { run_receiver(); });
+  }
+
+  ~DelayedStream() override {
+    DelayedStream::shutdown();
+    wait_for_sender(outgoing_.last_due() + kDrainGrace);
+    outgoing_.cut();
+    inner_->shutdown();
+    sender_.join();
+    receiver_.join();
+  }
+
+  size_t read_some(std::span<std::byte> into) override {
+    if (used_ == current_.size()) {
+      current_ = incoming_.pop();
+      used_ = 0;
+    }
+    const size_t count = std::min(into.size(), current_.size() - used_);
+    if (count > 0) {
+      std::memcpy(into.data(), current_.data() + used_, count);
+    }
+    used_ += count;
+    return count;
+  }
+
+  void write(std::span<const std::span<const std::byte>> parts) override {
+    DelayQueue::Bytes run;
+    for (std::span<const std::byte> part : parts) {
+      while (!part.empty()) {
+        const size_t count = std::min(part.size(), kRunSize - run.size());
+        run.insert(run.end(), part.begin(), part.begin() + static_cast<ptrdiff_t>(count));
+        part = part.subspan(count);
+        if (run.size() == kRunSize) {
+          push(run);
+        }
+      }
+    }
+    push(run);
+  }
+
+  void shutdown() noexcept override {
+    outgoing_.stop();
+    incoming_.cut();
+    outgoing_.finish(nullptr);
+  }
+
+  std::string peer() const override { return inner_->peer(); }
+
+  void close_in_forked_child() noexcept override { inner_->close_in_forked_child(); }
+
+ private:
+  void push(DelayQueue::Bytes& run) {
+    if (!run.empty() && !outgoing_.push(run)) {
+      throw_write_error();
+    }
+    run.clear();
+  }
+
+  [[noreturn]] void throw_write_error() {
+    MutexLock lock(mutex_);
+    if (write_error_) {
+      std::rethrow_exception(write_error_);
+    }
+    throw ConnectionError("the connection to " + inner_->peer() + " was shut down on this side");
+  }
+
+  void run_sender() noexcept {
+    begin_worker_thread("tr-delay-out");
+    want_precise_waits();
+    try {
+      for (DelayQueue::Bytes run = outgoing_.pop(); !run.empty(); run = outgoing_.pop()) {
+        const std::span<const std::byte> part(run);
+        inner_->write({&part, 1});
+      }
+      inner_->shutdown();
+    } catch (...) {
+      // Not shut down: what the peer sent before it went may still be under way to us.
+      MutexLock lock(mutex_);
+      write_error_ = std::current_exception();
+    }
+    outgoing_.cut();
+    MutexLock lock(mutex_);
+    sender_done_ = true;
+    changed_.notify_all();
+  }
+
+  void run_receiver() noexcept {
+    begin_worker_thread("tr-delay-in");
+    DelayQueue::Bytes buffer(kRunSize);
+    std::exception_ptr error;
+    try {
+      for (;;) {
+        const size_t got = inner_->read_some(buffer);
+        if (got == 0 || !incoming_.push(std::span(buffer).first(got))) {
+          break;
+        }
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    incoming_.finish(error);
+  }
+
+  void wait_for_sender(Clock::time_point deadline) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (!sender_done_ && Clock::now() < deadline) {
+      changed_.wait_until(mutex_, deadline);
+    }
+  }
+
+  const std::unique_ptr<Stream> inner_;
+  DelayQueue outgoing_;
+  DelayQueue incoming_;
+  std::thread sender_;
+  std::thread receiver_;
+
+  // Confined to the thread that reads.
+  DelayQueue::Bytes current_;
+  size_t used_ = 0;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::exception_ptr write_error_ GUARDED_BY(mutex_);
+  bool sender_done_ GUARDED_BY(mutex_) = false;
+};
+
+[[noreturn]] void refuse(std::string_view text) {
+  throw std::invalid_argument("'" + std::string(text) +
+                              "' is not a delay: write rtt_ms[,mbit_s[,jitter_ms]] with numbers "
+                              "that are not negative, as in 20 or "
+                              "20,1000 or 20,1000,2.");
+}
+
+double parse_number(std::string_view whole, std::string_view text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || rest != end || !std::isfinite(value) || value < 0 || value > 1e9) {
+    refuse(whole);
+  }
+  return value;
+}
+
+std::chrono::microseconds from_milliseconds(double value) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::duration<double, std::milli>(value));
+}
+
+}  // namespace
+
+DelaySpec parse_delay(std::string_view text) {
+  double fields[3] = {0, 0, 0};
+  std::string_view rest = text;
+  for (double& field : fields) {
+    const size_t comma = rest.find(',');
+    field = parse_number(text, rest.substr(0, comma));
+    if (comma == std::string_view::npos) {
+      return {from_milliseconds(fields[0]), fields[1], from_milliseconds(fields[2])};
+    }
+    rest = rest.substr(comma + 1);
+  }
+  refuse(text);
+}
+
+std::unique_ptr<Stream> delayed(std::unique_ptr<Stream> inner, const DelaySpec& spec) {
+  return std::make_unique<DelayedStream>(std::move(inner), spec);
+}
+
+}  // namespace torch_remote::transport

@@ -1,0 +1,163 @@
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+#include <tuple>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/mutex.h"
+#include "base/platform.h"
+#include "transport/fd_stream.h"
+#include "transport/gather.h"
+
+namespace torch_remote::transport {
+namespace {
+
+bool would_block(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK;
+}
+
+// While it lives, a write to a broken pipe raises no SIGPIPE on this thread: it is blocked, and one
+// that this thread caused meanwhile is taken back. One that was already pending is left alone.
+class HeldSigpipe {
+ public:
+  HeldSigpipe() {
+    sigemptyset(&sigpipe_);
+    sigaddset(&sigpipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  }
+
+  ~HeldSigpipe() {
+    const timespec now{};
+    while (!was_pending_ && ::sigtimedwait(&sigpipe_, nullptr, &now) < 0 && errno == EINTR) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+  HeldSigpipe(const HeldSigpipe&) = delete;
+  HeldSigpipe& operator=(const HeldSigpipe&) = delete;
+
+ private:
+  sigset_t sigpipe_;
+  sigset_t before_;
+  bool was_pending_;
+};
+
+// Thread-safe as Stream asks. A pipe's peer sees the end only when our descriptor is closed, so
+// shutdown() has to close what another thread may be using: it wakes that thread through `wake_`,
+// which stays readable from then on, and takes its mutex. A thread holds its mutex while it waits,
+// but only in a poll that includes `wake_`.
+class PipeStream : public Stream {
+ public:
+  PipeStream(Fd incoming, Fd outgoing, std::string peer)
+      : peer_(std::move(peer)), incoming_(std::move(incoming)), outgoing_(std::move(outgoing)) {
+    std::tie(wake_, wake_writer_) = pipe_pair();
+    make_non_blocking(incoming_.get());
+    make_non_blocking(outgoing_.get());
+  }
+
+  ~PipeStream() override { PipeStream::shutdown(); }
+
+  size_t read_some(std::span<std::byte> into) override EXCLUDES(read_mutex_) {
+    MutexLock lock(read_mutex_);
+    while (!is_shut_down_) {
+      const ssize_t got = ::read(incoming_.get(), into.data(), into.size());
+      if (got >= 0) {
+        return static_cast<size_t>(got);
+      }
+      wait_or_throw("reading from ", incoming_.get(), POLLIN);
+    }
+    return 0;
+  }
+
+  void write(std::span<const std::span<const std::byte>> parts) override EXCLUDES(write_mutex_) {
+    MutexLock lock(write_mutex_);
+    const HeldSigpipe held;
+    for (Gather gather(parts); !gather.done();) {
+      if (is_shut_down_) {
+        throw ConnectionError("the connection to " + peer_ + " was shut down on this side");
+      }
+      const std::span<iovec> vectors = gather.vectors();
+      const ssize_t sent =
+          ::writev(outgoing_.get(), vectors.data(), static_cast<int>(vectors.size()));
+      if (sent >= 0) {
+        gather.advance(static_cast<size_t>(sent));
+      } else {
+        wait_or_throw("writing to ", outgoing_.get(), POLLOUT);
+      }
+    }
+  }
+
+  void shutdown() noexcept override EXCLUDES(read_mutex_, write_mutex_) {
+    if (is_shut_down_.exchange(true)) {
+      return;
+    }
+    wake_writer_.reset();
+    {
+      MutexLock lock(read_mutex_);
+      incoming_.reset();
+    }
+    MutexLock lock(write_mutex_);
+    outgoing_.reset();
+  }
+
+  std::string peer() const override { return peer_; }
+
+  // The child has one thread, and the mutexes may be held by threads that it does not have.
+  void close_in_forked_child() noexcept override NO_THREAD_SAFETY_ANALYSIS {
+    is_shut_down_ = true;
+    incoming_.reset();
+    outgoing_.reset();
+    wake_.reset();
+    wake_writer_.reset();
+  }
+
+ private:
+  static void make_non_blocking(int descriptor) {
+    const int flags = ::fcntl(descriptor, F_GETFL);
+    if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0) {
+      throw_system_errno("fcntl", errno);
+    }
+  }
+
+  // After a call that failed with errno.
+  void wait_or_throw(const char* doing, int descriptor, short event) const {
+    if (errno == EINTR) {
+      return;
+    }
+    if (!would_block(errno)) {
+      throw_connection_errno(doing + peer_, errno);
+    }
+    std::array<pollfd, 2> polled{pollfd{descriptor, event, 0}, pollfd{wake_.get(), POLLIN, 0}};
+    if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) {
+      throw_connection_errno(doing + peer_, errno);
+    }
+  }
+
+  // Constant after construction.
+  const std::string peer_;
+  Fd wake_;
+
+  std::atomic<bool> is_shut_down_ = false;
+  Fd wake_writer_;  // only for the thread that set is_shut_down_
+  Mutex read_mutex_;
+  Fd incoming_ GUARDED_BY(read_mutex_);
+  Mutex write_mutex_;
+  Fd outgoing_ GUARDED_BY(write_mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> pipe_stream(Fd incoming, Fd outgoing, std::string peer) {
+  return std::make_unique<PipeStream>(std::move(incoming), std::move(outgoing), std::move(peer));
+}
+
+}  // namespace torch_remote::transport

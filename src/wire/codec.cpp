@@ -1,0 +1,46 @@
+#include "wire/codec.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "base/error.h"
+
+namespace torch_remote::wire {
+
+static_assert(std::endian::native == std::endian::little, "the codec copies numbers as they are");
+
+void Writer::grow(size_t count) {
+  bytes_.resize(std::max({bytes_.size() * 2, size_ + count, size_t{256}}));
+}
+
+uint64_t Reader::long_varint() {
+  uint64_t value = 0;
+  for (unsigned shift = 0; shift < 64; shift += 7) {
+    const uint64_t byte = u8();
+    if (shift == 63 && byte > 1) throw ProtocolError("a varint does not fit 64 bits");
+    value |= (byte & 0x7f) << shift;
+    if (byte < 0x80) {
+      if (byte == 0 && shift != 0) throw ProtocolError("a varint is longer than it needs to be");
+      return value;
+    }
+  }
+  throw ProtocolError("a varint has more than ten bytes");
+}
+
+void Reader::finish() const {
+  if (at_ != end_) {
+    throw ProtocolError(std::to_string(end_ - at_) + " bytes after the end of the message");
+  }
+}
+
+void Reader::refuse_short(uint64_t count) const {
+  throw ProtocolError("need " + std::to_string(count) + " bytes, have " + std::to_string(end_ - at_));
+}
+
+void Reader::refuse_count(uint64_t value, uint64_t limit, const char* what) {
+  throw ProtocolError(std::string(what) + ": " + std::to_string(value) + " is over the limit of " +
+                      std::to_string(limit));
+}
+
+}  // namespace torch_remote::wire

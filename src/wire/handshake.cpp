@@ -1,0 +1,225 @@
+#include "wire/handshake.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "wire/limits.h"
+#include "wire/messages.h"
+
+namespace torch_remote::wire {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'T', 'R', 'E', 'M', 'O', 'T', 'E', '\n'};
+
+void tag(Writer& writer, Tag value) { writer.u8(static_cast<uint8_t>(value)); }
+
+void expect(Reader& reader, Tag wanted) {
+  const uint8_t got = reader.u8();
+  if (got != static_cast<uint8_t>(wanted)) {
+    throw ProtocolError(std::string("expected ") + to_text(wanted) + ", got tag " + std::to_string(got));
+  }
+}
+
+void u16(Writer& writer, Version version) {
+  writer.u8(static_cast<uint8_t>(version));
+  writer.u8(static_cast<uint8_t>(static_cast<uint16_t>(version) >> 8));
+}
+
+Version version(Reader& reader) {
+  const uint16_t low = reader.u8();
+  const uint16_t high = reader.u8();
+  return static_cast<Version>(low | high << 8);
+}
+
+template <size_t N>
+void read_array(Reader& reader, std::array<std::byte, N>& into) {
+  const auto bytes = reader.raw(N);
+  std::copy(bytes.begin(), bytes.end(), into.begin());
+}
+
+}  // namespace
+
+std::array<std::byte, kPreambleBytes> encode_preamble(const Preamble& preamble) {
+  Writer writer;
+  writer.raw(std::as_bytes(std::span(kMagic)));
+  u16(writer, preamble.min);
+  u16(writer, preamble.max);
+  writer.u8(preamble.intent);
+  for (int i = 0; i < 3; ++i) writer.u8(0);
+  writer.u64(preamble.route);
+  writer.u64(0);
+  std::array<std::byte, kPreambleBytes> bytes{};
+  std::copy(writer.view().begin(), writer.view().end(), bytes.begin());
+  return bytes;
+}
+
+Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes) {
+  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+    throw ProtocolError("the peer does not speak torch-remote's protocol");
+  }
+  Reader reader(bytes.subspan(kMagic.size()));
+  Preamble preamble;
+  preamble.min = version(reader);
+  preamble.max = version(reader);
+  preamble.intent = reader.u8();
+  if (preamble.intent > 1) throw ProtocolError("no such intent");
+  const uint32_t zero = reader.u8() | reader.u8() | reader.u8();
+  preamble.route = reader.u64();
+  if (zero != 0 || reader.u64() != 0) throw ProtocolError("reserved bytes are not zero");
+  return preamble;
+}
+
+Version agree(Version peer_min, Version peer_max) {
+  const Version highest = std::min(peer_max, kMaxVersion);
+  if (peer_min > peer_max || highest < kMinVersion || highest < peer_min) {
+    auto text = [](Version v) { return std::to_string(static_cast<uint16_t>(v)); };
+    throw ProtocolError("no common protocol version: we have " + text(kMinVersion) + " to " +
+                        text(kMaxVersion) + ", the peer " + text(peer_min) + " to " + text(peer_max));
+  }
+  return highest;
+}
+
+void encode(Writer& writer, const Hello& hello) {
+  tag(writer, Tag::kHello);
+  u16(writer, hello.min);
+  u16(writer, hello.max);
+  writer.raw(hello.nonce);
+  writer.text(hello.torch_version);
+  writer.varint(hello.capabilities);
+  writer.u8(hello.has_proof ? 1 : 0);
+  if (hello.has_proof) writer.raw(hello.proof);
+}
+
+Hello decode_hello(std::span<const std::byte> body) {
+  Reader reader(body);
+  expect(reader, Tag::kHello);
+  Hello hello;
+  hello.min = version(reader);
+  hello.max = version(reader);
+  read_array(reader, hello.nonce);
+  hello.torch_version = reader.text(64, "torch version");
+  hello.capabilities = reader.varint();
+  hello.has_proof = reader.u8() != 0;
+  if (hello.has_proof) read_array(reader, hello.proof);
+  reader.finish();
+  return hello;
+}
+
+void encode(Writer& writer, const ProofMessage& message) {
+  tag(writer, Tag::kProof);
+  writer.u8(message.has_proof ? 1 : 0);
+  if (message.has_proof) writer.raw(message.proof);
+}
+
+ProofMessage decode_proof(std::span<const std::byte> body) {
+  Reader reader(body);
+  expect(reader, Tag::kProof);
+  ProofMessage message;
+  message.has_proof = reader.u8() != 0;
+  if (message.has_proof) read_array(reader, message.proof);
+  reader.finish();
+  return message;
+}
+
+void encode(Writer& writer, const Welcome& welcome) {
+  tag(writer, Tag::kWelcome);
+  writer.u8(welcome.ok ? 1 : 0);
+  if (!welcome.ok) return writer.text(welcome.reason);
+  u16(writer, welcome.version);
+  writer.text(welcome.session);
+  writer.text(welcome.host);
+  writer.varint(welcome.pid);
+  writer.text(welcome.torch_version);
+  writer.u8(welcome.mkldnn);
+  writer.u8(welcome.mkldnn_bf16);
+  writer.u8(welcome.mkldnn_fp16);
+  writer.varint(welcome.cudnn);
+  writer.raw(welcome.operators);
+  writer.varint(welcome.devices.size());
+  for (const DeviceProperties& device : welcome.devices) {
+    writer.u8(static_cast<uint8_t>(device.kind));
+    writer.text(device.name);
+    writer.varint(device.total_memory);
+    writer.varint(device.major);
+    writer.varint(device.minor);
+    writer.varint(device.multi_processors);
+  }
+}
+
+namespace {
+
+DeviceProperties decode_device(Reader& reader) {
+  DeviceProperties device;
+  const uint8_t kind = reader.u8();
+  if (kind > 1) throw ProtocolError("no such device kind");
+  device.kind = static_cast<DeviceKind>(kind);
+  device.name = reader.text(256, "device name");
+  device.total_memory = reader.varint();
+  device.major = static_cast<uint32_t>(reader.count(1 << 16, "capability"));
+  device.minor = static_cast<uint32_t>(reader.count(1 << 16, "capability"));
+  device.multi_processors = static_cast<uint32_t>(reader.count(1 << 20, "processors"));
+  return device;
+}
+
+}  // namespace
+
+Welcome decode_welcome(std::span<const std::byte> body) {
+  Reader reader(body);
+  expect(reader, Tag::kWelcome);
+  Welcome welcome;
+  welcome.ok = reader.u8() != 0;
+  if (!welcome.ok) {
+    welcome.reason = reader.text(1024, "reason");
+    return welcome;
+  }
+  welcome.version = version(reader);
+  welcome.session = reader.text(64, "session id");
+  welcome.host = reader.text(256, "host name");
+  welcome.pid = reader.varint();
+  welcome.torch_version = reader.text(64, "torch version");
+  welcome.mkldnn = reader.u8() != 0;
+  welcome.mkldnn_bf16 = reader.u8() != 0;
+  welcome.mkldnn_fp16 = reader.u8() != 0;
+  welcome.cudnn = reader.varint();
+  read_array(reader, welcome.operators);
+  const uint64_t n = reader.count(kMaxDevices, "devices");
+  for (uint64_t i = 0; i < n; ++i) welcome.devices.push_back(decode_device(reader));
+  reader.finish();
+  return welcome;
+}
+
+Proof make_proof(std::string_view token, Side side, std::span<const std::byte> hello_client,
+                 std::span<const std::byte> hello_server) {
+  Writer transcript;
+  transcript.u8(static_cast<uint8_t>(side));
+  transcript.bytes(hello_client);
+  transcript.bytes(hello_server);
+  Proof proof{};
+  unsigned length = 0;
+  const auto* made = HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+                          reinterpret_cast<const unsigned char*>(transcript.view().data()),
+                          transcript.size(), reinterpret_cast<unsigned char*>(proof.data()), &length);
+  if (made == nullptr || length != proof.size()) throw InternalError("HMAC-SHA256 failed");
+  return proof;
+}
+
+bool equal_proofs(const Proof& a, const Proof& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+std::array<std::byte, 32> sha256(std::span<const std::byte> bytes) {
+  std::array<std::byte, 32> digest{};
+  unsigned length = 0;
+  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), &length,
+                 EVP_sha256(), nullptr) != 1) {
+    throw InternalError("SHA-256 failed");
+  }
+  return digest;
+}
+
+}  // namespace torch_remote::wire

@@ -1,0 +1,208 @@
+#include "wire/messages.h"
+
+#include "base/error.h"
+#include "wire/limits.h"
+
+namespace torch_remote::wire {
+namespace {
+
+void tag(Writer& writer, Tag value) { writer.u8(static_cast<uint8_t>(value)); }
+
+uint64_t storage_name(Reader& reader) {
+  const uint64_t name = reader.varint();
+  if (name == 0) throw ProtocolError("name 0 is never valid");
+  return name;
+}
+
+template <typename Enum>
+Enum checked_enum(uint8_t value, Enum last, const char* what) {
+  if (value > static_cast<uint8_t>(last)) {
+    throw ProtocolError(std::string("no ") + what + " " + std::to_string(value));
+  }
+  return static_cast<Enum>(value);
+}
+
+}  // namespace
+
+const char* to_text(Tag value) {
+  switch (value) {
+    case Tag::kHello: return "HELLO";
+    case Tag::kProof: return "PROOF";
+    case Tag::kWelcome: return "WELCOME";
+    case Tag::kSignature: return "SIGNATURE";
+    case Tag::kCall: return "CALL";
+    case Tag::kContext: return "CONTEXT";
+    case Tag::kGenerator: return "GENERATOR";
+    case Tag::kResize: return "RESIZE";
+    case Tag::kStream: return "STREAM";
+    case Tag::kBegin: return "BEGIN";
+    case Tag::kChunk: return "CHUNK";
+    case Tag::kFree: return "FREE";
+    case Tag::kRead: return "READ";
+    case Tag::kQuery: return "QUERY";
+    case Tag::kProgram: return "PROGRAM";
+    case Tag::kHeal: return "HEAL";
+    case Tag::kReply: return "REPLY";
+    case Tag::kError: return "ERROR";
+    case Tag::kAck: return "ACK";
+    case Tag::kPing: return "PING";
+    case Tag::kClose: return "CLOSE";
+  }
+  return "unknown";
+}
+
+void encode(Writer& writer, const Context& context) {
+  tag(writer, Tag::kContext);
+  writer.varint(context.settings.size());
+  for (const SettingValue& setting : context.settings) {
+    writer.u8(static_cast<uint8_t>(setting.setting));
+    writer.zigzag(setting.value);
+  }
+}
+
+Context decode_context(Reader& reader) {
+  Context context;
+  const uint64_t n = reader.count(kMaxSetting, "settings");
+  for (uint64_t i = 0; i < n; ++i) {
+    const uint8_t setting = reader.u8();
+    if (setting == 0 || setting > kMaxSetting) throw ProtocolError("no such setting");
+    context.settings.push_back({static_cast<Setting>(setting), reader.zigzag()});
+  }
+  return context;
+}
+
+void encode(Writer& writer, const GeneratorMessage& message) {
+  tag(writer, Tag::kGenerator);
+  writer.varint(message.name);
+  writer.u8(static_cast<uint8_t>(message.action));
+  if (message.action == GeneratorAction::kSetState) return writer.bytes(message.state);
+  if (message.action != GeneratorAction::kFree) writer.u64(message.seed);
+}
+
+GeneratorMessage decode_generator(Reader& reader) {
+  GeneratorMessage message;
+  message.name = storage_name(reader);
+  message.action = checked_enum(reader.u8(), GeneratorAction::kMake, "generator action");
+  if (message.action == GeneratorAction::kSetState) {
+    const auto state = reader.bytes(kMaxGeneratorState, "generator state");
+    message.state.assign(state.begin(), state.end());
+  } else if (message.action != GeneratorAction::kFree) {
+    message.seed = reader.u64();
+  }
+  return message;
+}
+
+void encode(Writer& writer, const Resize& message) {
+  tag(writer, Tag::kResize);
+  writer.varint(message.storage);
+  writer.u8(message.device);
+  writer.varint(message.nbytes);
+}
+
+Resize decode_resize(Reader& reader) {
+  Resize message;
+  message.storage = storage_name(reader);
+  message.device = reader.u8();
+  if (message.device >= kMaxDevices) throw ProtocolError("no such device");
+  message.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
+  return message;
+}
+
+void encode(Writer& writer, const Begin& message) {
+  tag(writer, Tag::kBegin);
+  writer.varint(message.upload);
+  writer.varint(message.storage);
+  writer.varint(message.offset);
+  writer.varint(message.length);
+  writer.u8(message.is_inline ? 1 : 0);
+  if (message.is_inline) writer.raw(message.bytes);
+}
+
+Begin decode_begin(Reader& reader) {
+  Begin message;
+  message.upload = reader.varint();
+  message.storage = storage_name(reader);
+  message.offset = reader.count(kMaxStorageBytes, "offset of an upload");
+  message.length = reader.count(kMaxStorageBytes, "length of an upload");
+  message.is_inline = reader.u8() != 0;
+  if (!message.is_inline) return message;
+  if (message.length > kMaxInlineBytes) throw ProtocolError("an inline upload is too long");
+  message.bytes = reader.raw(message.length);
+  return message;
+}
+
+void encode_free(Writer& writer, std::span<const uint64_t> names) {
+  tag(writer, Tag::kFree);
+  writer.varint(names.size());
+  uint64_t previous = 0;
+  for (const uint64_t name : names) {
+    writer.zigzag(static_cast<int64_t>(name - previous));
+    previous = name;
+  }
+}
+
+std::vector<uint64_t> decode_free(Reader& reader) {
+  const uint64_t n = reader.count(kMaxFrees, "frees");
+  std::vector<uint64_t> names;
+  uint64_t previous = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    previous += static_cast<uint64_t>(reader.zigzag());
+    names.push_back(previous);
+  }
+  return names;
+}
+
+void encode(Writer& writer, const Read& message) {
+  tag(writer, Tag::kRead);
+  writer.varint(message.request);
+  writer.varint(message.storage);
+  writer.varint(message.offset);
+  encode(writer, message.spec);
+}
+
+Read decode_read(Reader& reader) {
+  Read message;
+  message.request = storage_name(reader);
+  message.storage = storage_name(reader);
+  message.offset = reader.varint();
+  message.spec = decode_spec(reader);
+  return message;
+}
+
+QueryKind decode_query_kind(Reader& reader) {
+  return checked_enum(reader.u8(), QueryKind::kGenerator, "query kind");
+}
+
+void encode(Writer& writer, const Counters& counters) {
+  writer.varint(counters.calls);
+  writer.varint(counters.mispredicted);
+  writer.varint(counters.storages);
+  writer.varint(counters.storage_bytes);
+}
+
+Counters decode_counters(Reader& reader) {
+  Counters counters;
+  counters.calls = reader.varint();
+  counters.mispredicted = reader.varint();
+  counters.storages = reader.varint();
+  counters.storage_bytes = reader.varint();
+  return counters;
+}
+
+void encode(Writer& writer, const Error& error) {
+  writer.u8(static_cast<uint8_t>(error.kind));
+  writer.varint(error.call);
+  writer.text(std::string_view(error.operator_name).substr(0, kMaxErrorText));
+  writer.text(std::string_view(error.message).substr(0, kMaxErrorText));
+}
+
+Error decode_error(Reader& reader) {
+  Error error;
+  error.kind = checked_enum(reader.u8(), ErrorKind::kAccelerator, "error kind");
+  error.call = reader.varint();
+  error.operator_name = reader.text(kMaxErrorText, "operator name");
+  error.message = reader.text(kMaxErrorText, "error text");
+  return error;
+}
+
+}  // namespace torch_remote::wire

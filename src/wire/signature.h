@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "wire/codec.h"
+#include "wire/view.h"
+
+namespace torch_remote::wire {
+
+// A signature is what is the same in two calls that differ only in their slots.
+//
+//   signature := slot:varint operator:varint [introduction] defaults key:bytes outputs
+//   introduction := name:text overload:text n:varint argument-name:text*n    when operator is new
+//   defaults  := n:varint argument:varint*n                   arguments that equal their schema's default
+//   key       := number:varint device:u8 environment:u8 n:varint value*n n:varint storage*n
+//   storage   := 0 | 1 nbytes:varint             1: this call is the first to mention it; it is made here
+//   value     := kind:u8 …                       (ValueKind)
+//   outputs   := 0 | 1 n:varint output*n         0: not known before the server has answered
+//   output    := kind:u8 [spec | tensor:varint | n:varint output*n]       (OutputKind)
+//
+// `key` is also the client's cache key, byte for byte: `number` is its own for the operator, `environment` what of the context decides
+// metadata (default dtype, deterministic, fill). The server reads neither.
+//
+// The slots of a call follow its key in order: see `Slots` below.
+enum class ValueKind : uint8_t {
+  kNone = 0,
+  kTensor = 1,        // spec storage:varint    storages are numbered in order of first mention
+  kUndefined = 2,     // a tensor that is not there
+  kScalarTensor = 3,  // dtype:u8 wrapped:u8    0-dim CPU tensor; its bytes are a slot
+  kInt = 4,           // zigzag
+  kFloat = 5,         // slot: f64
+  kFalse = 6,
+  kTrue = 7,
+  kScalarInt = 8,      // slot: zigzag
+  kScalarFloat = 9,    // slot: f64
+  kScalarComplex = 10, // slot: f64 f64
+  kScalarBool = 11,    // slot: u8
+  kString = 12,        // text
+  kIntList = 13,       // n:varint zigzag*n
+  kFloatList = 14,     // n:varint              slot: same:u8 then one or n f64
+  kBoolList = 15,      // n:varint u8*n
+  kList = 16,          // n:varint value*n      tensors (undefined ones allowed), strings
+  kScalarList = 17,    // n:varint (kind:u8)*n  slot: same:u8 then one or n by kind
+  kDtype = 18,         // u8
+  kLayout = 19,        // u8, 0 strided
+  kMemoryFormat = 20,  // u8: 0 contiguous 1 preserve 2 channels_last 3 channels_last_3d
+  kDevice = 21,        // this server's device of the call
+  kGenerator = 22,     // slot: varint name
+  kConstFloat = 23,    // f64: a number that decides a shape, so it is no slot
+  kConstScalarInt = 24,    // zigzag
+  kConstScalarFloat = 25,  // f64
+  kCpuDevice = 26,     // the argument asks for the CPU
+  kComplex = 27,       // slot: f64 f64 (schema type complex)
+};
+
+constexpr uint8_t kValueKindCount = 28;
+
+struct Value {
+  ValueKind kind = ValueKind::kNone;
+  int64_t integer = 0;     // kInt, kScalarTensor (wrapped), kDtype, kLayout, kMemoryFormat, kConstScalarInt
+  double real = 0;         // kConstFloat, kConstScalarFloat
+  uint32_t storage = 0;    // kTensor
+  uint64_t extent = 0;     // kTensor: bytes needed behind the offset
+  TensorSpec spec;         // kTensor, kScalarTensor (dtype)
+  std::string text;        // kString
+  std::vector<int64_t> integers;  // kIntList, kBoolList, kScalarList (kinds)
+  uint64_t count = 0;      // kFloatList
+  std::vector<Value> items;       // kList
+};
+
+struct FreshStorage {
+  bool fresh = false;
+  uint64_t nbytes = 0;
+};
+
+enum class OutputKind : uint8_t {
+  kUndefined = 0,
+  kFresh = 1,   // spec; a storage of its own, named by the call
+  kTensor = 2,  // tensor:varint, the n-th tensor the key mentions: the same tensor comes back
+  kList = 3,
+};
+
+struct Output {
+  OutputKind kind = OutputKind::kUndefined;
+  TensorSpec spec;
+  uint64_t tensor = 0;
+  std::vector<Output> items;
+};
+
+struct Introduction {
+  std::string name;
+  std::string overload;
+  std::vector<std::string> arguments;
+};
+
+struct Signature {
+  uint32_t slot = 0;
+  uint32_t operator_id = 0;
+  std::optional<Introduction> introduction;
+  std::vector<uint32_t> defaults;
+  uint8_t device = 0;
+  std::vector<Value> arguments;
+  std::vector<FreshStorage> storages;
+  bool outputs_known = false;
+  std::vector<Output> outputs;
+};
+
+// What SIGNATURE carries beside the key, which the client has already made.
+struct SignatureParts {
+  uint32_t slot = 0;
+  uint32_t operator_id = 0;
+  const Introduction* introduction = nullptr;  // null: the peer knows the operator
+  std::span<const uint32_t> defaults;
+  std::span<const std::byte> key;
+  bool outputs_known = false;
+  std::span<const Output> outputs;
+};
+
+void encode(Writer& writer, const SignatureParts& parts);
+void encode(Writer& writer, const Output& output);
+
+// `next_operator` is the id the next introduction must have; a higher one is refused, a lower one is an
+// operator already introduced.
+Signature decode_signature(Reader& reader, uint32_t next_operator);
+
+// Note [Slots]
+//
+// What differs between two calls of one signature, in the order of the key:
+//
+//   tensor, its storage not yet mentioned in this call:
+//       (zigzag(name - previous) << 1 | has_offset):varint [offset:varint]     in elements
+//   tensor, its storage mentioned before:  offset:varint
+//   numbers, generators: as ValueKind says
+//   then for each fresh output:            zigzag(name - previous)
+//
+// `previous` is the storage name written last in the same frame, 0 at its start.
+struct NameState {
+  uint64_t previous = 0;
+};
+
+inline void encode_storage_slot(Writer& writer, NameState& state, uint64_t name, uint64_t offset) {
+  const uint64_t delta = to_zigzag(static_cast<int64_t>(name - state.previous));
+  writer.varint(delta << 1 | (offset != 0 ? 1 : 0));
+  if (offset != 0) writer.varint(offset);
+  state.previous = name;
+}
+
+struct StorageSlot {
+  uint64_t name;
+  uint64_t offset;
+};
+
+inline StorageSlot decode_storage_slot(Reader& reader, NameState& state) {
+  const uint64_t code = reader.varint();
+  state.previous += static_cast<uint64_t>(from_zigzag(code >> 1));
+  return {state.previous, code & 1 ? reader.varint() : 0};
+}
+
+inline void encode_name(Writer& writer, NameState& state, uint64_t name) {
+  writer.zigzag(static_cast<int64_t>(name - state.previous));
+  state.previous = name;
+}
+
+inline uint64_t decode_name(Reader& reader, NameState& state) {
+  state.previous += static_cast<uint64_t>(reader.zigzag());
+  return state.previous;
+}
+
+}  // namespace torch_remote::wire

@@ -1,0 +1,118 @@
+#include "base/platform.h"
+
+#include <array>
+#include <string>
+#include <system_error>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace torch_remote {
+namespace {
+
+bool is_readable(const Fd& descriptor, int timeout_ms) {
+  pollfd polled{descriptor.get(), POLLIN, 0};
+  return ::poll(&polled, 1, timeout_ms) == 1;
+}
+
+std::string read_line(const Fd& descriptor) {
+  std::string line;
+  for (char c = 0; ::read(descriptor.get(), &c, 1) == 1 && c != '\n';) {
+    line += c;
+  }
+  return line;
+}
+
+int wait_for(pid_t pid) {
+  int status = -1;
+  ::waitpid(pid, &status, 0);
+  return status;
+}
+
+Child run_shell(const std::string& script, Fd inherited) {
+  return spawn_server("/bin/sh", {"sh", "-c", script}, {{"TORCH_REMOTE_ADDED", "yes"}},
+                      std::move(inherited));
+}
+
+TEST(Platform, DescriptorsAreCloseOnExec) {
+  const auto [a, b] = socket_pair();
+  const auto [in, out] = pipe_pair();
+  for (const Fd* descriptor : {&a, &b, &in, &out}) {
+    EXPECT_NE(::fcntl(descriptor->get(), F_GETFD) & FD_CLOEXEC, 0);
+  }
+}
+
+TEST(SpawnServer, TheChildTalksOverTheInheritedDescriptor) {
+  auto [ours, theirs] = socket_pair();
+  const Child child =
+      run_shell("read line <&3; echo \"$line $TORCH_REMOTE_ADDED\" >&3", std::move(theirs));
+  ASSERT_EQ(::write(ours.get(), "hello\n", 6), 6);
+  EXPECT_EQ(read_line(ours), "hello yes");
+  EXPECT_EQ(wait_for(child.pid), 0);
+}
+
+TEST(SpawnServer, TheChildDoesNotGetADescriptorThatSomebodyLeftOpen) {
+  auto [ours, theirs] = socket_pair();
+  const Fd leaky(::fcntl(ours.get(), F_DUPFD, 20));  // without close-on-exec
+  const Child child = run_shell("if [ -e /proc/self/fd/" + std::to_string(leaky.get()) +
+                                    " ]; then echo open >&3; else echo closed >&3; fi",
+                                std::move(theirs));
+  EXPECT_EQ(read_line(ours), "closed");
+  wait_for(child.pid);
+}
+
+TEST(SpawnServer, TheChildLeadsASessionOfItsOwn) {
+  auto [ours, theirs] = socket_pair();
+  const Child child = run_shell("read line <&3", std::move(theirs));
+  EXPECT_EQ(::getsid(child.pid), child.pid);
+  ours.reset();
+  wait_for(child.pid);
+}
+
+TEST(SpawnServer, ItsPidfdTellsWhenItHasEnded) {
+  auto [ours, theirs] = socket_pair();
+  const Child child = run_shell("read line <&3", std::move(theirs));
+  EXPECT_FALSE(is_readable(child.pidfd, 0));
+  ours.reset();
+  EXPECT_TRUE(is_readable(child.pidfd, 20'000));
+  wait_for(child.pid);
+}
+
+TEST(SpawnServer, AProgramThatDoesNotExistIsAnErrorHere) {
+  auto [ours, theirs] = socket_pair();
+  EXPECT_THROW(spawn_server("/does/not/exist", {"x"}, {}, std::move(theirs)), std::system_error);
+}
+
+TEST(Platform, AProcessCanBeWatched) {
+  EXPECT_FALSE(is_readable(watch_parent(::getpid()), 0));
+  EXPECT_THROW(watch_parent(999'999'999), std::system_error);
+}
+
+TEST(Platform, RandomBytesDiffer) {
+  std::array<std::byte, 32> a{};
+  std::array<std::byte, 32> b{};
+  random_bytes(a);
+  random_bytes(b);
+  EXPECT_NE(a, b);
+}
+
+TEST(Platform, TheProcessHasAHostAndAMemory) {
+  EXPECT_FALSE(hostname().empty());
+  EXPECT_GT(current_rss_bytes(), 100'000U);
+}
+
+TEST(Fd, MovingHandsTheDescriptorOver) {
+  auto [in, out] = pipe_pair();
+  const int number = out.get();
+  Fd moved(std::move(out));
+  EXPECT_EQ(moved.get(), number);
+  moved = Fd();
+  EXPECT_FALSE(moved);
+  EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+}
+
+}  // namespace
+}  // namespace torch_remote

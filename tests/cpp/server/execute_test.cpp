@@ -1,0 +1,266 @@
+#include "server/execute.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "support.h"
+
+namespace torch_remote::server::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using wire::ErrorKind;
+using wire::ValueKind;
+
+// aten::index.Tensor with one index: the kernel itself finds that it is out of range.
+SignatureText index_select(uint32_t slot, uint32_t operation) {
+  SignatureText text(slot, operation, "aten::index_select", "");
+  text.tensor("self", spec({2}), 0).integer("dim", 0).tensor("index", spec({1}, wire::Dtype::kInt64), 1);
+  return text.outputs({fresh(spec({1}))});
+}
+
+// Leaves storage 3 poisoned: index 7 of two elements.
+void fail_a_call(Server& server, uint32_t operation = 0) {
+  server.apply(FrameText().store(101, {1, 2}).resize(102, 8));
+  FrameText frame;
+  wire::Begin begin;
+  const int64_t index = 7;
+  begin.storage = 102;
+  begin.bytes = std::as_bytes(std::span(&index, 1));
+  begin.length = 8;
+  begin.is_inline = true;
+  encode(frame.writer, begin);
+  frame.signature(index_select(50, operation)).call(50).storage(101).storage(102).output(3);
+  server.apply(frame);
+}
+
+TEST(Execute, ACallComputesAndStoresUnderTheClientsName) {
+  Server server;
+  server.apply(FrameText().store(1, {1, 2}).store(2, {10, 20}));
+
+  server.apply(FrameText()
+                   .signature(add_signature(0, 0, {2}))
+                   .call(0).storage(1).storage(2).real(2).output(3));
+
+  EXPECT_THAT(server.read(3, spec({2})).floats(), ElementsAre(21, 42));
+  EXPECT_EQ(server.interpreter.counters().mispredicted, 0);
+}
+
+TEST(Execute, AStorageIsMadeByTheCallThatMentionsItFirst) {
+  Server server;
+  SignatureText fill(0, 0, "aten::fill_", "Scalar");
+  fill.tensor("self", spec({3}), 0, {12}).value("value", ValueKind::kScalarInt).outputs({same_tensor(0)});
+
+  server.apply(FrameText().signature(fill).call(0).storage(1).whole(4));
+
+  EXPECT_THAT(server.read(1, spec({3})).floats(), ElementsAre(4, 4, 4));
+}
+
+TEST(Execute, AFailingCallPoisonsItsOutputsWithKindOperatorAndMessage) {
+  Server server;
+  fail_a_call(server);
+
+  const Reply reply = server.read(3, spec({1}));
+
+  ASSERT_TRUE(reply.failed);
+  EXPECT_EQ(reply.error.kind, ErrorKind::kIndex);
+  EXPECT_EQ(reply.error.operator_name, "aten::index_select");
+  EXPECT_THAT(reply.error.message, HasSubstr("out of range"));
+  EXPECT_THAT(reply.error.message, ::testing::Not(HasSubstr("frame #")));
+}
+
+TEST(Execute, ACallThatReadsPoisonIsSkippedAndHandsOnTheFirstCause) {
+  Server server;
+  fail_a_call(server);
+  server.apply(FrameText().store(4, {1}).signature(add_signature(1, 1, {1})));
+
+  server.apply(FrameText().call(1).storage(3).storage(4).real(1).output(5));
+  server.apply(FrameText().call(1).storage(4).storage(5).real(1).output(6));
+
+  const Reply reply = server.read(6, spec({1}));
+  ASSERT_TRUE(reply.failed);
+  EXPECT_EQ(reply.error.operator_name, "aten::index_select");
+  EXPECT_FALSE(server.read(4, spec({1})).failed);
+}
+
+TEST(Execute, TheInPlaceTargetOfASkippedCallKeepsItsBytes) {
+  Server server;
+  fail_a_call(server);
+  SignatureText add(1, 1, "aten::add_", "Tensor");
+  add.tensor("self", spec({1}), 0).tensor("other", spec({1}), 1).value("alpha", ValueKind::kScalarInt);
+  add.outputs({same_tensor(0)});
+
+  server.apply(FrameText().store(4, {5}).signature(add).call(1).storage(4).storage(3).whole(1));
+
+  EXPECT_THAT(server.read(4, spec({1})).floats(), ElementsAre(5));
+}
+
+TEST(Execute, AStorageMadeByASkippedCallIsPoisoned) {
+  Server server;
+  fail_a_call(server);
+  SignatureText relu(1, 1, "aten::relu", "out");
+  relu.tensor("self", spec({1}), 0).tensor("out", spec({1}), 1, {4}).outputs({same_tensor(1)});
+
+  server.apply(FrameText().signature(relu).call(1).storage(3).storage(9));
+
+  EXPECT_TRUE(server.read(9, spec({1})).failed);
+}
+
+TEST(Execute, TheTargetOfTheFailingCallItselfIsPoisoned) {
+  Server server;
+  SignatureText index_add(0, 0, "aten::index_fill_", "int_Scalar");
+  index_add.tensor("self", spec({2}), 0).integer("dim", 0);
+  index_add.tensor("index", spec({1}, wire::Dtype::kInt64), 1).value("value", ValueKind::kScalarInt);
+  index_add.outputs({same_tensor(0)});
+  server.apply(FrameText().store(1, {1, 2}).store(2, {1e30F, 1e30F}));  // as int64: far out of range
+
+  server.apply(FrameText().signature(index_add).call(0).storage(1).storage(2).whole(1));
+
+  EXPECT_TRUE(server.read(1, spec({2})).failed);
+}
+
+TEST(Execute, AWholeUploadTakesPoisonAwayAndAPartOfOneDoesNot) {
+  Server server;
+  fail_a_call(server);
+  server.apply(FrameText().resize(3, 8));
+
+  server.apply(FrameText().upload(3, {1}, 4));
+  EXPECT_TRUE(server.read(3, spec({2})).failed);
+
+  server.apply(FrameText().upload(3, {8, 9}));
+  EXPECT_THAT(server.read(3, spec({2})).floats(), ElementsAre(8, 9));
+}
+
+TEST(Execute, BeingOverwrittenWholeTakesPoisonAwayAndInPartDoesNot) {
+  Server server;
+  fail_a_call(server);
+  server.apply(FrameText().resize(3, 8));
+  SignatureText part(1, 1, "aten::zero_", "");
+  part.tensor("self", spec({1}), 0).outputs({same_tensor(0)});
+  SignatureText whole(2, 1, "aten::zero_", "");
+  whole.known().tensor("self", spec({2}), 0).outputs({same_tensor(0)});
+
+  server.apply(FrameText().signature(part).call(1).storage(3));
+  EXPECT_TRUE(server.read(3, spec({2})).failed);
+
+  server.apply(FrameText().signature(whole).call(2).storage(3));
+  EXPECT_THAT(server.read(3, spec({2})).floats(), ElementsAre(0, 0));
+}
+
+TEST(Execute, OtherStridesThanPredictedAreMendedAndCounted) {
+  Server server;
+  wire::TensorSpec transposed = spec({2, 2});
+  transposed.strides = {1, 2};
+  SignatureText add(0, 0, "aten::add", "Tensor");
+  add.tensor("self", spec({2, 2}), 0).tensor("other", spec({2, 2}), 0);
+  add.value("alpha", ValueKind::kScalarInt).outputs({fresh(transposed)});
+
+  server.apply(FrameText().store(1, {1, 2, 3, 4}).signature(add).call(0).storage(1).offset(0).whole(1).output(2));
+
+  EXPECT_EQ(server.interpreter.counters().mispredicted, 1);
+  EXPECT_THAT(server.read(2, transposed).floats(), ElementsAre(2, 4, 6, 8));
+  EXPECT_THAT(server.read(2, spec({4})).floats(), ElementsAre(2, 6, 4, 8));
+}
+
+TEST(Execute, AnOutputThatIsAViewOfItsInputGetsAStorageOfItsOwn) {
+  Server server;
+  SignatureText view(0, 0, "aten::_unsafe_view", "");
+  view.tensor("self", spec({4}), 0).integers("size", {2, 2}).outputs({fresh(spec({2, 2}))});
+  SignatureText zero(1, 1, "aten::zero_", "");
+  zero.tensor("self", spec({4}), 0).outputs({same_tensor(0)});
+  server.apply(FrameText().store(1, {1, 2, 3, 4}).signature(view).signature(zero));
+
+  server.apply(FrameText().call(0).storage(1).output(2).call(1).storage(1));
+
+  EXPECT_EQ(server.interpreter.counters().mispredicted, 1);
+  EXPECT_THAT(server.read(2, spec({4})).floats(), ElementsAre(1, 2, 3, 4));
+}
+
+TEST(Execute, AnotherSizeThanPredictedIsPoisonThatSaysSo) {
+  Server server;
+  SignatureText add = add_signature(0, 0, {2});
+  add.outputs({fresh(spec({3}))});
+  server.apply(FrameText().store(1, {1, 2}).store(2, {1, 2}).signature(add));
+
+  server.apply(FrameText().call(0).storage(1).storage(2).real(1).output(3));
+
+  const Reply reply = server.read(3, spec({3}));
+  ASSERT_TRUE(reply.failed);
+  EXPECT_THAT(reply.error.message, HasSubstr("the client had predicted"));
+}
+
+TEST(Execute, AnOutWhoseShapeWasMispredictedIsPoison) {
+  Server server;
+  SignatureText relu(0, 0, "aten::relu", "out");
+  relu.tensor("self", spec({4}), 0).tensor("out", spec({2}), 1, {8}).outputs({same_tensor(1)});
+
+  server.apply(FrameText().store(1, {1, 2, 3, 4}).signature(relu).call(0).storage(1).storage(2));
+
+  EXPECT_TRUE(server.read(2, spec({2})).failed);
+}
+
+TEST(Execute, AViewThatIsNotInsideItsStorageFailsTheCallAndTheSessionGoesOn) {
+  Server server;
+  server.apply(FrameText().store(1, {1, 2}).store(2, {1, 2}).signature(add_signature(0, 0, {2})));
+
+  server.apply(FrameText().call(0).storage(1, 1).storage(2).real(1).output(3));
+
+  const Reply reply = server.read(3, spec({2}));
+  ASSERT_TRUE(reply.failed);
+  EXPECT_EQ(reply.error.kind, ErrorKind::kRefused);
+  EXPECT_FALSE(server.read(1, spec({2})).failed);
+}
+
+TEST(Execute, ACachedSignatureIsCheckedAgainstAStorageThatHasShrunk) {
+  Server server;
+  server.apply(FrameText().store(1, {1, 2}).store(2, {1, 2}).signature(add_signature(0, 0, {2})));
+  server.apply(FrameText().call(0).storage(1).storage(2).real(1).output(3));
+
+  server.apply(FrameText().resize(1, 4).call(0).storage(1).storage(2).real(1).output(4));
+
+  EXPECT_FALSE(server.read(3, spec({2})).failed);
+  EXPECT_EQ(server.read(4, spec({2})).error.kind, ErrorKind::kRefused);
+}
+
+TEST(Execute, AQueriedCallTellsItsResults) {
+  Server server;
+  SignatureText nonzero(0, 0, "aten::nonzero", "");
+  nonzero.tensor("self", spec({3}), 0);
+  server.apply(FrameText().store(1, {0, 5, 6}).signature(nonzero));
+
+  const auto replies = server.apply(FrameText().query_call(9, 0, 20, 4).storage(1));
+
+  ASSERT_EQ(replies.size(), 1);
+  ASSERT_FALSE(replies[0].failed);
+  wire::Reader reader(replies[0].body);
+  const auto results = wire::decode_results(reader);
+  ASSERT_EQ(results.size(), 1);
+  EXPECT_EQ(results[0].kind, wire::ResultKind::kFresh);
+  EXPECT_THAT(results[0].spec.sizes, ElementsAre(2, 1));
+  EXPECT_EQ(server.read(20, results[0].spec).body.size(), 16);
+}
+
+TEST(Execute, AQueriedNumberComesBackAsOne) {
+  Server server;
+  SignatureText item(0, 0, "aten::_local_scalar_dense", "");
+  item.tensor("self", spec({}), 0);
+
+  const auto replies =
+      server.apply(FrameText().store(1, {2.5}).signature(item).query_call(9, 0, 20, 4).storage(1));
+
+  wire::Reader reader(replies.at(0).body);
+  EXPECT_EQ(wire::decode_results(reader).at(0).real, 2.5);
+}
+
+TEST(Execute, ABarrierTellsAFailureThatNobodyHasReadOnce) {
+  Server server;
+  fail_a_call(server);
+
+  EXPECT_TRUE(server.apply(FrameText().query(1, wire::QueryKind::kBarrier)).at(0).failed);
+  EXPECT_FALSE(server.apply(FrameText().query(2, wire::QueryKind::kBarrier)).at(0).failed);
+}
+
+}  // namespace
+}  // namespace torch_remote::server::testing

@@ -1,0 +1,116 @@
+#include "server/uploads.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+#include "server/storage_table.h"
+#include "support.h"
+
+namespace torch_remote::server::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::byte> begin_frame(uint64_t upload, uint64_t storage, uint64_t offset, uint64_t length) {
+  wire::Writer writer;
+  wire::Begin begin;
+  begin.upload = upload;
+  begin.storage = storage;
+  begin.offset = offset;
+  begin.length = length;
+  encode(writer, begin);
+  return writer.take();
+}
+
+void arrive(Uploads& uploads, uint64_t lane, uint64_t offset, const std::vector<float>& values, bool last) {
+  const auto bytes = std::as_bytes(std::span(values));
+  const auto target = uploads.target(lane, offset, bytes.size());
+  std::memcpy(target.data(), bytes.data(), bytes.size());
+  uploads.received(lane, bytes.size(), last);
+}
+
+TEST(Uploads, AWholeUploadBecomesTheStoragesMemoryWithoutACopy) {
+  const c10::InferenceMode inference_mode;
+  Uploads uploads;
+  StorageTable storages(uploads);
+  Entry& entry = storages.make(1, 8, c10::Device(c10::kCPU));
+  uploads.look_at_frame(begin_frame(7, 1, 0, 8));
+  const std::byte* const staged = uploads.target(7, 0, 8).data();
+  arrive(uploads, 7, 0, {1, 2}, true);
+
+  storages.expect_upload(entry, 0, uploads.take(7, 8));
+  const at::Tensor tensor = storages.resolve(
+      (storages.settle(entry), entry), marshal::make_tensor_recipe(spec({2})), 0);
+
+  EXPECT_EQ(tensor.const_data_ptr(), staged);
+  EXPECT_EQ(tensor.sum().item<float>(), 3);
+}
+
+TEST(Uploads, BytesMayComeBeforeOrAfterTheExecutorGetsToTheBegin) {
+  Server server;
+  server.apply(FrameText().resize(1, 16));
+  const auto frame = begin_frame(7, 1, 8, 8);
+  server.uploads.look_at_frame(frame);
+  arrive(server.uploads, 7, 0, {3}, false);
+  server.interpreter.apply(frame);
+  server.apply(FrameText().resize(2, 4));  // what does not touch the storage does not wait
+  std::thread reader([&] { arrive(server.uploads, 7, 4, {4}, true); });
+
+  const auto values = server.read(1, spec({2}), 2).floats();
+
+  reader.join();
+  EXPECT_THAT(values, ElementsAre(3, 4));
+}
+
+TEST(Uploads, AnUploadThatIsNeverFinishedEndsTheWait) {
+  Server server;
+  server.apply(FrameText().resize(1, 8));
+  const auto frame = begin_frame(7, 1, 0, 8);
+  server.uploads.look_at_frame(frame);
+  server.interpreter.apply(frame);
+  server.uploads.end();
+
+  EXPECT_THROW(server.read(1, spec({2})), ConnectionError);
+}
+
+TEST(Uploads, AFreedStorageDoesNotWaitForItsUpload) {
+  Server server;
+  server.apply(FrameText().resize(1, 8));
+  const auto frame = begin_frame(7, 1, 0, 8);
+  server.uploads.look_at_frame(frame);
+  server.interpreter.apply(frame);
+
+  server.apply(FrameText().free({1}));
+  arrive(server.uploads, 7, 0, {1, 2}, true);
+
+  EXPECT_EQ(server.interpreter.counters().storages, 0);
+}
+
+TEST(Uploads, BytesOutOfPlaceAreAProtocolError) {
+  Uploads uploads;
+  EXPECT_THROW(uploads.target(1, 0, 4), ProtocolError);
+  uploads.look_at_frame(begin_frame(1, 1, 0, 8));
+  EXPECT_THROW(uploads.target(1, 4, 4), ProtocolError);
+  EXPECT_THROW(uploads.target(1, 0, 9), ProtocolError);
+  EXPECT_THROW(uploads.look_at_frame(begin_frame(1, 1, 0, 8)), ProtocolError);
+  uploads.target(1, 0, 4);
+  EXPECT_THROW(uploads.received(1, 4, true), ProtocolError);
+}
+
+TEST(Uploads, MoreThanTheLimitIsAProtocolErrorBeforeItIsAllocated) {
+  Uploads uploads;
+  EXPECT_THROW(uploads.look_at_frame(begin_frame(1, 1, 0, kMaxStagedBytes + 1)), ProtocolError);
+}
+
+TEST(Uploads, ABulkBeginThatIsNotFirstInItsFrameIsAProtocolError) {
+  Server server;
+  server.apply(FrameText().resize(1, 8));
+  EXPECT_THROW(server.interpreter.apply(begin_frame(7, 1, 0, 8)), ProtocolError);
+}
+
+}  // namespace
+}  // namespace torch_remote::server::testing

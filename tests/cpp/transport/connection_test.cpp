@@ -1,0 +1,212 @@
+// Two connections that talk to each other, over every kind of stream. What a broken or hostile peer
+// does is in connection_peer_test.cpp.
+#include "transport/connection.h"
+
+#include <future>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "recording_handler.h"
+#include "stream_pairs.h"
+
+namespace torch_remote::transport {
+namespace {
+
+class ConnectionTest : public ::testing::TestWithParam<StreamKind> {
+ protected:
+  void SetUp() override {
+    StreamPair pair = GetParam().make();
+    a_ = std::make_unique<Connection>(std::move(pair.first), a_handler_, Connection::Options());
+    b_ = std::make_unique<Connection>(std::move(pair.second), b_handler_, Connection::Options());
+    a_->start();
+    b_->start();
+  }
+
+  // Sends bytes from a to b; the future tells what on_acked was called with.
+  std::future<bool> send(uint64_t lane, const std::shared_ptr<const Bytes>& bytes) {
+    auto acked = std::make_shared<std::promise<bool>>();
+    a_->send_bulk(lane, *bytes, bytes, [acked](bool arrived) { acked->set_value(arrived); });
+    return acked->get_future();
+  }
+
+  RecordingHandler a_handler_;
+  RecordingHandler b_handler_;
+  std::unique_ptr<Connection> a_;
+  std::unique_ptr<Connection> b_;
+};
+
+std::shared_ptr<const Bytes> pattern(size_t size) {
+  auto bytes = std::make_shared<Bytes>(size);
+  for (size_t i = 0; i < size; ++i) {
+    (*bytes)[i] = static_cast<std::byte>(i * 7 + i / 1000);
+  }
+  return bytes;
+}
+
+TEST_P(ConnectionTest, MessagesArriveInOrder) {
+  std::vector<std::string> sent;
+  for (int i = 0; i < 500; ++i) {
+    sent.push_back("message " + std::to_string(i));
+    a_handler_.put(sent.back());
+    a_->flush_soon();
+  }
+  EXPECT_EQ(b_handler_.wait_for_events(500), sent);
+  EXPECT_EQ(b_handler_.last_sequence(), 500U);
+}
+
+TEST_P(ConnectionTest, FlushSendsWhatIsThere) {
+  a_handler_.put("hello");
+  a_->flush();
+  EXPECT_EQ(b_handler_.wait_for_events(1), std::vector<std::string>{"hello"});
+}
+
+TEST_P(ConnectionTest, BothDirectionsWorkAtOnce) {
+  for (int i = 0; i < 100; ++i) {
+    a_handler_.put("there");
+    b_handler_.put("back");
+    a_->flush_soon();
+    b_->flush_soon();
+  }
+  EXPECT_EQ(b_handler_.wait_for_events(100).size(), 100U);
+  EXPECT_EQ(a_handler_.wait_for_events(100).size(), 100U);
+}
+
+TEST_P(ConnectionTest, BulkBytesArriveWholeAndAreAcknowledged) {
+  const auto bytes = pattern(5'000'000);
+  EXPECT_TRUE(send(7, bytes).get());
+  EXPECT_TRUE(b_handler_.lane(7) == *bytes);
+  EXPECT_EQ(b_handler_.wait_for_events(5).back(), "bulk 7 4194304 805696 last");
+}
+
+TEST_P(ConnectionTest, AnEmptyBulkIsOneChunk) {
+  EXPECT_TRUE(send(1, pattern(0)).get());
+  EXPECT_EQ(b_handler_.wait_for_events(1), std::vector<std::string>{"bulk 1 0 0 last"});
+}
+
+TEST_P(ConnectionTest, AMessageProducedBeforeABulkPrecedesItsFirstChunk) {
+  for (uint64_t lane = 0; lane < 50; ++lane) {
+    a_handler_.put("begin " + std::to_string(lane));
+    send(lane, pattern(10));
+  }
+  const auto events = b_handler_.wait_for_events(100);
+  for (uint64_t lane = 0; lane < 50; ++lane) {
+    const auto name = std::to_string(lane);
+    const auto begin = std::find(events.begin(), events.end(), "begin " + name);
+    const auto chunk = std::find(events.begin(), events.end(), "bulk " + name + " 0 10 last");
+    EXPECT_LT(begin, chunk) << name;
+  }
+}
+
+TEST_P(ConnectionTest, TheOwnerOfABulkIsReleasedWhenItIsAcknowledged) {
+  auto bytes = pattern(3'000'000);
+  const std::weak_ptr<const Bytes> watch = bytes;
+  std::future<bool> acked = send(1, bytes);
+  bytes.reset();
+  EXPECT_TRUE(acked.get());
+  // The writer may hold it for a moment longer, until its write has returned; closing waits for
+  // that.
+  a_->close("done");
+  a_.reset();
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST_P(ConnectionTest, InFlightCountsWhatThePeerHasNotApplied) {
+  a_handler_.put("1234567890", 3);
+  a_handler_.put("12345", 2);
+  a_->flush();
+  b_handler_.wait_for_events(2);
+  EXPECT_EQ(a_->in_flight().bytes, 15U);
+  EXPECT_EQ(a_->in_flight().calls, 5U);
+
+  b_->applied(1);
+  EXPECT_TRUE(a_handler_.wait_until([this] { return a_->in_flight().last_applied == 1; }));
+  EXPECT_EQ(a_->in_flight().bytes, 5U);
+  EXPECT_EQ(a_->in_flight().calls, 2U);
+
+  b_->applied(2);
+  EXPECT_TRUE(a_handler_.wait_until([this] { return a_->in_flight().last_applied == 2; }));
+  EXPECT_EQ(a_->in_flight().bytes, 0U);
+  EXPECT_EQ(a_->in_flight().calls, 0U);
+}
+
+TEST_P(ConnectionTest, CloseDeliversWhatWasQueuedAndEndsBothSidesCleanly) {
+  const auto bytes = pattern(2'500'000);
+  a_handler_.put("first");
+  send(3, bytes);
+  a_handler_.put("last");
+
+  a_->close("bye", std::chrono::seconds(20));
+
+  EXPECT_EQ(a_handler_.wait_for_end(), "");
+  EXPECT_EQ(b_handler_.wait_for_end(), "");
+  EXPECT_EQ(b_->peer_close_reason(), "bye");
+  EXPECT_EQ(b_handler_.wait_for_events(5).size(), 5U);
+  EXPECT_TRUE(b_handler_.lane(3) == *bytes);
+}
+
+TEST_P(ConnectionTest, CloseFromBothSidesAtOnceIsClean) {
+  std::thread other([this] { b_->close("b"); });
+  a_->close("a");
+  other.join();
+  EXPECT_EQ(a_handler_.wait_for_end(), "");
+  EXPECT_EQ(b_handler_.wait_for_end(), "");
+}
+
+TEST_P(ConnectionTest, AbortTellsBothSides) {
+  a_->abort();
+  EXPECT_NE(a_handler_.wait_for_end().find("was ended on this side"), std::string::npos);
+  EXPECT_NE(b_handler_.wait_for_end().find("closed the connection without saying why"),
+            std::string::npos);
+}
+
+TEST_P(ConnectionTest, ABulkThatIsNotAcknowledgedFailsWhenTheConnectionEnds) {
+  a_->abort();
+  EXPECT_NE(a_handler_.wait_for_end(), "");
+  EXPECT_FALSE(send(1, pattern(10)).get());
+}
+
+TEST_P(ConnectionTest, DestructionEndsTheConnectionOnce) {
+  a_.reset();
+  EXPECT_EQ(a_handler_.ends(), 1);
+  EXPECT_NE(b_handler_.wait_for_end(), "(still open)");
+  b_.reset();
+  EXPECT_EQ(b_handler_.ends(), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ConnectionTest, ::testing::ValuesIn(kStreamKinds),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(Connection, AForkedChildCanDestroyItWithoutTouchingTheParents) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not follow a fork of a process with threads";
+#endif
+  StreamPair pair = socket_stream_pair();
+  RecordingHandler a_handler;
+  RecordingHandler b_handler;
+  auto a = std::make_unique<Connection>(std::move(pair.first), a_handler, Connection::Options());
+  Connection b(std::move(pair.second), b_handler, Connection::Options());
+  a->start();
+  b.start();
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    a->abandon_in_forked_child();
+    a->flush_soon();
+    a->flush();
+    a->close("from the child");
+    a.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+
+  a_handler.put("still here");
+  a->flush();
+  EXPECT_EQ(b_handler.wait_for_events(1), std::vector<std::string>{"still here"});
+}
+
+}  // namespace
+}  // namespace torch_remote::transport

@@ -1,0 +1,122 @@
+#include "transport/dial.h"
+
+#include <cstdio>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "stream_pairs.h"
+
+namespace torch_remote::transport {
+namespace {
+
+class UnixSocketTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+    address_ = parse_address("unix://" + folder_ + "/s");
+  }
+
+  void TearDown() override {
+    ::unlink(address_.path.c_str());
+    ::rmdir(folder_.c_str());
+  }
+
+  std::string folder_ = "/tmp/torch_remote_test.XXXXXX";
+  Address address_;
+};
+
+template <typename Error, typename Act>
+std::string message_of(Act act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(nothing was thrown)";
+}
+
+TEST(Address, BothSchemesAreParsedAndWrittenBack) {
+  for (const char* url : {"unix:///run/torch.sock", "tcp://127.0.0.1:4711", "tcp://[::1]:80",
+                          "tcp://gpu-box.example:0"}) {
+    EXPECT_EQ(to_string(parse_address(url)), url);
+  }
+  EXPECT_EQ(parse_address("tcp://[::1]:80").host, "::1");
+  EXPECT_EQ(parse_address("tcp://localhost:65535").port, 65535);
+}
+
+TEST(Address, AMalformedOneIsRefusedWithASentence) {
+  for (const char* url :
+       {"", "127.0.0.1:80", "http://host:1", "tcp://", "tcp://host",
+        "tcp://host:", "tcp://host:65536", "tcp://host:-1", "tcp://host:8x", "tcp://:80",
+        "tcp://[::1]", "tcp://::1:80", "unix://", "unix://relative"}) {
+    EXPECT_THROW(parse_address(url), std::invalid_argument) << url;
+  }
+  EXPECT_EQ(message_of<std::invalid_argument>([] { parse_address("tcp://host"); }),
+            "'tcp://host' is not an address: the port is missing. Write unix:///path/to.sock or "
+            "tcp://host:port.");
+}
+
+TEST(Listen, TcpOutsideLoopbackIsRefused) {
+  for (const char* url : {"tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.168.0.1:0",
+                          "tcp://example.com:0", "tcp://[::ffff:10.0.0.1]:0"}) {
+    Address address = parse_address(url);
+    const std::string message = message_of<std::invalid_argument>([&] { listen_on(address); });
+    EXPECT_NE(message.find("TLS"), std::string::npos) << url << ": " << message;
+  }
+}
+
+TEST(Listen, PortZeroIsReplacedByTheOneChosen) {
+  for (const char* url : {"tcp://127.0.0.1:0", "tcp://localhost:0", "tcp://127.8.8.8:0"}) {
+    Address address = parse_address(url);
+    const Fd listener = listen_on(address);
+    EXPECT_NE(address.port, 0) << url;
+    EXPECT_NO_THROW(dial(address, soon())) << url;
+  }
+}
+
+TEST(Dial, APortThatNobodyListensOnIsAConnectionError) {
+  Address address = parse_address("tcp://127.0.0.1:0");
+  listen_on(address).reset();
+  const std::string message = message_of<ConnectionError>([&] { dial(address, soon()); });
+  EXPECT_EQ(message, "connecting to " + to_string(address) + ": Connection refused");
+}
+
+TEST_F(UnixSocketTest, TheSocketIsForItsOwnerOnly) {
+  const Fd listener = listen_on(address_);
+
+  struct stat found {};
+
+  ASSERT_EQ(::stat(address_.path.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0700U);
+}
+
+TEST_F(UnixSocketTest, ASocketThatWasLeftBehindIsReplaced) {
+  listen_on(address_).reset();
+  const Fd listener = listen_on(address_);
+  EXPECT_NO_THROW(dial(address_, soon()));
+}
+
+TEST_F(UnixSocketTest, ASocketInUseIsNotReplaced) {
+  const Fd listener = listen_on(address_);
+  EXPECT_NE(message_of<ConnectionError>([&] { listen_on(address_); }).find("another server"),
+            std::string::npos);
+  EXPECT_NO_THROW(dial(address_, soon()));
+}
+
+TEST_F(UnixSocketTest, AFileThatIsNoSocketIsNotReplaced) {
+  std::fclose(std::fopen(address_.path.c_str(), "w"));
+  EXPECT_NE(message_of<ConnectionError>([&] { listen_on(address_); }).find("not a socket"),
+            std::string::npos);
+}
+
+TEST_F(UnixSocketTest, APathThatIsTooLongIsRefused) {
+  Address address = parse_address("unix:///" + std::string(200, 'x'));
+  EXPECT_THROW(listen_on(address), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace torch_remote::transport

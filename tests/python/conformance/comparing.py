@@ -1,0 +1,99 @@
+"""Equality as the suite means it: same structure, dtype, shape, strides and bits, any NaN equal to any NaN."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+_INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_PARTS_OF_LAYOUT = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+class Mismatch(Exception):
+    """The device's answer is not the CPU's. The text says where and how."""
+
+
+def check_equal(expected: Any, actual: Any, device: str, *, values: bool = True) -> None:
+    """Raises Mismatch unless `actual`, on `device`, is `expected`, on the CPU."""
+    expected_leaves, expected_tree = tree_flatten(expected)
+    actual_leaves, actual_tree = tree_flatten(actual)
+    if expected_tree != actual_tree:
+        raise Mismatch(f"structure: {actual_tree} instead of {expected_tree}")
+    for index, (want, got) in enumerate(zip(expected_leaves, actual_leaves, strict=True)):
+        _check_leaf(f"output {index}", want, got, device, values)
+
+
+def _check_leaf(where: str, want: Any, got: Any, device: str, values: bool) -> None:
+    if not isinstance(want, torch.Tensor):
+        if not _same_plain(want, got, device):
+            raise Mismatch(f"{where}: {got!r} instead of {want!r}")
+        return
+    if not isinstance(got, torch.Tensor):
+        raise Mismatch(f"{where}: {type(got).__name__} instead of a tensor")
+    if got.device.type != torch.device(device).type:
+        raise Mismatch(f"{where}: on {got.device} instead of {device}")
+    _check_tensor(where, want, got, values)
+
+
+def _same_plain(want: Any, got: Any, device: str) -> bool:
+    if isinstance(want, torch.device):
+        return bool(got.type == torch.device(device).type)
+    if isinstance(want, float) and math.isnan(want):
+        return isinstance(got, float) and math.isnan(got)
+    return type(want) is type(got) and bool(want == got)
+
+
+def _check_tensor(where: str, want: torch.Tensor, got: torch.Tensor, values: bool) -> None:
+    for name in ("dtype", "layout", "shape"):
+        if getattr(want, name) != getattr(got, name):
+            raise Mismatch(f"{where}: {name} {getattr(got, name)} instead of {getattr(want, name)}")
+    if want.layout != torch.strided:
+        for part in _PARTS_OF_LAYOUT[want.layout]:
+            _check_tensor(f"{where}.{part}", getattr(want, part)(), getattr(got, part)(), values)
+        return
+    if values:
+        _check_bits(where, want.detach(), got.detach().cpu())
+    if want.stride() != got.stride():
+        raise Mismatch(f"strides: {where}: {got.stride()} instead of {want.stride()}")
+    for name in ("is_conj", "is_neg"):
+        if getattr(want, name)() != getattr(got, name)():
+            raise Mismatch(f"{where}: {name}() is {getattr(got, name)()}")
+
+
+def _check_bits(where: str, want: torch.Tensor, got: torch.Tensor) -> None:
+    want, got = _plain(want), _plain(got)
+    same = _as_integers(want) == _as_integers(got)
+    if bool(same.all()):
+        return
+    if want.is_floating_point():
+        same |= want.float().isnan() & got.float().isnan()
+    wrong = int((~same).sum())
+    if not wrong:
+        return
+    at = int((~same).flatten().nonzero()[0])
+    raise Mismatch(
+        f"{where}: {wrong} of {want.numel()} values differ, "
+        f"first {got.flatten()[at].item()!r} instead of {want.flatten()[at].item()!r}"
+    )
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, with conj and neg carried out, complex numbers as pairs."""
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.view(_INTEGER_OF_SIZE[tensor.element_size()])

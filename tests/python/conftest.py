@@ -1,0 +1,32 @@
+"""What all Python tests share. The backend is named once per process, before any test file runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import torch_remote
+
+
+@pytest.fixture
+def sync_count() -> Callable[[Callable[[], object]], int]:
+    """Runs a function and says how many times it waited for the server."""
+
+    def count(function: Callable[[], object]) -> int:
+        with torch_remote.count() as counted:
+            function()
+        return counted.syncs
+
+    return count
+
+
+@pytest.fixture(autouse=True)
+def same_start() -> Iterator[None]:
+    """Every test starts with the same seed and leaves global settings as it found them."""
+    torch.manual_seed(0)
+    dtype = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(dtype)
+    torch.set_printoptions(profile="default")

@@ -1,0 +1,141 @@
+"""Comparing a device with the CPU, and running things in other processes.
+
+`TORCH_REMOTE_TEST_DEVICE=cpu` runs the comparisons against the CPU itself: that tests the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+DEVICE = os.environ.get("TORCH_REMOTE_TEST_DEVICE", "remote")
+DEADLINE = 60.0
+
+
+def moved(value: Any) -> Any:
+    """The same with every tensor on the device: as new leaves, which keep `requires_grad`."""
+
+    def move(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.detach().to(DEVICE, copy=True).requires_grad_(leaf.requires_grad)
+
+    return tree_map(move, value)
+
+
+def same(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal dtype, shape and bytes, where any NaN equals any NaN."""
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return False
+    rows = [_bytes_with_one_nan(tensor) for tensor in (actual, expected)]
+    return torch.equal(*rows)
+
+
+def _bytes_with_one_nan(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1).contiguous()
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    rows = flat.view(torch.uint8).reshape(-1, flat.itemsize).clone()
+    if flat.is_floating_point():
+        rows[flat.float().isnan() if flat.itemsize == 1 else flat.isnan()] = 0xFF
+    return rows
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """Compares trees of tensors bit for bit, and everything else by ==."""
+    actual_leaves, actual_shape = tree_flatten(actual)
+    expected_leaves, expected_shape = tree_flatten(expected)
+    assert actual_shape == expected_shape
+    for mine, other in zip(actual_leaves, expected_leaves, strict=True):
+        if isinstance(other, torch.Tensor):
+            assert same(mine, other), f"{mine!r}\nis not\n{other!r}"
+        else:
+            assert mine == other
+
+
+def assert_matches_cpu(function: Callable[..., Any], *arguments: Any) -> None:
+    """Runs the function on the CPU and on the device with the same seed; results must be the same."""
+    there = moved(arguments)  # before the function changes them
+    torch.manual_seed(7)
+    expected = function(*arguments)
+    torch.manual_seed(7)
+    assert_same(function(*there), expected)
+
+
+def assert_gradients_match_cpu(function: Callable[..., Any], *arguments: Any) -> None:
+    """The same, forward and backward: the gradients of every argument that wants one."""
+
+    def run(inputs: Any) -> tuple[Any, list[torch.Tensor | None]]:
+        torch.manual_seed(7)
+        result = function(*inputs)
+        outputs = [leaf for leaf in tree_flatten(result)[0] if leaf.requires_grad]
+        leaves = [leaf for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        total = sum((output * output).sum() for output in outputs)
+        return result, list(torch.autograd.grad(total, wanted, allow_unused=True))
+
+    assert_same(run(moved(arguments)), run(arguments))
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a process of its own and waits for its end."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        start_new_session=True,  # a signal to its group does not reach the tests
+    )
+
+
+def assert_runs(code: str, **environment: str) -> str:
+    """The script ends well and says nothing on stderr. Gives its stdout."""
+    done = run_python(code, **environment)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+@contextmanager
+def serving(listen: str, *options: str) -> Iterator[str]:
+    """A server of our own. Gives the URL it says it listens on."""
+    command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen", listen, *options]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert line.startswith("listening on "), line + server.communicate(timeout=DEADLINE)[1]
+        yield line.removeprefix("listening on ").strip()
+    finally:
+        server.terminate()
+        server.communicate(timeout=DEADLINE)
+
+
+def wait_until(claim: Callable[[], bool]) -> bool:
+    """Whether the claim comes true before the deadline."""
+    end = time.monotonic() + DEADLINE
+    while not claim():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and was not waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

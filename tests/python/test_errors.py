@@ -1,0 +1,150 @@
+"""Errors: at the call with CPU's own words, or at the read with the operator and the server."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from helpers import DEVICE, assert_runs
+
+import torch_remote
+
+MISTAKES: dict[str, Callable[[str], object]] = {
+    "shapes": lambda device: torch.ones(2, 3, device=device) + torch.ones(4, device=device),
+    "mm": lambda device: torch.ones(2, 3, device=device) @ torch.ones(2, 3, device=device),
+    "view": lambda device: torch.ones(2, 3, device=device).view(5),
+    "dim": lambda device: torch.ones(2, 3, device=device).sum(4),
+    "index": lambda device: torch.ones(2, 3, device=device)[5],
+    "cat": lambda device: torch.cat(
+        [torch.ones(2, 3, device=device), torch.ones(4, device=device)]
+    ),
+    "integer_division_in_place": lambda device: torch.ones(2, dtype=torch.int, device=device).div_(
+        2
+    ),
+    "leaf_in_place": lambda device: torch.ones(2, device=device, requires_grad=True).add_(1),
+    "item_of_many": lambda device: torch.ones(2, device=device).item(),
+    "bool_of_many": lambda device: bool(torch.ones(2, device=device)),
+    "conv": lambda device: torch.conv2d(
+        torch.ones(1, 3, 8, 8, device=device), torch.ones(4, 2, 3, 3, device=device)
+    ),
+    "layer_norm": lambda device: torch.layer_norm(torch.ones(2, 3, device=device), (4,)),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_raises_at_the_call_what_the_cpu_raises(mistake: str) -> None:
+    with pytest.raises(Exception) as expected:
+        MISTAKES[mistake]("cpu")
+    with pytest.raises(expected.type) as raised:
+        MISTAKES[mistake](DEVICE)
+    assert str(raised.value) == str(expected.value)
+
+
+REFUSED_BY_THE_KERNEL: dict[str, Callable[[str], torch.Tensor]] = {
+    "softmax_of_integers": lambda device: torch.ones(3, dtype=torch.int, device=device).softmax(0),
+    "mm_of_two_dtypes": lambda device: torch.mm(
+        torch.ones(2, 2, device=device), torch.ones(2, 2, device=device, dtype=torch.double)
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED_BY_THE_KERNEL)
+def test_what_only_the_kernel_refuses_is_raised_by_the_read_at_the_latest(mistake: str) -> None:
+    with pytest.raises(RuntimeError) as expected:
+        REFUSED_BY_THE_KERNEL[mistake]("cpu")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
+            REFUSED_BY_THE_KERNEL[mistake](DEVICE).tolist()
+
+
+def test_the_exceptions_derive_as_documented() -> None:
+    assert issubclass(torch_remote.RemoteError, RuntimeError)
+    for error in (torch_remote.SessionLost, torch_remote.ProtocolError):
+        assert issubclass(error, torch_remote.RemoteError)
+    assert issubclass(torch_remote.ConnectionError, torch_remote.RemoteError)
+    assert issubclass(torch_remote.ConnectionError, builtins.ConnectionError)
+
+
+def bad_gather() -> torch.Tensor:
+    """Fails on the server only: no client can know that the index is out of range."""
+    return torch.gather(torch.ones(3, device="remote"), 0, torch.tensor([7], device="remote"))
+
+
+def test_a_remote_failure_is_raised_at_the_read_and_names_the_operator() -> None:
+    failed = bad_gather()
+    with pytest.raises(torch_remote.RemoteError, match=r"aten::gather.*remote:0") as raised:
+        failed.tolist()
+    assert "out of bounds" in str(raised.value)
+
+
+def test_what_follows_a_failure_carries_the_first_cause() -> None:
+    later = (bad_gather() * 2).exp()
+    with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+        later.sum().item()
+
+
+def test_values_that_are_not_affected_stay_good() -> None:
+    before = torch.arange(3, device="remote")
+    failed = bad_gather()
+    after = before + 1
+    with pytest.raises(torch_remote.RemoteError):
+        failed.cpu()
+    assert before.tolist() == [0, 1, 2]
+    assert after.tolist() == [1, 2, 3]
+
+
+def test_an_in_place_target_keeps_its_bytes_when_its_call_is_skipped() -> None:
+    weight = torch.ones(1, device="remote")
+    failed = bad_gather()
+    weight.add_(failed)
+    with pytest.raises(torch_remote.RemoteError):
+        failed.cpu()
+    assert weight.tolist() == [1.0]
+
+
+def test_an_error_nobody_read_is_raised_by_synchronize() -> None:
+    assert_runs("""
+        import torch, torch_remote
+        value = torch.gather(
+            torch.ones(3, device="remote"), 0, torch.tensor([7], device="remote"))
+        try:
+            torch.remote.synchronize()
+        except torch_remote.RemoteError as error:
+            assert "aten::gather" in str(error), error
+        else:
+            raise SystemExit("nothing was raised")
+    """)
+
+
+def test_blocking_mode_raises_at_the_call() -> None:
+    assert_runs(
+        """
+        import torch, torch_remote
+        source, index = torch.ones(3, device="remote"), torch.tensor([7], device="remote")
+        try:
+            torch.gather(source, 0, index)
+        except torch_remote.RemoteError:
+            raise SystemExit(0)
+        raise SystemExit("nothing was raised at the call")
+        """,
+        TORCH_REMOTE_BLOCKING="1",
+    )
+
+
+def test_a_dead_server_is_session_lost_with_the_first_cause_every_time() -> None:
+    assert_runs("""
+        import os, signal, torch, torch_remote
+        value = torch.ones(3, device="remote")
+        value.tolist()
+        os.kill(int(torch_remote.machines()[0].status()["pid"]), signal.SIGKILL)
+        messages = []
+        for _ in range(2):
+            try:
+                value.tolist()
+            except torch_remote.SessionLost as error:
+                messages.append(str(error))
+        assert len(messages) == 2 and messages[0] == messages[1], messages
+    """)

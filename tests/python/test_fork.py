@@ -1,0 +1,115 @@
+"""A forked child has its parent's memory but not its session."""
+
+from __future__ import annotations
+
+from helpers import assert_runs, run_python
+
+IN_A_CHILD = """
+import os, sys, torch, torch_remote
+x = torch.ones(2, device="remote")
+x.tolist()
+pid = os.fork()
+if pid == 0:
+    status = 3
+    try:
+        {action}
+        status = 0
+    except RuntimeError as error:
+        print(error, flush=True)
+        status = 1
+    finally:
+        os._exit(status)
+print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+print("parent", x.tolist())
+"""
+
+FAMILIAR = (
+    "Cannot re-initialize remote in forked subprocess. To use remote with multiprocessing, "
+    "you must use the 'spawn' start method"
+)
+
+
+def in_a_child(action: str) -> list[str]:
+    return assert_runs(IN_A_CHILD.format(action=action)).splitlines()
+
+
+def test_a_child_that_touches_the_device_gets_the_familiar_error() -> None:
+    for action in (
+        'torch.ones(2, device="remote")',
+        "x + 1",
+        "x.cpu()",
+        "torch.remote.synchronize()",
+        "torch.remote.init()",
+        "torch.remote.get_rng_state()",
+    ):
+        said = in_a_child(action)
+        assert FAMILIAR in said[0], (action, said)
+        assert said[-2:] == ["child 1", "parent [1.0, 1.0]"]
+
+
+def test_a_child_may_seed_and_use_the_cpu() -> None:
+    for action in (
+        "torch.manual_seed(3); torch.rand(3)",
+        "torch.remote.manual_seed_all(3)",
+        "torch.remote.is_available(); torch.remote.is_initialized()",
+        "del x",
+    ):
+        assert in_a_child(action) == ["child 0", "parent [1.0, 1.0]"], action
+
+
+def test_a_child_forked_before_the_first_use_has_a_session_of_its_own() -> None:
+    said = assert_runs("""
+        import os, torch, torch_remote
+        pid = os.fork()
+        print(torch.arange(3, device="remote").tolist(), flush=True)
+        if pid:
+            assert os.waitpid(pid, 0)[1] == 0
+    """)
+    assert said.splitlines() == ["[0, 1, 2]"] * 2
+
+
+def test_the_childs_normal_exit_does_not_close_the_parents_session() -> None:
+    said = assert_runs("""
+        import os, sys, torch, torch_remote
+        x = torch.ones(2, device="remote")
+        x.tolist()
+        pid = os.fork()
+        if pid == 0:
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        print(x.tolist())
+    """)
+    assert said == "[1.0, 1.0]"
+
+
+def test_a_data_loader_with_workers_and_cpu_tensors_works() -> None:
+    said = assert_runs("""
+        import torch, torch_remote
+        from torch.utils.data import DataLoader, TensorDataset
+        total = torch.zeros((), device="remote")
+        total.item()
+        data = TensorDataset(torch.arange(32.0))
+        for _ in range(2):
+            for (batch,) in DataLoader(
+                data, batch_size=4, num_workers=2, shuffle=True, multiprocessing_context="fork"
+            ):
+                total += batch.to("remote").sum()
+        print(total.item())
+    """)
+    assert said == "992.0"
+
+
+def test_spawned_processes_have_sessions_of_their_own(tmp_path: object) -> None:
+    script = f"{tmp_path}/spawn.py"
+    with open(script, "w") as file:  # noqa: PTH123
+        file.write(
+            "import torch, torch_remote\n"
+            "import torch.multiprocessing as mp\n"
+            "def work(rank):\n"
+            "    assert torch.ones(3, device='remote').sum().item() == 3\n"
+            "if __name__ == '__main__':\n"
+            "    work(0)\n"
+            "    mp.spawn(work, nprocs=2)\n"
+        )
+    done = run_python(f"import runpy; runpy.run_path({script!r}, run_name='__main__')")
+    assert done.returncode == 0, done.stderr

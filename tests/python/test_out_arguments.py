@@ -1,0 +1,155 @@
+"""`out=`: resized, checked and written as on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import DEVICE, assert_matches_cpu
+
+# Each writes into `out` from one 3x4 matrix: structured, unstructured and composite operators.
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "add": lambda x, out: torch.add(x, x, out=out),
+    "add_scalar": lambda x, out: torch.add(x, 2.5, out=out),
+    "mm": lambda x, out: torch.mm(x, x.t(), out=out),
+    "matmul": lambda x, out: torch.matmul(x, x.t(), out=out),
+    "abs": lambda x, out: torch.abs(x, out=out),
+    "exp": lambda x, out: torch.exp(x, out=out),
+    "sum": lambda x, out: torch.sum(x, 0, out=out),
+    "mean": lambda x, out: torch.mean(x, 1, keepdim=True, out=out),
+    "cat": lambda x, out: torch.cat([x, x], 1, out=out),
+    "stack": lambda x, out: torch.stack([x, x], 1, out=out),
+    "softmax": lambda x, out: torch.softmax(x, 0, out=out),
+    "clamp": lambda x, out: torch.clamp(x, 0.1, 0.5, out=out),
+    "where": lambda x, out: torch.where(x > 0, x, -x, out=out),
+    "index_select": lambda x, out: torch.index_select(
+        x, 0, torch.tensor([2, 0], device=x.device), out=out
+    ),
+    "gather": lambda x, out: torch.gather(
+        x, 1, torch.zeros(3, 2, dtype=torch.long, device=x.device), out=out
+    ),
+    "cumsum": lambda x, out: torch.cumsum(x, 1, out=out),
+    "tril": lambda x, out: torch.tril(x, out=out),
+    "pow": lambda x, out: torch.pow(x.abs(), 1.5, out=out),
+    "norm": lambda x, out: torch.linalg.vector_norm(x, dim=1, out=out),
+}
+
+FACTORIES: dict[str, Callable[..., Any]] = {
+    "arange": lambda out: torch.arange(7, out=out),
+    "linspace": lambda out: torch.linspace(0, 1, 5, out=out),
+    "eye": lambda out: torch.eye(3, out=out),
+    "zeros": lambda out: torch.zeros(3, 4, out=out),
+    "full": lambda out: torch.full((2, 3), 7.0, out=out),
+    "rand": lambda out: torch.rand(5, out=out),
+    "randn": lambda out: torch.randn(5, out=out),
+}
+
+
+def matrix() -> torch.Tensor:
+    return torch.randn(3, 4)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_empty_out_is_resized_and_returned(name: str) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(0, device=x.device)
+        assert OPERATORS[name](x, out) is out
+        return out
+
+    assert_matches_cpu(run, matrix())
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_factories_resize_and_fill_out(name: str) -> None:
+    def run(like: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(0, device=like.device)
+        assert FACTORIES[name](out) is out
+        return out
+
+    assert_matches_cpu(run, matrix())
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_out_of_the_right_shape_keeps_its_memory_and_strides(name: str) -> None:
+    shape = OPERATORS[name](matrix(), torch.empty(0)).shape
+
+    def run(x: torch.Tensor) -> list[Any]:
+        base = torch.zeros([2 * size for size in shape], device=x.device)
+        out = base[tuple(slice(None, None, 2) for _ in shape)]
+        before = out.stride(), out.data_ptr()
+        OPERATORS[name](x, out)
+        assert (out.stride(), out.data_ptr()) == before
+        return [base, out]
+
+    assert_matches_cpu(run, matrix())
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_out_of_the_wrong_shape_warns_and_is_resized(name: str) -> None:
+    def run(x: torch.Tensor) -> list[Any]:
+        out = torch.ones(5, 5, device=x.device)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            OPERATORS[name](x, out)
+        return [out, any("was resized" in str(warning.message) for warning in caught)]
+
+    assert_matches_cpu(run, matrix())
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_out_of_another_dtype_is_written_or_refused_as_on_the_cpu(name: str) -> None:
+    def run(device: str, dtype: torch.dtype) -> str:
+        torch.manual_seed(1)
+        out = torch.empty(0, dtype=dtype, device=device)
+        try:
+            OPERATORS[name](matrix().to(device), out)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return str((out.tolist(), out.dtype))
+
+    for dtype in (torch.int64, torch.float64, torch.complex64):
+        assert run(DEVICE, dtype) == run("cpu", dtype)
+
+
+def test_an_out_that_is_also_an_input_works() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        torch.add(x, 1, out=x)
+        torch.mul(x, x, out=x)
+        return x
+
+    assert_matches_cpu(run, matrix())
+
+
+def test_several_outs_are_all_written() -> None:
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        values = torch.empty(0, device=x.device)
+        indices = torch.empty(0, dtype=torch.long, device=x.device)
+        torch.max(x, 1, out=(values, indices))
+        first = [values.clone(), indices.clone()]
+        torch.sort(x, 0, out=(values.resize_(0), indices.resize_(0)))
+        return [*first, values, indices]
+
+    assert_matches_cpu(run, matrix())
+
+
+def test_an_out_that_requires_grad_is_refused_as_on_the_cpu() -> None:
+    for device in ("cpu", DEVICE):
+        with pytest.raises(
+            RuntimeError, match=r"out=\.\.\. arguments don't support automatic diff"
+        ):
+            torch.add(
+                torch.ones(2, device=device, requires_grad=True),
+                1,
+                out=torch.empty(2, device=device),
+            )
+
+
+def test_an_out_on_another_device_is_refused() -> None:
+    x = torch.ones(2, device="remote")
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.add(x, x, out=torch.empty(2))
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.add(torch.ones(2), torch.ones(2), out=x)

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# build.sh release   everything, into build/release, importable from .venv
+# build.sh gpu       everything but the C++ tests, with the system's Python and torch, into build/gpu
+# build.sh PRESET    one of the torch-free presets
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/steps.sh
+
+jobs=${JOBS:-$(nproc)}
+target=$1
+binary=build/$target
+python=
+
+case $target in
+  release)
+    python=$PWD/.venv/bin/python
+    configure=(cmake --preset release "-DTORCH_REMOTE_PYTHON=$python")
+    ;;
+  gpu)
+    for tool in cmake ninja g++ python3; do
+      command -v $tool >/dev/null || fail "gpu-build installs nothing, and there is no $tool here."
+    done
+    binary=build/gpu/cmake
+    python=$(python3 -c 'import sys; print(sys.executable)')
+    # Not $CXX: a compiler that links its own C++ library statically puts a second one beside
+    # libtorch's, and an image made for something else may name such a one.
+    configure=(cmake -S . -B "$binary" -G Ninja -DCMAKE_BUILD_TYPE=Release
+      "-DCMAKE_CXX_COMPILER=$(command -v g++)" "-DTORCH_REMOTE_PYTHON=$python")
+    ;;
+  *) configure=(cmake --preset "$target") ;;
+esac
+
+# ninja runs cmake again by itself, but does not know of a changed preset or a new torch.
+if [ ! -e "$binary/build.ninja" ] || [ CMakePresets.json -nt "$binary/build.ninja" ] ||
+  [ -n "$(find .venv -maxdepth 1 -name 'setup-*' -newer "$binary/build.ninja" 2>/dev/null)" ]; then
+  step "[4/5] configure $target" "configure-$target" "${configure[@]}"
+  touch "$binary/build.ninja"
+fi
+build_step "[5/5] compile $target" "compile-$target" cmake --build "$binary" -j "$jobs"
+
+case $target in
+  release) "$python" -I tools/link_package.py --built "$binary/src" --venv .venv ;;
+  gpu) "$python" -I tools/link_package.py --built "$binary/src" --folder build/gpu ;;
+esac

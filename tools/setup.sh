@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# What has to be on the machine, in parts, each fast when it is done already:
+#   setup.sh system   Debian packages to build and test
+#   setup.sh checks   Debian packages for `make lint`, `make fuzz` and clang's checks
+#   setup.sh python   the virtual environment .venv with torch and the tools
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/steps.sh
+
+SYSTEM="g++ cmake ninja-build ccache pkg-config libssl-dev libfmt-dev libspdlog-dev libcli11-dev
+  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev"
+CHECKS="clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev"
+TORCH="torch==2.13.0"
+PACKAGES="numpy expecttest pytest pytest-timeout hypothesis scikit-build-core ninja ruff mypy"
+
+# What Python itself lacks to make a virtual environment and to compile an extension, if it is Debian's.
+python_packages() {
+  [ "$(command -v python3 || echo /usr/bin/python3)" = /usr/bin/python3 ] || return 0
+  python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+  python3 -c 'import os, sysconfig, sys
+sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null || echo python3-dev
+}
+
+is_installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+apt_install() {
+  apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+install_missing() {
+  local missing=""
+  if ! command -v dpkg-query >/dev/null; then
+    echo "This is not Debian, so nothing is installed here; the names of what is needed are there: $*" >&2
+    return 0
+  fi
+  for package in "$@"; do
+    is_installed "$package" || missing="$missing $package"
+  done
+  [ -n "$missing" ] || return 0
+  if [ "$(id -u)" != 0 ]; then
+    fail "Packages are missing; install them as root and try again: apt-get install$missing"
+  fi
+  # shellcheck disable=SC2086
+  step "[1/5] system packages:$missing" setup-system apt_install $missing
+}
+
+make_venv() {
+  local stamp
+  # Made anew when the list, or the Python, is another one.
+  stamp=.venv/setup-$(echo "$TORCH $PACKAGES $(command -v python3)" | sha256sum | cut -c1-12)
+  [ ! -e "$stamp" ] || return 0
+  command -v python3 >/dev/null || fail "There is no python3 here: install Python 3.10 or newer first."
+  python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    fail "Python 3.10 or newer is needed; python3 here is $(python3 -c 'import platform; print(platform.python_version())')."
+  step "[2/5] virtual environment .venv" setup-venv python3 -m venv .venv
+  step "[3/5] $TORCH and the tools (the longest download)" setup-torch \
+    .venv/bin/python -m pip install "$TORCH" $PACKAGES
+  rm -f .venv/setup-*
+  touch "$stamp"
+}
+
+case ${1:-} in
+  system) install_missing $SYSTEM $(python_packages) ;;
+  checks) install_missing $CHECKS ;;
+  python) make_venv ;;
+  *) fail "usage: tools/setup.sh system|checks|python" ;;
+esac
