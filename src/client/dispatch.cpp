@@ -87,14 +87,16 @@ SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& ca
 void send_host_indices(torch::jit::Stack* stack, size_t arguments) {
   std::optional<c10::Device> device;
   for (const c10::IValue& value : torch::jit::last(*stack, arguments)) {
-    if (value.isTensor() && value.toTensor().device().is_privateuseone()) device = value.toTensor().device();
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    if (value.toTensor().device().is_privateuseone()) device = value.toTensor().device();
   }
   if (!device.has_value()) return;
   for (size_t i = stack->size() - arguments; i < stack->size(); ++i) {
     if (!(*stack)[i].isOptionalTensorList()) continue;
     c10::List<std::optional<at::Tensor>> list;
     for (const c10::IValue& item : (*stack)[i].toListRef()) {
-      const bool on_host = item.isTensor() && item.toTensor().device().is_cpu() && item.toTensor().dim() > 0;
+      const bool on_host = item.isTensor() && item.toTensor().defined() && item.toTensor().device().is_cpu() &&
+                           item.toTensor().dim() > 0;
       list.push_back(item.isNone() ? std::optional<at::Tensor>()
                                    : on_host ? item.toTensor().to(*device) : item.toTensor());
     }

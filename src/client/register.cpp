@@ -70,6 +70,7 @@ bool travels_whole(const c10::OperatorHandle& operation) {
   if (!has_tensor(schema.arguments()) || std::find(kStayHere.begin(), kStayHere.end(), name) != kStayHere.end()) {
     return false;
   }
+  if (operation.hasTag(at::Tag::inplace_view)) return false;  // squeeze_, t_, …: metadata of this side
   if (operation.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
   if (operation.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
   if (operation.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {

@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/DefaultDtype.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <array>
@@ -24,9 +23,20 @@ void set_flag(at::Context& context, int64_t value) {
   (context.*set)(value != 0);
 }
 
+// 0: reduced precision and split-k, 1: split-k only, 2: neither.
 template <void (at::Context::*set)(bool, bool)>
 void set_reduction(at::Context& context, int64_t value) {
-  (context.*set)(value != 0, value != 2);
+  (context.*set)(value == 0, value != 2);
+}
+
+// 0 none, 1 ieee, 2 tf32, 3 bf16. Anything else means what PyTorch does unasked, and is left alone.
+template <at::Float32Backend backend, at::Float32Op operation>
+void set_precision(at::Context& context, int64_t value) {
+  static constexpr std::array<at::Float32Precision, 4> kAll = {
+      at::Float32Precision::NONE, at::Float32Precision::IEEE, at::Float32Precision::TF32,
+      at::Float32Precision::BF16};
+  if (value < 0 || value >= static_cast<int64_t>(kAll.size())) return;
+  context.setFloat32Precision(backend, operation, kAll[static_cast<size_t>(value)]);
 }
 
 void set_threads(at::Context& /*context*/, int64_t value) {
@@ -47,16 +57,6 @@ void set_deterministic(at::Context& context, int64_t value) {
 void set_matmul_precision(at::Context& context, int64_t value) {
   static const std::array<const char*, 3> kNames = {"highest", "high", "medium"};
   context.setFloat32MatmulPrecision(kNames.at(static_cast<size_t>(value)));
-}
-
-// The precision of convolutions and recurrent layers in cuDNN; the numbers are at::Float32Precision's.
-void set_cudnn_precision(at::Context& context, int64_t value) {
-  static const std::array<at::Float32Precision, 4> kAll = {
-      at::Float32Precision::NONE, at::Float32Precision::IEEE, at::Float32Precision::TF32,
-      at::Float32Precision::BF16};
-  const at::Float32Precision precision = kAll.at(static_cast<size_t>(value));
-  context.setFloat32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV, precision);
-  context.setFloat32Precision(at::Float32Backend::CUDA, at::Float32Op::RNN, precision);
 }
 
 void set_linalg_backend(at::Context& context, int64_t value) {
@@ -82,8 +82,8 @@ Apply find_setter(wire::Setting setting) {
     case Setting::kDeterministic: return set_deterministic;
     case Setting::kFillUninitialized:
       return set_flag<&Context::setDeterministicFillUninitializedMemory>;
-    case Setting::kCublasTf32: return set_flag<&Context::setAllowTF32CuBLAS>;
-    case Setting::kCudnnTf32: return set_flag<&Context::setAllowTF32CuDNN>;
+    case Setting::kCublasTf32: return set_precision<at::Float32Backend::CUDA, at::Float32Op::MATMUL>;
+    case Setting::kCudnnTf32: return set_precision<at::Float32Backend::CUDA, at::Float32Op::CONV>;
     case Setting::kFp16Reduction: return set_reduction<&Context::setAllowFP16ReductionCuBLAS>;
     case Setting::kBf16Reduction: return set_reduction<&Context::setAllowBF16ReductionCuBLAS>;
     case Setting::kCudnnEnabled: return set_flag<&Context::setUserEnabledCuDNN>;
@@ -101,24 +101,33 @@ Apply find_setter(wire::Setting setting) {
     case Setting::kFp16Accumulation: return set_flag<&Context::setAllowFP16AccumulationCuBLAS>;
     case Setting::kMkldnnDeterministic: return set_flag<&Context::setDeterministicMkldnn>;
     case Setting::kMathSdpReduction: return set_flag<&Context::setAllowFP16BF16ReductionMathSDP>;
-    case Setting::kMatmulPrecisionCudnn: return set_cudnn_precision;
+    case Setting::kMatmulPrecisionCudnn:
+      return set_precision<at::Float32Backend::MKLDNN, at::Float32Op::MATMUL>;
     case Setting::kBenchmarkLimitCudnn: return set_benchmark_limit;
   }
   throw std::invalid_argument("no such setting");
 }
 
+void apply(const wire::SettingValue& setting) {
+  try {
+    find_setter(setting.setting)(at::globalContext(), setting.value);
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "a setting is not available here",
+        {{"setting", static_cast<int>(setting.setting)},
+         {"value", setting.value},
+         {"reason", std::string_view(error.what()).substr(0, 200)}});
+  }
+}
+
 }  // namespace
 
 void apply_context(const wire::Context& context) {
+  // The matmul precision also sets those of the backends, which may have been set otherwise since.
   for (const wire::SettingValue& setting : context.settings) {
-    try {
-      find_setter(setting.setting)(at::globalContext(), setting.value);
-    } catch (const std::exception& error) {
-      log(LogLevel::kWarning, "a setting is not available here",
-          {{"setting", static_cast<int>(setting.setting)},
-           {"value", setting.value},
-           {"reason", std::string_view(error.what()).substr(0, 200)}});
-    }
+    if (setting.setting == wire::Setting::kMatmulPrecision) apply(setting);
+  }
+  for (const wire::SettingValue& setting : context.settings) {
+    if (setting.setting != wire::Setting::kMatmulPrecision) apply(setting);
   }
 }
 

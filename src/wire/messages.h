@@ -63,9 +63,9 @@ enum class Setting : uint8_t {
   kDefaultDtype = 2,        // wire Dtype
   kDeterministic = 3,       // 0 off, 1 on, 2 warn only
   kFillUninitialized = 4,
-  kCublasTf32 = 5,
-  kCudnnTf32 = 6,
-  kFp16Reduction = 7,       // 0 off, 1 on, 2 on without split-k
+  kCublasTf32 = 5,          // fp32 matmul in CUDA: 0 none, 1 ieee, 2 tf32, 3 bf16, other: default
+  kCudnnTf32 = 6,           // fp32 convolution in CUDA: the same
+  kFp16Reduction = 7,       // 0 reduced precision and split-k, 1 split-k only, 2 neither
   kBf16Reduction = 8,
   kCudnnEnabled = 9,
   kCudnnBenchmark = 10,
@@ -82,7 +82,7 @@ enum class Setting : uint8_t {
   kFp16Accumulation = 21,
   kMkldnnDeterministic = 22,
   kMathSdpReduction = 23,
-  kMatmulPrecisionCudnn = 24,
+  kMatmulPrecisionCudnn = 24,  // fp32 matmul in oneDNN: as kCublasTf32
   kBenchmarkLimitCudnn = 25,
 };
 

@@ -1,0 +1,208 @@
+#include "server/listen.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/platform.h"
+#include "transport/dial.h"
+#include "wire/handshake.h"
+
+namespace torch_remote::server {
+namespace {
+
+using testing::HasSubstr;
+using Bytes = std::vector<std::byte>;
+
+constexpr std::chrono::seconds kPatience{10};
+
+// A server in a process of its own, on a Unix socket in a folder of its own.
+class ListenTest : public testing::Test {
+ protected:
+  void start(ServeOptions options, LifetimeLimits limits = {}) {
+    std::string folder = testing::TempDir() + "listen_XXXXXX";
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    url_ = "unix://" + folder + "/s";
+    options.device = "cpu";
+    auto [read_end, write_end] = pipe_pair();
+    server_ = ::fork();
+    if (server_ == 0) {
+      ::dup2(write_end.get(), STDOUT_FILENO);
+      try {
+        listen(url_, options, limits);
+      } catch (const std::exception&) {
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    write_end.reset();
+    std::array<char, 256> line{};
+    ASSERT_GT(::read(read_end.get(), line.data(), line.size() - 1), 0);
+    ASSERT_THAT(line.data(), HasSubstr("listening on " + url_));
+  }
+
+  ~ListenTest() override {
+    if (server_ <= 0) return;
+    ::kill(server_, SIGTERM);
+    ::waitpid(server_, nullptr, 0);
+  }
+
+  std::unique_ptr<transport::Stream> connect() const {
+    return transport::dial(transport::parse_address(url_), std::chrono::steady_clock::now() + kPatience);
+  }
+
+  int wait_for_exit() {
+    int status = 0;
+    ::waitpid(server_, &status, 0);
+    server_ = -1;
+    return WEXITSTATUS(status);
+  }
+
+ private:
+  std::string url_;
+  pid_t server_ = -1;
+};
+
+void send(transport::Stream& stream, std::span<const std::byte> bytes) {
+  const std::array<std::span<const std::byte>, 1> parts = {bytes};
+  stream.write(parts);
+}
+
+void send_block(transport::Stream& stream, const Bytes& body) {
+  const auto length = static_cast<uint32_t>(body.size());
+  send(stream, std::as_bytes(std::span(&length, 1)));
+  send(stream, body);
+}
+
+Bytes read_exactly(transport::Stream& stream, size_t count) {
+  Bytes bytes(count);
+  for (size_t at = 0; at < count;) {
+    const size_t got = stream.read_some(std::span(bytes).subspan(at));
+    if (got == 0) throw ConnectionError("the server hung up");
+    at += got;
+  }
+  return bytes;
+}
+
+Bytes read_block(transport::Stream& stream) {
+  uint32_t length = 0;
+  const Bytes bytes = read_exactly(stream, sizeof length);
+  std::memcpy(&length, bytes.data(), sizeof length);
+  return read_exactly(stream, length);
+}
+
+template <typename Message>
+Bytes body_of(const Message& message) {
+  wire::Writer writer;
+  encode(writer, message);
+  return writer.take();
+}
+
+wire::Welcome shake_hands(transport::Stream& stream, const std::string& token = "") {
+  const Bytes ours = body_of(wire::Hello{});
+  send(stream, wire::encode_preamble({}));
+  send_block(stream, ours);
+  wire::Hello theirs = wire::decode_hello(read_block(stream));
+  theirs.has_proof = false;
+  wire::ProofMessage proof;
+  proof.has_proof = !token.empty();
+  if (proof.has_proof) proof.proof = wire::make_proof(token, wire::Side::kClient, ours, body_of(theirs));
+  send_block(stream, body_of(proof));
+  return wire::decode_welcome(read_block(stream));
+}
+
+TEST_F(ListenTest, AClientIsWelcomedByAProcessOfItsOwn) {
+  start({});
+  const auto first = connect();
+  const auto second = connect();
+
+  const wire::Welcome one = shake_hands(*first);
+  const wire::Welcome two = shake_hands(*second);
+
+  EXPECT_TRUE(one.ok);
+  ASSERT_EQ(one.devices.size(), 1);
+  EXPECT_EQ(one.devices[0].kind, wire::DeviceKind::kCpu);
+  EXPECT_EQ(one.session.size(), 8);
+  EXPECT_NE(one.pid, two.pid);
+}
+
+TEST_F(ListenTest, RubbishAndSilenceDoNotKeepTheNextClientOut) {
+  start({});
+  const auto silent = connect();
+  const auto rubbish = connect();
+  send(*rubbish, Bytes(100, std::byte{'x'}));
+
+  EXPECT_THROW(read_exactly(*rubbish, 1), ConnectionError);
+  EXPECT_TRUE(shake_hands(*connect()).ok);
+}
+
+TEST_F(ListenTest, AWrongTokenIsRefusedAndTheRightOneServed) {
+  ServeOptions options;
+  options.token = "the right token";
+  start(options);
+
+  const wire::Welcome refused = shake_hands(*connect(), "the wrong token");
+  EXPECT_FALSE(refused.ok);
+  EXPECT_THAT(refused.reason, HasSubstr("token"));
+  EXPECT_TRUE(shake_hands(*connect(), "the right token").ok);
+}
+
+TEST_F(ListenTest, MoreSilentConnectionsThanAllowedDropTheOldest) {
+  start({});
+  const auto oldest = connect();
+  std::vector<std::unique_ptr<transport::Stream>> others;
+  for (size_t i = 0; i < kMaxHalfOpen; ++i) others.push_back(connect());
+
+  EXPECT_THROW(read_exactly(*oldest, 1), ConnectionError);
+  EXPECT_TRUE(shake_hands(*others.back()).ok);
+}
+
+TEST_F(ListenTest, AMalformedFrameEndsItsSessionAndNoOther) {
+  start({});
+  const auto good = connect();
+  const auto bad = connect();
+  ASSERT_TRUE(shake_hands(*good).ok);
+  ASSERT_TRUE(shake_hands(*bad).ok);
+  send(*bad, Bytes(64, std::byte{0xee}));
+
+  EXPECT_THROW(read_exactly(*bad, 1 << 16), ConnectionError);
+  EXPECT_TRUE(shake_hands(*connect()).ok);
+}
+
+TEST_F(ListenTest, ItEndsItselfWhenNobodyUsesIt) {
+  LifetimeLimits limits;
+  limits.idle = std::chrono::milliseconds(100);
+  start({}, limits);
+  EXPECT_EQ(wait_for_exit(), 0);
+}
+
+TEST_F(ListenTest, ItEndsItselfWhenItIsOldEvenInUse) {
+  LifetimeLimits limits;
+  limits.age = std::chrono::milliseconds(400);
+  start({}, limits);
+  const auto client = connect();
+  shake_hands(*client);
+  EXPECT_EQ(wait_for_exit(), 0);
+  EXPECT_THROW(read_exactly(*client, 1 << 16), ConnectionError);
+}
+
+TEST(Listen, TcpWithoutATokenIsRefused) {
+  try {
+    listen("tcp://127.0.0.1:0", {}, {});
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--token-file"));
+  }
+}
+
+}  // namespace
+}  // namespace torch_remote::server

@@ -1,0 +1,136 @@
+#include "wire/handshake.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "bytes.h"
+
+namespace torch_remote::wire {
+namespace {
+
+template <typename Message>
+std::vector<std::byte> body_of(const Message& message) {
+  Writer writer;
+  encode(writer, message);
+  return writer.take();
+}
+
+TEST(Preamble, ItComesBackAndHasGoldenBytes) {
+  Preamble preamble;
+  preamble.intent = 1;
+  preamble.route = 0x0102;
+  const auto bytes = encode_preamble(preamble);
+  EXPECT_EQ(hex(bytes), "5452454d4f54450a0100010001000000" "02010000000000000000000000000000");
+  const Preamble back = decode_preamble(bytes);
+  EXPECT_EQ(back.intent, 1);
+  EXPECT_EQ(back.route, 0x0102);
+}
+
+TEST(Preamble, AnotherMagicIntentOrReservedByteIsRefused) {
+  for (const size_t at : {size_t{0}, size_t{7}, size_t{12}, size_t{13}, size_t{15}, size_t{24}, size_t{31}}) {
+    auto bytes = encode_preamble({});
+    bytes.at(at) = std::byte{0x7f};
+    EXPECT_THROW(decode_preamble(bytes), ProtocolError) << at;
+  }
+}
+
+TEST(Versions, TheHighestThatBothHaveIsAgreed) {
+  EXPECT_EQ(agree(Version{1}, Version{9}), kMaxVersion);
+  EXPECT_THROW(agree(Version{2}, Version{9}), ProtocolError);
+  EXPECT_THROW(agree(Version{0}, Version{0}), ProtocolError);
+  EXPECT_THROW(agree(Version{2}, Version{1}), ProtocolError);
+}
+
+TEST(Handshake, AHelloComesBackWithAndWithoutAProof) {
+  Hello hello;
+  hello.nonce.fill(std::byte{7});
+  hello.torch_version = "2.13.0";
+  hello.capabilities = 5;
+  EXPECT_EQ(decode_hello(body_of(hello)).torch_version, "2.13.0");
+  hello.has_proof = true;
+  hello.proof.fill(std::byte{9});
+  const Hello back = decode_hello(body_of(hello));
+  EXPECT_EQ(back.nonce, hello.nonce);
+  EXPECT_EQ(back.capabilities, 5);
+  EXPECT_EQ(back.proof, hello.proof);
+}
+
+TEST(Handshake, GoldenBytesOfAHelloAndAProof) {
+  Hello hello;
+  hello.torch_version = "2";
+  EXPECT_EQ(hex(body_of(hello)), "0101000100" + std::string(64, '0') + "01320000");
+  EXPECT_EQ(hex(body_of(ProofMessage{})), "0200");
+}
+
+TEST(Handshake, AnotherTagOrBytesLeftOverAreRefused) {
+  auto body = body_of(Hello{});
+  body[0] = std::byte{2};
+  EXPECT_THROW(decode_hello(body), ProtocolError);
+  body = body_of(Hello{});
+  body.push_back(std::byte{0});
+  EXPECT_THROW(decode_hello(body), ProtocolError);
+  body = body_of(ProofMessage{});
+  body.push_back(std::byte{0});
+  EXPECT_THROW(decode_proof(body), ProtocolError);
+}
+
+TEST(Handshake, ALongTorchVersionIsRefused) {
+  Hello hello;
+  hello.torch_version = std::string(65, '2');
+  EXPECT_THROW(decode_hello(body_of(hello)), ProtocolError);
+}
+
+TEST(Handshake, AWelcomeComesBackWithItsDevices) {
+  Welcome welcome;
+  welcome.session = "0123abcd";
+  welcome.host = "gpu-box";
+  welcome.pid = 4711;
+  welcome.torch_version = "2.13.0";
+  welcome.mkldnn = true;
+  welcome.cudnn = 91002;
+  welcome.operators.fill(std::byte{3});
+  welcome.devices = {{DeviceKind::kCuda, "H100", 80, 9, 0, 132}};
+  const Welcome back = decode_welcome(body_of(welcome));
+  EXPECT_TRUE(back.ok);
+  EXPECT_EQ(back.host, "gpu-box");
+  EXPECT_EQ(back.pid, 4711);
+  EXPECT_EQ(back.operators, welcome.operators);
+  ASSERT_EQ(back.devices.size(), 1);
+  EXPECT_EQ(back.devices[0].kind, DeviceKind::kCuda);
+  EXPECT_EQ(back.devices[0].multi_processors, 132);
+}
+
+TEST(Handshake, ARefusalCarriesItsReason) {
+  Welcome welcome;
+  welcome.ok = false;
+  welcome.reason = "no";
+  EXPECT_EQ(hex(body_of(welcome)), "0300026e6f");
+  EXPECT_EQ(decode_welcome(body_of(welcome)).reason, "no");
+}
+
+TEST(Handshake, AnUnknownDeviceKindIsRefused) {
+  Welcome welcome;
+  welcome.devices.resize(1);
+  auto body = body_of(welcome);
+  body[body.size() - 6] = std::byte{2};
+  EXPECT_THROW(decode_welcome(body), ProtocolError);
+}
+
+TEST(Proofs, TheyDependOnTokenSideAndBothHellos) {
+  const auto a = from_hex("01");
+  const auto b = from_hex("02");
+  const Proof proof = make_proof("token", Side::kClient, a, b);
+  EXPECT_TRUE(equal_proofs(proof, make_proof("token", Side::kClient, a, b)));
+  EXPECT_FALSE(equal_proofs(proof, make_proof("other", Side::kClient, a, b)));
+  EXPECT_FALSE(equal_proofs(proof, make_proof("token", Side::kServer, a, b)));
+  EXPECT_FALSE(equal_proofs(proof, make_proof("token", Side::kClient, b, a)));
+}
+
+TEST(Proofs, Sha256IsSha256) {
+  EXPECT_EQ(hex(sha256(std::as_bytes(std::span(std::string_view("abc"))))),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+}  // namespace
+}  // namespace torch_remote::wire

@@ -1,0 +1,89 @@
+// Any bytes as a message of each kind; the first byte picks the kind. What is decoded is encoded again and must
+// come out as the bytes that were read: there is one way to say a thing.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "base/error.h"
+#include "wire/messages.h"
+
+namespace {
+
+using namespace torch_remote::wire;  // NOLINT
+using Bytes = std::span<const std::byte>;
+
+void expect_same(Bytes read, Bytes written) {
+  if (!std::equal(read.begin(), read.end(), written.begin(), written.end())) std::abort();
+}
+
+template <typename Message, Message (*decode)(Reader&), bool has_tag>
+void fuzz(Bytes bytes) {
+  Reader reader(bytes);
+  const Message message = decode(reader);
+  Writer writer;
+  encode(writer, message);
+  const Message again = [&] {
+    Reader second(writer.view().subspan(has_tag ? 1 : 0));
+    Message back = decode(second);
+    second.finish();
+    return back;
+  }();
+  Writer twice;
+  encode(twice, again);
+  expect_same(writer.view(), twice.view());
+}
+
+void fuzz_free(Bytes bytes) {
+  Reader reader(bytes);
+  const auto names = decode_free(reader);
+  Writer writer;
+  encode_free(writer, names);
+  Reader second(writer.view().subspan(1));
+  if (decode_free(second) != names) std::abort();
+}
+
+void fuzz_slots(Bytes bytes) {
+  Reader reader(bytes);
+  NameState names;
+  while (!reader.empty()) {
+    decode_storage_slot(reader, names);
+    decode_name(reader, names);
+  }
+}
+
+void fuzz_query(Bytes bytes) {
+  Reader reader(bytes);
+  decode_query_kind(reader);
+}
+
+using Fuzz = void (*)(Bytes);
+constexpr std::array<Fuzz, 12> kAll = {
+    fuzz<Context, decode_context, true>,
+    fuzz<GeneratorMessage, decode_generator, true>,
+    fuzz<Resize, decode_resize, true>,
+    fuzz<Begin, decode_begin, true>,
+    fuzz<Read, decode_read, true>,
+    fuzz<Counters, decode_counters, false>,
+    fuzz<Error, decode_error, false>,
+    fuzz<std::vector<Result>, decode_results, false>,
+    fuzz<TensorSpec, decode_spec, false>,
+    fuzz_free,
+    fuzz_slots,
+    fuzz_query,
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const Bytes bytes(reinterpret_cast<const std::byte*>(data), size);
+  try {
+    kAll.at(data[0] % kAll.size())(bytes.subspan(1));
+  } catch (const torch_remote::ProtocolError&) {
+    // Refused.
+  }
+  return 0;
+}
