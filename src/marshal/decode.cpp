@@ -13,7 +13,8 @@ using wire::ValueKind;
 
 bool read_bool(Reader& reader) {
   const uint8_t value = reader.u8();
-  if (value > 1) throw ProtocolError("a truth value is neither 0 nor 1");
+  if (value > 1)
+    throw ProtocolError("a truth value is neither 0 nor 1");
   return value != 0;
 }
 
@@ -25,17 +26,22 @@ Number read_complex(Reader& reader) {
 
 Number read_scalar(Reader& reader, ValueKind kind) {
   switch (kind) {
-    case ValueKind::kScalarInt: return Number::of(reader.zigzag());
-    case ValueKind::kScalarFloat: return Number::of(reader.f64());
-    case ValueKind::kScalarBool: return Number::of(read_bool(reader));
-    default: return read_complex(reader);
+    case ValueKind::kScalarInt:
+      return Number::of(reader.zigzag());
+    case ValueKind::kScalarFloat:
+      return Number::of(reader.f64());
+    case ValueKind::kScalarBool:
+      return Number::of(read_bool(reader));
+    default:
+      return read_complex(reader);
   }
 }
 
 // A list slot begins with `same`: one value then stands for all.
 bool read_same(Reader& reader, uint32_t count) {
   const bool same = read_bool(reader);
-  if (same && count == 0) throw ProtocolError("an empty list has a value");
+  if (same && count == 0)
+    throw ProtocolError("an empty list has a value");
   return same;
 }
 
@@ -44,16 +50,19 @@ void read_float_list(Reader& reader, uint32_t count, Slots& slots) {
     slots.numbers.append(count, Number::of(reader.f64()));
     return;
   }
-  for (uint32_t i = 0; i < count; ++i) slots.numbers.push_back(Number::of(reader.f64()));
+  for (uint32_t i = 0; i < count; ++i)
+    slots.numbers.push_back(Number::of(reader.f64()));
 }
 
 void read_scalar_list(Reader& reader, std::span<const ValueKind> kinds, Slots& slots) {
   if (!read_same(reader, static_cast<uint32_t>(kinds.size()))) {
-    for (const ValueKind kind : kinds) slots.numbers.push_back(read_scalar(reader, kind));
+    for (const ValueKind kind : kinds)
+      slots.numbers.push_back(read_scalar(reader, kind));
     return;
   }
   for (const ValueKind kind : kinds) {
-    if (kind != kinds[0]) throw ProtocolError("numbers of different types are said to be the same");
+    if (kind != kinds[0])
+      throw ProtocolError("numbers of different types are said to be the same");
   }
   slots.numbers.append(kinds.size(), read_scalar(reader, kinds[0]));
 }
@@ -67,33 +76,53 @@ void read_step(const Plan& plan, const SlotStep& step, Reader& reader, wire::Nam
       slots.offsets.push_back(slot.offset);
       return;
     }
-    case SlotKind::kOffset: slots.offsets.push_back(reader.varint()); return;
-    case SlotKind::kInt: slots.numbers.push_back(Number::of(reader.zigzag())); return;
-    case SlotKind::kFloat: slots.numbers.push_back(Number::of(reader.f64())); return;
-    case SlotKind::kComplex: slots.numbers.push_back(read_complex(reader)); return;
-    case SlotKind::kBool: slots.numbers.push_back(Number::of(read_bool(reader))); return;
-    case SlotKind::kRaw: slots.numbers.push_back(Number::of_raw(reader.raw(step.count))); return;
-    case SlotKind::kFloatList: return read_float_list(reader, step.count, slots);
+    case SlotKind::kOffset:
+      slots.offsets.push_back(reader.varint());
+      return;
+    case SlotKind::kInt:
+      slots.numbers.push_back(Number::of(reader.zigzag()));
+      return;
+    case SlotKind::kFloat:
+      slots.numbers.push_back(Number::of(reader.f64()));
+      return;
+    case SlotKind::kComplex:
+      slots.numbers.push_back(read_complex(reader));
+      return;
+    case SlotKind::kBool:
+      slots.numbers.push_back(Number::of(read_bool(reader)));
+      return;
+    case SlotKind::kRaw:
+      slots.numbers.push_back(Number::of_raw(reader.raw(step.count)));
+      return;
+    case SlotKind::kFloatList:
+      return read_float_list(reader, step.count, slots);
     case SlotKind::kScalarList:
       return read_scalar_list(reader, std::span(plan.scalar_kinds).subspan(step.first, step.count),
                               slots);
-    case SlotKind::kGenerator: slots.generators.push_back(reader.varint()); return;
+    case SlotKind::kGenerator:
+      slots.generators.push_back(reader.varint());
+      return;
   }
 }
 
 at::Tensor make_scalar_tensor(const Recipe& recipe, const Number& number) {
   at::Tensor tensor = at::detail::empty_cpu({}, recipe.dtype, false, std::nullopt);
   std::memcpy(tensor.mutable_data_ptr(), number.data(), tensor.itemsize());
-  if (recipe.wrapped) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  if (recipe.wrapped)
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
 }
 
 c10::IValue make_scalar(ValueKind kind, const Number& number) {
   switch (kind) {
-    case ValueKind::kScalarInt: return number.as<int64_t>();
-    case ValueKind::kScalarFloat: return number.as<double>();
-    case ValueKind::kScalarBool: return number.as<bool>();
-    default: return number.as<c10::complex<double>>();
+    case ValueKind::kScalarInt:
+      return number.as<int64_t>();
+    case ValueKind::kScalarFloat:
+      return number.as<double>();
+    case ValueKind::kScalarBool:
+      return number.as<bool>();
+    default:
+      return number.as<c10::complex<double>>();
   }
 }
 
@@ -104,15 +133,18 @@ struct Filler {
   std::span<const at::Generator> generators;
 
   at::Tensor tensor(const Recipe& recipe) const {
-    if (recipe.kind == RecipeKind::kTensor) return std::move(tensors[recipe.index]);
-    if (recipe.kind == RecipeKind::kConstant) return recipe.constant.toTensor();
+    if (recipe.kind == RecipeKind::kTensor)
+      return std::move(tensors[recipe.index]);
+    if (recipe.kind == RecipeKind::kConstant)
+      return recipe.constant.toTensor();
     return make_scalar_tensor(recipe, slots.numbers[recipe.index]);
   }
 
   c10::IValue tensor_list(const Recipe& recipe) const {
     c10::List<at::Tensor> list;
     list.reserve(recipe.items.size());
-    for (const Recipe& item : recipe.items) list.push_back(tensor(item));
+    for (const Recipe& item : recipe.items)
+      list.push_back(tensor(item));
     return list;
   }
 
@@ -146,18 +178,30 @@ struct Filler {
 
   c10::IValue make(const Recipe& recipe) const {
     switch (recipe.kind) {
-      case RecipeKind::kConstant: return recipe.constant;
-      case RecipeKind::kTensor: return std::move(tensors[recipe.index]);
-      case RecipeKind::kScalarTensor: return tensor(recipe);
-      case RecipeKind::kTensorList: return tensor_list(recipe);
-      case RecipeKind::kOptionalTensorList: return optional_tensor_list(recipe);
-      case RecipeKind::kInt: return slots.numbers[recipe.index].as<int64_t>();
-      case RecipeKind::kFloat: return slots.numbers[recipe.index].as<double>();
-      case RecipeKind::kComplex: return slots.numbers[recipe.index].as<c10::complex<double>>();
-      case RecipeKind::kBool: return slots.numbers[recipe.index].as<bool>();
-      case RecipeKind::kFloatList: return float_list(recipe);
-      case RecipeKind::kScalarList: return scalar_list(recipe);
-      case RecipeKind::kGenerator: return generators[recipe.index];
+      case RecipeKind::kConstant:
+        return recipe.constant;
+      case RecipeKind::kTensor:
+        return std::move(tensors[recipe.index]);
+      case RecipeKind::kScalarTensor:
+        return tensor(recipe);
+      case RecipeKind::kTensorList:
+        return tensor_list(recipe);
+      case RecipeKind::kOptionalTensorList:
+        return optional_tensor_list(recipe);
+      case RecipeKind::kInt:
+        return slots.numbers[recipe.index].as<int64_t>();
+      case RecipeKind::kFloat:
+        return slots.numbers[recipe.index].as<double>();
+      case RecipeKind::kComplex:
+        return slots.numbers[recipe.index].as<c10::complex<double>>();
+      case RecipeKind::kBool:
+        return slots.numbers[recipe.index].as<bool>();
+      case RecipeKind::kFloatList:
+        return float_list(recipe);
+      case RecipeKind::kScalarList:
+        return scalar_list(recipe);
+      case RecipeKind::kGenerator:
+        return generators[recipe.index];
     }
     throw InternalError("a recipe of no kind");
   }
@@ -171,7 +215,8 @@ void read_slots(const Plan& plan, Reader& reader, wire::NameState& names, Slots&
   slots.numbers.clear();
   slots.generators.clear();
   slots.outputs.clear();
-  for (const SlotStep& step : plan.steps) read_step(plan, step, reader, names, slots);
+  for (const SlotStep& step : plan.steps)
+    read_step(plan, step, reader, names, slots);
   for (uint32_t i = 0; i < plan.fresh_outputs; ++i) {
     slots.outputs.push_back(wire::decode_name(reader, names));
   }
@@ -181,7 +226,8 @@ void build_stack(const Plan& plan, const Slots& slots, std::span<at::Tensor> ten
                  std::span<const at::Generator> generators, torch::jit::Stack& stack) {
   const Filler filler{slots, tensors, generators};
   stack.reserve(plan.arguments.size());
-  for (const Recipe& recipe : plan.arguments) stack.push_back(filler.make(recipe));
+  for (const Recipe& recipe : plan.arguments)
+    stack.push_back(filler.make(recipe));
 }
 
 }  // namespace torch_remote::marshal

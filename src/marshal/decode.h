@@ -1,14 +1,14 @@
 #pragma once
 
-#include <ATen/core/Generator.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
-#include <c10/util/SmallVector.h>
-
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <span>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
 
 #include "marshal/plan.h"
 #include "wire/codec.h"
@@ -26,17 +26,20 @@ class Number {
     std::memcpy(number.bytes_.data(), &value, sizeof(T));
     return number;
   }
+
   static Number of_raw(std::span<const std::byte> bytes) {  // at most 16
     Number number;
     std::memcpy(number.bytes_.data(), bytes.data(), bytes.size());
     return number;
   }
+
   template <typename T>
   T as() const {
     T value;
     std::memcpy(&value, bytes_.data(), sizeof(T));
     return value;
   }
+
   const std::byte* data() const { return bytes_.data(); }
 
  private:
@@ -44,7 +47,8 @@ class Number {
   std::array<std::byte, kBytes> bytes_{};
 };
 
-// What one call fills into its plan. Reused from call to call, so that reading one allocates nothing.
+// What one call fills into its plan. Reused from call to call, so that reading one allocates
+// nothing.
 struct Slots {
   c10::SmallVector<uint64_t, 16> storages;  // names, by the numbers that the key gives them
   c10::SmallVector<uint64_t, 16> offsets;   // one for each tensor, in elements
@@ -56,8 +60,8 @@ struct Slots {
 // Reads the slots of one call (Note [Slots]). Throws ProtocolError; looks nothing up.
 void read_slots(const Plan& plan, wire::Reader& reader, wire::NameState& names, Slots& slots);
 
-// Puts the arguments on an empty stack. `tensors` are those of plan.tensors, in order, and are moved
-// from; `generators` those of slots.generators. The plan has no refusal.
+// Puts the arguments on an empty stack. `tensors` are those of plan.tensors, in order, and are
+// moved from; `generators` those of slots.generators. The plan has no refusal.
 void build_stack(const Plan& plan, const Slots& slots, std::span<at::Tensor> tensors,
                  std::span<const at::Generator> generators, torch::jit::Stack& stack);
 

@@ -1,29 +1,18 @@
 #include "marshal/plan.h"
 
-#include <ATen/core/jit_type.h>
-
 #include <algorithm>
+
+#include <ATen/core/jit_type.h>
 
 #include "base/error.h"
 #include "marshal/dtype.h"
+#include "marshal/recipe.h"
 
 namespace torch_remote::marshal {
 namespace {
 
 using wire::Value;
 using wire::ValueKind;
-
-// Why a signature cannot be called here; caught by make_plan.
-struct Refusal {
-  std::string text;
-};
-
-// The next free place of each kind in `Slots`.
-struct Cursor {
-  uint32_t tensor = 0;
-  uint32_t number = 0;
-  uint32_t generator = 0;
-};
 
 // --- the client's order: steps, tensors, and where each argument's slots begin
 
@@ -50,7 +39,8 @@ class Layout {
     TensorRecipe recipe = make_tensor_recipe(value.spec);
     recipe.storage = value.storage;
     const bool is_new = value.storage == mentioned_;
-    if (is_new) ++mentioned_;
+    if (is_new)
+      ++mentioned_;
     plan_.steps.push_back({is_new ? SlotKind::kStorage : SlotKind::kOffset, 1, value.storage});
     plan_.tensors.push_back(std::move(recipe));
     ++cursor_.tensor;
@@ -68,28 +58,36 @@ class Layout {
 
   void add(const Value& value) {
     switch (value.kind) {
-      case ValueKind::kTensor: return add_tensor(value);
+      case ValueKind::kTensor:
+        return add_tensor(value);
       case ValueKind::kScalarTensor:
         return number(SlotKind::kRaw, static_cast<uint32_t>(wire::element_bytes(value.spec.dtype)));
-      case ValueKind::kScalarInt: return number(SlotKind::kInt);
+      case ValueKind::kScalarInt:
+        return number(SlotKind::kInt);
       case ValueKind::kFloat:
-      case ValueKind::kScalarFloat: return number(SlotKind::kFloat);
+      case ValueKind::kScalarFloat:
+        return number(SlotKind::kFloat);
       case ValueKind::kComplex:
-      case ValueKind::kScalarComplex: return number(SlotKind::kComplex);
-      case ValueKind::kScalarBool: return number(SlotKind::kBool);
+      case ValueKind::kScalarComplex:
+        return number(SlotKind::kComplex);
+      case ValueKind::kScalarBool:
+        return number(SlotKind::kBool);
       case ValueKind::kFloatList:
         plan_.steps.push_back({SlotKind::kFloatList, static_cast<uint32_t>(value.count), 0});
         cursor_.number += static_cast<uint32_t>(value.count);
         return;
-      case ValueKind::kScalarList: return add_scalar_list(value);
+      case ValueKind::kScalarList:
+        return add_scalar_list(value);
       case ValueKind::kGenerator:
         plan_.steps.push_back({SlotKind::kGenerator, 1, 0});
         ++cursor_.generator;
         return;
       case ValueKind::kList:
-        for (const Value& item : value.items) add(item);
+        for (const Value& item : value.items)
+          add(item);
         return;
-      default: return;
+      default:
+        return;
     }
   }
 
@@ -98,184 +96,18 @@ class Layout {
   uint32_t mentioned_ = 0;
 };
 
-// --- the server's order: one recipe for each argument of the schema
-
-Recipe constant(c10::IValue value) {
-  Recipe recipe;
-  recipe.constant = std::move(value);
-  return recipe;
-}
-
-Recipe slot(RecipeKind kind, uint32_t index) {
-  Recipe recipe;
-  recipe.kind = kind;
-  recipe.index = index;
-  return recipe;
-}
-
-[[noreturn]] void refuse_type(const c10::Type& type) {
-  throw Refusal{"needs a value of type " + type.str() + ", and the client sent something else"};
-}
-
-Recipe tensor_recipe(const c10::Type& type, const Value& value, Cursor& cursor) {
-  switch (value.kind) {
-    case ValueKind::kTensor: return slot(RecipeKind::kTensor, cursor.tensor++);
-    case ValueKind::kUndefined: return constant(at::Tensor());
-    case ValueKind::kScalarTensor: {
-      Recipe recipe = slot(RecipeKind::kScalarTensor, cursor.number++);
-      recipe.wrapped = value.spec.wrapped;
-      recipe.dtype = from_wire(value.spec.dtype);
-      return recipe;
-    }
-    default: refuse_type(type);
-  }
-}
-
-Recipe number_recipe(const c10::Type& type, const Value& value, Cursor& cursor) {
-  switch (value.kind) {
-    case ValueKind::kScalarInt: return slot(RecipeKind::kInt, cursor.number);
-    case ValueKind::kScalarFloat: return slot(RecipeKind::kFloat, cursor.number);
-    case ValueKind::kScalarComplex: return slot(RecipeKind::kComplex, cursor.number);
-    case ValueKind::kScalarBool: return slot(RecipeKind::kBool, cursor.number);
-    case ValueKind::kConstScalarInt: return constant(value.integer);
-    case ValueKind::kConstScalarFloat: return constant(value.real);
-    default: refuse_type(type);
-  }
-}
-
-// dtype, layout and memory format are integers on the stack.
-Recipe int_recipe(const c10::Type& type, const Value& value) {
-  switch (value.kind) {
-    case ValueKind::kInt: return constant(value.integer);
-    case ValueKind::kDtype:
-      return constant(from_wire(wire::checked_dtype(static_cast<uint8_t>(value.integer))));
-    case ValueKind::kLayout: return constant(at::kStrided);
-    case ValueKind::kMemoryFormat: return constant(memory_format_from_wire(value.integer));
-    default: refuse_type(type);
-  }
-}
-
-Recipe tensor_list_recipe(const c10::Type& type, const Value& value, Cursor& cursor, bool optional) {
-  if (value.kind != ValueKind::kList) refuse_type(type);
-  Recipe recipe = slot(optional ? RecipeKind::kOptionalTensorList : RecipeKind::kTensorList, 0);
-  recipe.items.reserve(value.items.size());
-  for (const Value& item : value.items) {
-    if (optional && item.kind == ValueKind::kNone) {
-      recipe.items.push_back(constant(c10::IValue()));
-    } else {
-      recipe.items.push_back(tensor_recipe(type, item, cursor));
-    }
-  }
-  return recipe;
-}
-
-Recipe string_list(const c10::Type& type, const Value& value) {
-  if (value.kind != ValueKind::kList) refuse_type(type);
-  c10::List<std::string> strings;
-  for (const Value& item : value.items) {
-    if (item.kind != ValueKind::kString) refuse_type(type);
-    strings.push_back(item.text);
-  }
-  return constant(std::move(strings));
-}
-
-Recipe bool_list(const c10::Type& type, const Value& value) {
-  if (value.kind != ValueKind::kBoolList) refuse_type(type);
-  c10::List<bool> list;
-  for (const int64_t item : value.integers) list.push_back(item != 0);
-  return constant(std::move(list));
-}
-
-Recipe float_list(const c10::Type& type, const Value& value, Cursor& cursor) {
-  if (value.kind != ValueKind::kFloatList) refuse_type(type);
-  Recipe recipe = slot(RecipeKind::kFloatList, cursor.number);
-  recipe.count = static_cast<uint32_t>(value.count);
-  return recipe;
-}
-
-Recipe scalar_list(const c10::Type& type, const Value& value, Cursor& cursor) {
-  if (value.kind != ValueKind::kScalarList) refuse_type(type);
-  Recipe recipe = slot(RecipeKind::kScalarList, cursor.number);
-  for (const int64_t kind : value.integers) recipe.kinds.push_back(static_cast<ValueKind>(kind));
-  return recipe;
-}
-
-Recipe list_recipe(const c10::Type& list, const c10::Type& element, const Value& value,
-                   Cursor& cursor) {
-  switch (element.kind()) {
-    case c10::TypeKind::TensorType: return tensor_list_recipe(list, value, cursor, false);
-    case c10::TypeKind::OptionalType: {
-      const auto inner = element.castRaw<c10::OptionalType>()->getElementType();
-      if (inner->kind() != c10::TypeKind::TensorType) refuse_type(list);
-      return tensor_list_recipe(list, value, cursor, true);
-    }
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      if (value.kind != ValueKind::kIntList) refuse_type(list);
-      return constant(c10::List<int64_t>(c10::IntArrayRef(value.integers)));
-    case c10::TypeKind::FloatType: return float_list(list, value, cursor);
-    case c10::TypeKind::BoolType: return bool_list(list, value);
-    case c10::TypeKind::NumberType: return scalar_list(list, value, cursor);
-    case c10::TypeKind::StringType: return string_list(list, value);
-    default: refuse_type(list);
-  }
-}
-
-Recipe float_recipe(const c10::Type& type, const Value& value, Cursor& cursor) {
-  if (value.kind == ValueKind::kFloat) return slot(RecipeKind::kFloat, cursor.number);
-  if (value.kind == ValueKind::kConstFloat) return constant(value.real);
-  refuse_type(type);
-}
-
-Recipe bool_recipe(const c10::Type& type, const Value& value) {
-  if (value.kind == ValueKind::kTrue) return constant(true);
-  if (value.kind == ValueKind::kFalse) return constant(false);
-  refuse_type(type);
-}
-
-Recipe device_recipe(const c10::Type& type, const Value& value, c10::Device device) {
-  if (value.kind == ValueKind::kDevice) return constant(device);
-  if (value.kind == ValueKind::kCpuDevice) return constant(c10::Device(c10::kCPU));
-  refuse_type(type);
-}
-
-Recipe make_recipe(const c10::Type& type, const Value& value, Cursor cursor, c10::Device device) {
-  switch (type.kind()) {
-    case c10::TypeKind::OptionalType: {
-      if (value.kind == ValueKind::kNone) return constant(c10::IValue());
-      const auto inner = type.castRaw<c10::OptionalType>()->getElementType();
-      return make_recipe(*inner, value, cursor, device);
-    }
-    case c10::TypeKind::TensorType: return tensor_recipe(type, value, cursor);
-    case c10::TypeKind::ListType:
-      return list_recipe(type, *type.castRaw<c10::ListType>()->getElementType(), value, cursor);
-    case c10::TypeKind::NumberType: return number_recipe(type, value, cursor);
-    case c10::TypeKind::IntType: return int_recipe(type, value);
-    case c10::TypeKind::FloatType: return float_recipe(type, value, cursor);
-    case c10::TypeKind::BoolType: return bool_recipe(type, value);
-    case c10::TypeKind::StringType:
-      if (value.kind != ValueKind::kString) refuse_type(type);
-      return constant(value.text);
-    case c10::TypeKind::ComplexType:
-      if (value.kind != ValueKind::kComplex) refuse_type(type);
-      return slot(RecipeKind::kComplex, cursor.number);
-    case c10::TypeKind::GeneratorType:
-      if (value.kind != ValueKind::kGenerator) refuse_type(type);
-      return slot(RecipeKind::kGenerator, cursor.generator);
-    case c10::TypeKind::DeviceObjType: return device_recipe(type, value, device);
-    default: throw Refusal{"takes a " + type.str() + ", which a server does not"};
-  }
-}
-
 bool is_generator(const c10::Type& type) {
-  if (type.kind() == c10::TypeKind::GeneratorType) return true;
+  if (type.kind() == c10::TypeKind::GeneratorType)
+    return true;
   const auto* optional = type.castRaw<c10::OptionalType>();
   return optional != nullptr && is_generator(*optional->getElementType());
 }
 
 void mark_access(Plan& plan, const Recipe& recipe, bool is_written, bool is_read) {
-  for (const Recipe& item : recipe.items) mark_access(plan, item, is_written, is_read);
-  if (recipe.kind != RecipeKind::kTensor) return;
+  for (const Recipe& item : recipe.items)
+    mark_access(plan, item, is_written, is_read);
+  if (recipe.kind != RecipeKind::kTensor)
+    return;
   plan.tensors[recipe.index].is_written = is_written;
   plan.tensors[recipe.index].is_read = is_read;
 }
@@ -299,7 +131,9 @@ Recipe make_argument(const wire::Signature& signature, const Callee& callee,
   if (!argument.default_value()) {
     throw Refusal{"argument " + argument.name() + " is not known to the client's torch"};
   }
-  return constant(*argument.default_value());
+  Recipe recipe;
+  recipe.constant = *argument.default_value();
+  return recipe;
 }
 
 void add_arguments(Plan& plan, const wire::Signature& signature, const Callee& callee,
@@ -307,7 +141,8 @@ void add_arguments(Plan& plan, const wire::Signature& signature, const Callee& c
   for (const c10::Argument& argument : callee.schema->arguments()) {
     Recipe recipe = make_argument(signature, callee, begins, argument, device);
     const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    const bool overwrites = argument.is_out() || (callee.overwrites_self && argument.name() == "self");
+    const bool overwrites =
+        argument.is_out() || (callee.overwrites_self && argument.name() == "self");
     mark_access(plan, recipe, is_written, !(is_written && overwrites));
     if (is_generator(*argument.type()) && recipe.kind == RecipeKind::kConstant) {
       plan.takes_no_generator = true;
@@ -319,9 +154,11 @@ void add_arguments(Plan& plan, const wire::Signature& signature, const Callee& c
 // What the server's torch does not know must say what it would have said by itself.
 void check_unknown(const wire::Signature& signature, const Callee& callee) {
   for (size_t i = 0; i < callee.arguments.size(); ++i) {
-    if (callee.schema->argumentIndexWithName(callee.arguments[i])) continue;
+    if (callee.schema->argumentIndexWithName(callee.arguments[i]))
+      continue;
     const auto& defaults = signature.defaults;
-    if (std::find(defaults.begin(), defaults.end(), i) != defaults.end()) continue;
+    if (std::find(defaults.begin(), defaults.end(), i) != defaults.end())
+      continue;
     throw Refusal{"argument " + callee.arguments[i] + " is not known to this server's torch"};
   }
 }
@@ -330,13 +167,16 @@ void check_unknown(const wire::Signature& signature, const Callee& callee) {
 bool is_dense(const wire::TensorSpec& spec) {
   std::vector<std::pair<int64_t, int64_t>> steps;  // stride, size
   for (size_t i = 0; i < spec.sizes.size(); ++i) {
-    if (spec.sizes[i] == 0) return true;
-    if (spec.sizes[i] != 1) steps.emplace_back(spec.strides[i], spec.sizes[i]);
+    if (spec.sizes[i] == 0)
+      return true;
+    if (spec.sizes[i] != 1)
+      steps.emplace_back(spec.strides[i], spec.sizes[i]);
   }
   std::sort(steps.begin(), steps.end());
   int64_t expected = 1;
   for (const auto& [stride, size] : steps) {
-    if (stride != expected) return false;
+    if (stride != expected)
+      return false;
     expected *= size;  // at most the number of elements, which fits
   }
   return true;

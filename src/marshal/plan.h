@@ -1,15 +1,15 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/DimVector.h>
-
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "wire/signature.h"
 
@@ -21,8 +21,8 @@ struct TensorRecipe {
   bool conj = false;
   bool neg = false;
   bool wrapped = false;
-  bool is_dense = false;    // its elements fill [offset, offset + extent) without a gap or an overlap
-  bool is_read = true;      // false: the operator only overwrites it, wholly
+  bool is_dense = false;  // its elements fill [offset, offset + extent) without a gap or an overlap
+  bool is_read = true;    // false: the operator only overwrites it, wholly
   bool is_written = false;  // by the operator's schema
   uint32_t storage = 0;     // which storage of the call
   uint64_t extent = 0;      // bytes needed behind the offset; 0 without elements
@@ -36,8 +36,8 @@ TensorRecipe make_tensor_recipe(const wire::TensorSpec& spec);
 // How the slots of a call are read, in the client's order. Needs no schema, so that a call that the
 // server refuses can be read past.
 enum class SlotKind : uint8_t {
-  kStorage,     // a storage's first mention: name and offset
-  kOffset,      // a storage mentioned before
+  kStorage,  // a storage's first mention: name and offset
+  kOffset,   // a storage mentioned before
   kInt,
   kFloat,
   kComplex,
@@ -54,7 +54,8 @@ struct SlotStep {
   uint32_t first = 0;
 };
 
-// How one argument of the server's schema is made. Indices are places in `Slots` (marshal/decode.h).
+// How one argument of the server's schema is made. Indices are places in `Slots`
+// (marshal/decode.h).
 enum class RecipeKind : uint8_t {
   kConstant,
   kTensor,
@@ -78,7 +79,7 @@ struct Recipe {
   std::vector<wire::ValueKind> kinds;  // kScalarList
   uint32_t count = 0;                  // kFloatList
   c10::IValue constant;
-  std::vector<Recipe> items;           // tensor lists
+  std::vector<Recipe> items;  // tensor lists
 };
 
 // Everything of a signature that is worked out once. Immutable; made when a SIGNATURE arrives.
@@ -101,7 +102,7 @@ struct Callee {
   const c10::FunctionSchema* schema = nullptr;  // null: it cannot be called
   std::string refusal;                          // why not
   std::vector<std::string> arguments;           // the client's names for the arguments
-  bool overwrites_self = false;                 // copy_, fill_, normal_ …: self's old value does not matter
+  bool overwrites_self = false;  // copy_, fill_, normal_ …: self's old value does not matter
 };
 
 // Arguments are matched by name: client and server may have different versions of torch.

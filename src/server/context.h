@@ -4,8 +4,8 @@
 
 namespace torch_remote::server {
 
-// Makes the settings those of this process. A setting that this build of torch cannot have (a CUDA backend
-// on a CPU build) is logged and left as it is. Executor thread.
+// Makes the settings those of this process. A setting that this build of torch cannot have (a CUDA
+// backend on a CPU build) is logged and left as it is. Executor thread.
 void apply_context(const wire::Context& context);
 
 }  // namespace torch_remote::server

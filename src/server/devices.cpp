@@ -1,14 +1,15 @@
 #include "server/devices.h"
 
-#include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <fstream>
 #include <stdexcept>
 #include <thread>
+
+#include <unistd.h>
+
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/error.h"
 #include "wire/limits.h"
@@ -20,7 +21,8 @@ std::string processor_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
     const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+    if (line.starts_with("model name") && colon != std::string::npos)
+      return line.substr(colon + 2);
   }
   return "CPU";
 }
@@ -31,7 +33,8 @@ uint64_t host_memory() {
 }
 
 unsigned cuda_devices() {
-  if (!at::globalContext().hasCUDA()) return 0;
+  if (!at::globalContext().hasCUDA())
+    return 0;
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   return static_cast<unsigned>(at::detail::getCUDAHooks().deviceCount());
 }
@@ -47,7 +50,8 @@ Devices one_cuda(const std::string& wanted) {
 
 bool ask_mkldnn(const char* question) {
   const auto operation = c10::Dispatcher::singleton().findSchema({question, ""});
-  if (!operation) return false;
+  if (!operation)
+    return false;
   torch::jit::Stack stack;
   operation->callBoxed(stack);
   return !stack.empty() && stack[0].isBool() && stack[0].toBool();
@@ -59,19 +63,24 @@ Devices::Devices(c10::DeviceType type, unsigned count, c10::DeviceIndex first)
     : type_(type), count_(count), first_(first) {}
 
 Devices Devices::choose(const std::string& wanted, unsigned simulated) {
-  if (wanted.starts_with("cuda:")) return one_cuda(wanted);
+  if (wanted.starts_with("cuda:"))
+    return one_cuda(wanted);
   if (wanted != "auto" && wanted != "cpu" && wanted != "cuda") {
     throw std::invalid_argument("--device " + wanted + ": use auto, cpu, cuda or cuda:n");
   }
   const unsigned cuda = wanted == "cpu" ? 0 : cuda_devices();
-  if (cuda > 0) return {c10::DeviceType::CUDA, std::min<unsigned>(cuda, wire::kMaxDevices)};
-  if (wanted == "cuda") throw std::invalid_argument("--device cuda: this machine has no CUDA device");
+  if (cuda > 0)
+    return {c10::DeviceType::CUDA, std::min<unsigned>(cuda, wire::kMaxDevices)};
+  if (wanted == "cuda")
+    throw std::invalid_argument("--device cuda: this machine has no CUDA device");
   return {c10::DeviceType::CPU, simulated};
 }
 
 c10::Device Devices::device(uint8_t index) const {
-  if (index >= count_) throw ProtocolError("the server has no device " + std::to_string(index));
-  if (!is_cuda()) return {type_};
+  if (index >= count_)
+    throw ProtocolError("the server has no device " + std::to_string(index));
+  if (!is_cuda())
+    return {type_};
   return {type_, static_cast<c10::DeviceIndex>(first_ + index)};
 }
 
@@ -80,7 +89,8 @@ uint8_t Devices::index_of(c10::Device device) const {
 }
 
 void Devices::synchronize(uint8_t index) const {
-  if (!is_cuda()) return;
+  if (!is_cuda())
+    return;
   c10::impl::VirtualGuardImpl(type_).synchronizeDevice(device(index).index());
 }
 
@@ -89,7 +99,8 @@ std::vector<wire::DeviceProperties> Devices::properties() const {
   for (unsigned i = 0; i < count_; ++i) {
     wire::DeviceProperties& one = all[i];
     if (is_cuda()) {
-      // TODO(cleanup): name, memory, capability and processors need CUDA's headers or a virtual interface.
+      // TODO(cleanup): name, memory, capability and processors need CUDA's headers or a virtual
+      // interface.
       one.kind = wire::DeviceKind::kCuda;
       one.name = "CUDA device " + std::to_string(first_ + static_cast<int>(i));
     } else {

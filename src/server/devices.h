@@ -1,17 +1,17 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include <c10/core/Device.h>
 
 #include "wire/handshake.h"
 
 namespace torch_remote::server {
 
-// The devices of a session: a session's device n is device(n) here. On CPU they are simulated: n devices
-// that share one processor but not a storage or a generator. Immutable.
+// The devices of a session: a session's device n is device(n) here. On CPU they are simulated: n
+// devices that share one processor but not a storage or a generator. Immutable.
 class Devices {
  public:
   // `wanted` is auto, cpu, cuda or cuda:n. Asks CUDA, so only in a session's own process.
@@ -21,7 +21,9 @@ class Devices {
   Devices(c10::DeviceType type, unsigned count, c10::DeviceIndex first = 0);
 
   unsigned count() const { return count_; }
+
   bool is_cuda() const { return type_ == c10::DeviceType::CUDA; }
+
   // Throws ProtocolError for a device that is not there.
   c10::Device device(uint8_t index) const;
   // A device's number in the session.

@@ -1,8 +1,8 @@
 #include "server/errors.h"
 
-#include <c10/util/Exception.h>
-
 #include <new>
+
+#include <c10/util/Exception.h>
 
 #include "base/error.h"
 
@@ -12,13 +12,20 @@ namespace {
 using wire::ErrorKind;
 
 ErrorKind kind_of(const c10::Error& error) {
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return ErrorKind::kOutOfMemory;
-  if (dynamic_cast<const c10::IndexError*>(&error) != nullptr) return ErrorKind::kIndex;
-  if (dynamic_cast<const c10::ValueError*>(&error) != nullptr) return ErrorKind::kValue;
-  if (dynamic_cast<const c10::TypeError*>(&error) != nullptr) return ErrorKind::kType;
-  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) return ErrorKind::kNotImplemented;
-  if (dynamic_cast<const c10::LinAlgError*>(&error) != nullptr) return ErrorKind::kLinalg;
-  if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) return ErrorKind::kAccelerator;
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr)
+    return ErrorKind::kOutOfMemory;
+  if (dynamic_cast<const c10::IndexError*>(&error) != nullptr)
+    return ErrorKind::kIndex;
+  if (dynamic_cast<const c10::ValueError*>(&error) != nullptr)
+    return ErrorKind::kValue;
+  if (dynamic_cast<const c10::TypeError*>(&error) != nullptr)
+    return ErrorKind::kType;
+  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr)
+    return ErrorKind::kNotImplemented;
+  if (dynamic_cast<const c10::LinAlgError*>(&error) != nullptr)
+    return ErrorKind::kLinalg;
+  if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr)
+    return ErrorKind::kAccelerator;
   return ErrorKind::kRuntime;
 }
 

@@ -8,6 +8,12 @@
 #include "server/outputs.h"
 
 namespace torch_remote::server {
+namespace {
+
+// A model makes the same mistake at every step: after this many they are for debugging only.
+constexpr uint64_t kLoudMispredictions = 20;
+
+}  // namespace
 
 using marshal::Plan;
 using marshal::Slots;
@@ -27,29 +33,38 @@ Poison Executor::find_poison(const Plan& plan, const Slots& slots) const {
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const TensorRecipe& view = plan.tensors[i];
     const Entry& entry = *entries_[view.storage];
-    if (entry.poison == nullptr) continue;
-    const bool is_overwritten = !view.is_read && StorageTable::covers(entry, view, slots.offsets[i]);
-    if (!is_overwritten) return entry.poison;
+    if (entry.poison == nullptr)
+      continue;
+    const bool is_overwritten =
+        !view.is_read && StorageTable::covers(entry, view, slots.offsets[i]);
+    if (!is_overwritten)
+      return entry.poison;
   }
   return nullptr;
 }
 
 void Executor::poison_targets(const Plan& plan, const Poison& poison, bool only_fresh) {
   for (size_t i = 0; i < plan.storages.size(); ++i) {
-    if (plan.storages[i].fresh && entries_[i]->poison == nullptr) entries_[i]->poison = poison;
+    if (plan.storages[i].fresh && entries_[i]->poison == nullptr)
+      entries_[i]->poison = poison;
   }
-  if (only_fresh) return;
+  if (only_fresh)
+    return;
   for (const TensorRecipe& view : plan.tensors) {
     Entry& entry = *entries_[view.storage];
-    if (view.is_written && entry.poison == nullptr) entry.poison = poison;
+    if (view.is_written && entry.poison == nullptr)
+      entry.poison = poison;
   }
 }
 
 Poison Executor::note_failure(std::exception_ptr cause, const std::string& what) {
   const Poison poison = describe_failure(std::move(cause), calls_, what);
-  if (unreported_ == nullptr) unreported_ = poison;
+  if (unreported_ == nullptr)
+    unreported_ = poison;
   log(LogLevel::kInfo, "a call failed",
-      {{"call", calls_}, {"operator", what}, {"message", std::string_view(poison->message).substr(0, 500)}});
+      {{"call", calls_},
+       {"operator", what},
+       {"message", std::string_view(poison->message).substr(0, 500)}});
   return poison;
 }
 
@@ -80,9 +95,11 @@ Poison Executor::run(const CallPlan& call, const Slots& slots) {
 
 void Executor::invoke(const CallPlan& call, const Slots& slots) {
   const Plan& plan = call.plan;
-  if (C10_UNLIKELY(!plan.refusal.empty())) throw Refused(call.operation->name + ": " + plan.refusal);
+  if (C10_UNLIKELY(!plan.refusal.empty()))
+    throw Refused(call.operation->name + ": " + plan.refusal);
   find_generators(call, slots);
-  if (devices_.is_cuda()) use_device(plan.device);
+  if (devices_.is_cuda())
+    use_device(plan.device);
   resolve_tensors(plan, slots);
   stack_.clear();
   marshal::build_stack(plan, slots, tensors_, call_generators_, stack_);
@@ -91,14 +108,17 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
 
 void Executor::find_generators(const CallPlan& call, const Slots& slots) {
   call_generators_.clear();
-  for (const uint64_t name : slots.generators) call_generators_.push_back(generators_.find(name));
-  const bool draws_from_default = call.plan.takes_no_generator ||
-                                  (call.operation->is_seeded && slots.generators.empty());
-  if (draws_from_default) generators_.use_default_of(call.plan.device);
+  for (const uint64_t name : slots.generators)
+    call_generators_.push_back(generators_.find(name));
+  const bool draws_from_default =
+      call.plan.takes_no_generator || (call.operation->is_seeded && slots.generators.empty());
+  if (draws_from_default)
+    generators_.use_default_of(call.plan.device);
 }
 
 void Executor::use_device(uint8_t device) {
-  if (device == current_device_) return;
+  if (device == current_device_)
+    return;
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(devices_.device(device));
   current_device_ = device;
 }
@@ -111,10 +131,12 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
     const TensorRecipe& view = plan.tensors[i];
     Entry& entry = *entries_[view.storage];
     storages_.settle(entry);
-    if (view.is_written) storages_.prepare_write(entry);
+    if (view.is_written)
+      storages_.prepare_write(entry);
     tensors_.push_back(storages_.resolve(entry, view, slots.offsets[i]));
     arguments_.push_back(tensors_.back().unsafeGetTensorImpl());
-    if (!view.is_read) overwritten_.emplace_back(static_cast<uint32_t>(i), tensors_.back());
+    if (!view.is_read)
+      overwritten_.emplace_back(static_cast<uint32_t>(i), tensors_.back());
   }
 }
 
@@ -122,7 +144,8 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
 void Executor::check_written(const CallPlan& call) {
   for (const auto& [index, tensor] : overwritten_) {
     const TensorRecipe& view = call.plan.tensors[index];
-    if (C10_LIKELY(tensor.sizes() == view.sizes && tensor.strides() == view.strides)) continue;
+    if (C10_LIKELY(tensor.sizes() == view.sizes && tensor.strides() == view.strides))
+      continue;
     entries_[view.storage]->last_view.reset();
     throw Refused(c10::str("gave its output the sizes ", tensor.sizes(), " and strides ",
                            tensor.strides(), ", and the client had predicted ", view.sizes, " and ",
@@ -135,23 +158,27 @@ void Executor::clear_poison(const Plan& plan, const Slots& slots) {
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const TensorRecipe& view = plan.tensors[i];
     Entry& entry = *entries_[view.storage];
-    if (C10_LIKELY(entry.poison == nullptr) || view.is_read) continue;
-    if (StorageTable::covers(entry, view, slots.offsets[i])) entry.poison.reset();
+    if (C10_LIKELY(entry.poison == nullptr) || view.is_read)
+      continue;
+    if (StorageTable::covers(entry, view, slots.offsets[i]))
+      entry.poison.reset();
   }
 }
 
 // --- what came out
 
 void Executor::call(const CallPlan& call, const Slots& slots) {
-  if (!call.plan.outputs_known) throw ProtocolError("a call's outputs are not known");
+  if (!call.plan.outputs_known)
+    throw ProtocolError("a call's outputs are not known");
   const uint64_t* name = slots.outputs.data();
   if (const Poison poison = run(call, slots); C10_UNLIKELY(poison != nullptr)) {
     return poison_outputs(call, call.plan.outputs, poison, name);
   }
   if (C10_UNLIKELY(stack_.size() != call.plan.outputs.size())) {
     const Poison poison = note_failure(
-        std::make_exception_ptr(Refused(c10::str("returned ", stack_.size(), " results, and the client had predicted ",
-                                                 call.plan.outputs.size()))),
+        std::make_exception_ptr(
+            Refused(c10::str("returned ", stack_.size(), " results, and the client had predicted ",
+                             call.plan.outputs.size()))),
         call.operation->name);
     return poison_outputs(call, call.plan.outputs, poison, name);
   }
@@ -172,9 +199,11 @@ void Executor::store_output(const CallPlan& call, const wire::Output& output, c1
     at::Tensor tensor = value.isTensor() ? std::move(value).toTensor() : at::Tensor();
     return store_fresh(call, output, std::move(tensor), *name++);
   }
-  if (output.kind != wire::OutputKind::kList) return;
+  if (output.kind != wire::OutputKind::kList)
+    return;
   c10::List<at::Tensor> list;
-  if (value.isTensorList()) list = std::move(value).toTensorList();
+  if (value.isTensorList())
+    list = std::move(value).toTensorList();
   for (size_t i = 0; i < output.items.size(); ++i) {
     at::Tensor tensor = i < list.size() ? list.extract(i) : at::Tensor();
     store_output(call, output.items[i], std::move(tensor), name);
@@ -187,9 +216,8 @@ void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at:
   try {
     Matched matched = match_output(std::move(tensor), output.spec);
     if (C10_UNLIKELY(!matched.difference.empty())) {
-      ++mispredicted_;
-      log(LogLevel::kWarning, "mispredicted",
-          {{"operator", call.operation->name}, {"difference", matched.difference}});
+      log(++mispredicted_ <= kLoudMispredictions ? LogLevel::kWarning : LogLevel::kDebug,
+          "mispredicted", {{"operator", call.operation->name}, {"difference", matched.difference}});
     }
     storages_.adopt(entry, std::move(matched.tensor));
   } catch (...) {
@@ -211,10 +239,12 @@ void Executor::poison_outputs(const CallPlan& call, const std::vector<wire::Outp
 
 Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint64_t first,
                                  uint64_t names) {
-  if (call.plan.outputs_known) throw ProtocolError("a queried call has outputs that are known");
+  if (call.plan.outputs_known)
+    throw ProtocolError("a queried call has outputs that are known");
   Answer answer;
   answer.failure = run(call, slots);
-  if (answer.failure != nullptr) return answer;
+  if (answer.failure != nullptr)
+    return answer;
   try {
     answer.results = describe_results(first, names);
   } catch (...) {
@@ -230,7 +260,8 @@ std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t na
     results.push_back(describe_result(std::move(value), arguments_, fresh));
   }
   stack_.clear();
-  if (fresh.size() > names) throw Refused("returned more tensors than the client has names for");
+  if (fresh.size() > names)
+    throw Refused("returned more tensors than the client has names for");
   for (at::Tensor& tensor : fresh) {
     Entry& entry = storages_.make(first++, 0, tensor.device());
     storages_.adopt(entry, std::move(tensor));

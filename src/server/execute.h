@@ -1,12 +1,12 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
-
-#include <cstdint>
-#include <vector>
 
 #include "marshal/decode.h"
 #include "server/devices.h"
@@ -27,10 +27,10 @@ struct CallPlan {
 //
 // Note [Poison]
 //
-// An error belongs to the storages that a call would have written, and carries the first cause. A call that
-// reads poison is skipped: the storages that it makes are poisoned with the same cause, the others keep their bytes. What a
-// failing call itself writes is poisoned. Poison goes away when a storage is overwritten whole: by an
-// upload, or as an output that the operator does not read.
+// An error belongs to the storages that a call would have written, and carries the first cause. A
+// call that reads poison is skipped: the storages that it makes are poisoned with the same cause,
+// the others keep their bytes. What a failing call itself writes is poisoned. Poison goes away when
+// a storage is overwritten whole: by an upload, or as an output that the operator does not read.
 class Executor {
  public:
   Executor(const Devices& devices, StorageTable& storages, Generators& generators)
@@ -39,24 +39,30 @@ class Executor {
   // Throws ProtocolError and ConnectionError only: what the operator does wrong becomes poison.
   void call(const CallPlan& call, const marshal::Slots& slots);
 
-  // The same for a call whose outputs the client could not predict: it is told. Fresh outputs get the names first,
-  // first + 1, … first + names - 1. On failure `failure` is set, and nothing has been named.
+  // The same for a call whose outputs the client could not predict: it is told. Fresh outputs get
+  // the names first, first + 1, … first + names - 1. On failure `failure` is set, and nothing has
+  // been named.
   struct Answer {
     std::vector<wire::Result> results;
     Poison failure;
   };
+
   Answer query(const CallPlan& call, const marshal::Slots& slots, uint64_t first, uint64_t names);
 
-  // Something outside a call failed, such as the memory for an upload. Remembered as a failing call's is.
+  // Something outside a call failed, such as the memory for an upload. Remembered as a failing
+  // call's is.
   Poison note_failure(std::exception_ptr cause, const std::string& what);
 
   // The first failure that no reply has told the client yet; null when there is none.
   Poison unreported() const { return unreported_; }
+
   void mark_reported(const Poison& poison) {
-    if (poison == unreported_) unreported_.reset();
+    if (poison == unreported_)
+      unreported_.reset();
   }
 
   uint64_t calls() const { return calls_; }
+
   uint64_t mispredicted() const { return mispredicted_; }
 
  private:
@@ -77,7 +83,8 @@ class Executor {
   void store_outputs(const CallPlan& call, const marshal::Slots& slots);
   void store_output(const CallPlan& call, const wire::Output& output, c10::IValue value,
                     const uint64_t*& name);
-  void store_fresh(const CallPlan& call, const wire::Output& output, at::Tensor tensor, uint64_t name);
+  void store_fresh(const CallPlan& call, const wire::Output& output, at::Tensor tensor,
+                   uint64_t name);
   void poison_outputs(const CallPlan& call, const std::vector<wire::Output>& outputs,
                       const Poison& poison, const uint64_t*& name);
   std::vector<wire::Result> describe_results(uint64_t first, uint64_t names);

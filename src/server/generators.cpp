@@ -1,10 +1,10 @@
 #include "server/generators.h"
 
+#include <cstring>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
-
-#include <cstring>
 
 #include "base/error.h"
 #include "wire/limits.h"
@@ -15,7 +15,8 @@ namespace {
 at::Tensor to_tensor(std::span<const std::byte> bytes) {
   at::Tensor tensor =
       at::detail::empty_cpu({static_cast<int64_t>(bytes.size())}, at::kByte, false, std::nullopt);
-  if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  if (!bytes.empty())
+    std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
   return tensor;
 }
 
@@ -27,23 +28,29 @@ Generators::Generators(const Devices& devices)
 }
 
 Generators::~Generators() {
-  if (current_ != 0) swap_in(0);
+  if (current_ != 0)
+    swap_in(0);
 }
 
 at::Generator Generators::make(uint8_t device) const {
   const c10::Device where = devices_.device(device);
-  if (where.is_cpu()) return at::detail::createCPUGenerator();
+  if (where.is_cpu())
+    return at::detail::createCPUGenerator();
   at::globalContext().lazyInitDevice(where.type());
-  return at::globalContext().getAcceleratorHooksInterface(where.type()).getNewGenerator(where.index());
+  return at::globalContext()
+      .getAcceleratorHooksInterface(where.type())
+      .getNewGenerator(where.index());
 }
 
 const at::Generator& Generators::find(uint64_t name) {
   if (name >= wire::kFirstGenerator) {
     const auto found = made_.find(name);
-    if (found == made_.end()) throw ProtocolError("no generator has the name " + std::to_string(name));
+    if (found == made_.end())
+      throw ProtocolError("no generator has the name " + std::to_string(name));
     return found->second;
   }
-  if (name == 0) throw ProtocolError("name 0 is never valid");
+  if (name == 0)
+    throw ProtocolError("name 0 is never valid");
   const auto device = static_cast<uint8_t>(name - wire::kDefaultGenerator);
   const c10::Device where = devices_.device(device);
   at::Generator& generator = defaults_[device];
@@ -67,13 +74,15 @@ void Generators::apply(const wire::GeneratorMessage& message) {
       return;
     }
     case wire::GeneratorAction::kFree:
-      if (made_.erase(message.name) == 0) throw ProtocolError("no such generator to free");
+      if (made_.erase(message.name) == 0)
+        throw ProtocolError("no such generator to free");
       return;
     case wire::GeneratorAction::kMake:
       if (message.name < wire::kFirstGenerator || message.seed >= wire::kMaxDevices) {
         throw ProtocolError("a generator is made with a name or device that is not allowed");
       }
-      if (made_.size() >= wire::kMaxGenerators) throw ProtocolError("a session has too many generators");
+      if (made_.size() >= wire::kMaxGenerators)
+        throw ProtocolError("a session has too many generators");
       if (!made_.emplace(message.name, make(static_cast<uint8_t>(message.seed))).second) {
         throw ProtocolError("a generator's name is taken");
       }

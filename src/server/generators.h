@@ -1,12 +1,12 @@
 #pragma once
 
-#include <ATen/core/Generator.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
 #include <vector>
+
+#include <ATen/core/Generator.h>
 
 #include "server/devices.h"
 #include "wire/messages.h"
@@ -15,10 +15,10 @@ namespace torch_remote::server {
 
 // The generators of a session by name. Confined to the executor thread.
 //
-// The session's device 0 has the process's own default generator, so that a CPU server gives the numbers
-// that device="cpu" gives. Operators without a generator argument use the process's default: where several
-// devices are simulated on one processor, each has a default generator of its own, and the right one is swapped in
-// before such a call.
+// The session's device 0 has the process's own default generator, so that a CPU server gives the
+// numbers that device="cpu" gives. Operators without a generator argument use the process's
+// default: where several devices are simulated on one processor, each has a default generator of
+// its own, and the right one is swapped in before such a call.
 class Generators {
  public:
   explicit Generators(const Devices& devices);
@@ -26,7 +26,8 @@ class Generators {
   Generators(const Generators&) = delete;
   Generators& operator=(const Generators&) = delete;
 
-  // Throws ProtocolError for what no client of ours sends; c10::Error for a state that does not fit.
+  // Throws ProtocolError for what no client of ours sends; c10::Error for a state that does not
+  // fit.
   void apply(const wire::GeneratorMessage& message);
   // By name. Throws ProtocolError when there is none.
   const at::Generator& find(uint64_t name);
@@ -34,7 +35,8 @@ class Generators {
 
   // Before a call on `device` that draws from the default generator.
   void use_default_of(uint8_t device) {
-    if (device != current_ && is_swapping_) swap_in(device);
+    if (device != current_ && is_swapping_)
+      swap_in(device);
   }
 
  private:

@@ -1,11 +1,11 @@
 #include "server/handshake.h"
 
-#include <torch/version.h>
-
 #include <array>
 #include <cstring>
 #include <thread>
 #include <vector>
+
+#include <torch/version.h>
 
 #include "base/error.h"
 #include "base/mutex.h"
@@ -31,6 +31,7 @@ class Deadline {
     changed_.notify_all();
     thread_.join();
   }
+
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;
 
@@ -38,9 +39,11 @@ class Deadline {
   void watch(transport::Stream& stream, CondVar::Clock::time_point until) {
     MutexLock lock(mutex_);
     while (!is_met_) {
-      if (!changed_.wait_until(mutex_, until)) break;
+      if (!changed_.wait_until(mutex_, until))
+        break;
     }
-    if (!is_met_) stream.shutdown();
+    if (!is_met_)
+      stream.shutdown();
   }
 
   Mutex mutex_;
@@ -55,11 +58,13 @@ class LimitedReader {
   LimitedReader(transport::Stream& stream, uint64_t limit) : stream_(stream), left_(limit) {}
 
   void read(std::span<std::byte> into) {
-    if (into.size() > left_) throw ProtocolError("a handshake is too long");
+    if (into.size() > left_)
+      throw ProtocolError("a handshake is too long");
     left_ -= into.size();
     while (!into.empty()) {
       const size_t got = stream_.read_some(into);
-      if (got == 0) throw ConnectionError("the client left, or took too long, during the handshake");
+      if (got == 0)
+        throw ConnectionError("the client left, or took too long, during the handshake");
       into = into.subspan(got);
     }
   }
@@ -67,7 +72,8 @@ class LimitedReader {
   Bytes read_block() {
     uint32_t length = 0;
     read(std::as_writable_bytes(std::span(&length, 1)));
-    if (length > left_) throw ProtocolError("a handshake is too long");
+    if (length > left_)
+      throw ProtocolError("a handshake is too long");
     Bytes body(length);
     read(body);
     return body;
@@ -87,7 +93,8 @@ Bytes body_of(const Message& message) {
 
 void write_block(transport::Stream& stream, const Bytes& body) {
   const auto length = static_cast<uint32_t>(body.size());
-  const std::array<std::span<const std::byte>, 2> parts = {std::as_bytes(std::span(&length, 1)), body};
+  const std::array<std::span<const std::byte>, 2> parts = {std::as_bytes(std::span(&length, 1)),
+                                                           body};
   stream.write(parts);
 }
 
@@ -116,16 +123,22 @@ Hellos exchange_hellos(transport::Stream& stream, Bytes client_body, const std::
   return hellos;
 }
 
-void check_proof(const wire::ProofMessage& message, const Hellos& hellos, const std::string& token) {
-  if (token.empty()) return;
-  if (!message.has_proof) throw AuthenticationError("this server wants a token");
-  const wire::Proof wanted = wire::make_proof(token, wire::Side::kClient, hellos.client, hellos.server);
-  if (!wire::equal_proofs(message.proof, wanted)) throw AuthenticationError("the token is wrong");
+void check_proof(const wire::ProofMessage& message, const Hellos& hellos,
+                 const std::string& token) {
+  if (token.empty())
+    return;
+  if (!message.has_proof)
+    throw AuthenticationError("this server wants a token");
+  const wire::Proof wanted =
+      wire::make_proof(token, wire::Side::kClient, hellos.client, hellos.server);
+  if (!wire::equal_proofs(message.proof, wanted))
+    throw AuthenticationError("the token is wrong");
 }
 
 void check_preamble(const wire::Preamble& preamble) {
   wire::agree(preamble.min, preamble.max);
-  if (preamble.intent != 0) throw ProtocolError("this server cannot resume sessions yet");
+  if (preamble.intent != 0)
+    throw ProtocolError("this server cannot resume sessions yet");
 }
 
 Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,

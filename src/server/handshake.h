@@ -10,7 +10,8 @@
 
 namespace torch_remote::server {
 
-constexpr std::chrono::seconds kHandshakeTime{5};  // for everything until the client is authenticated
+constexpr std::chrono::seconds kHandshakeTime{
+    5};  // for everything until the client is authenticated
 
 // The client did not prove that it knows the token.
 class AuthenticationError : public std::runtime_error {
@@ -23,9 +24,10 @@ struct Greeting {
   std::string torch_version;  // the client's
 };
 
-// The server's side of wire/handshake.h up to PROOF, on a stream that nobody else uses, and not a byte
-// further. Calls nothing of torch. `preamble`: what the listener has read; else it is read here. `token` empty: none is wanted.
-// Tells the client why when it refuses, then throws AuthenticationError, ProtocolError or ConnectionError.
+// The server's side of wire/handshake.h up to PROOF, on a stream that nobody else uses, and not a
+// byte further. Calls nothing of torch. `preamble`: what the listener has read; else it is read
+// here. `token` empty: none is wanted. Tells the client why when it refuses, then throws
+// AuthenticationError, ProtocolError or ConnectionError.
 Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
                const std::string& token);
 

@@ -17,21 +17,31 @@ Interpreter::Interpreter(const Devices& devices, Uploads& uploads, Replies& repl
 
 Interpreter::Handler Interpreter::find_handler(uint8_t tag) {
   switch (static_cast<wire::Tag>(tag)) {
-    case wire::Tag::kCall: return &Interpreter::on_call;
-    case wire::Tag::kSignature: return &Interpreter::on_signature;
-    case wire::Tag::kContext: return &Interpreter::on_context;
-    case wire::Tag::kGenerator: return &Interpreter::on_generator;
-    case wire::Tag::kResize: return &Interpreter::on_resize;
-    case wire::Tag::kBegin: return &Interpreter::on_begin;
-    case wire::Tag::kFree: return &Interpreter::on_free;
-    case wire::Tag::kRead: return &Interpreter::on_read;
-    case wire::Tag::kQuery: return &Interpreter::on_query;
+    case wire::Tag::kCall:
+      return &Interpreter::on_call;
+    case wire::Tag::kSignature:
+      return &Interpreter::on_signature;
+    case wire::Tag::kContext:
+      return &Interpreter::on_context;
+    case wire::Tag::kGenerator:
+      return &Interpreter::on_generator;
+    case wire::Tag::kResize:
+      return &Interpreter::on_resize;
+    case wire::Tag::kBegin:
+      return &Interpreter::on_begin;
+    case wire::Tag::kFree:
+      return &Interpreter::on_free;
+    case wire::Tag::kRead:
+      return &Interpreter::on_read;
+    case wire::Tag::kQuery:
+      return &Interpreter::on_query;
     case wire::Tag::kStream:
     case wire::Tag::kProgram:
     case wire::Tag::kHeal:
       throw ProtocolError(std::string("this server does not understand ") +
                           to_text(static_cast<wire::Tag>(tag)) + " yet");
-    default: throw ProtocolError("tag " + std::to_string(tag) + " is no message to a server");
+    default:
+      throw ProtocolError("tag " + std::to_string(tag) + " is no message to a server");
   }
 }
 
@@ -43,7 +53,8 @@ void Interpreter::apply(std::span<const std::byte> payload) {
     const Handler handler = find_handler(reader.u8());
     (this->*handler)(reader);
   }
-  for (const uint64_t name : frees_) storages_.free(name);
+  for (const uint64_t name : frees_)
+    storages_.free(name);
 }
 
 wire::Counters Interpreter::counters() const {
@@ -63,7 +74,8 @@ void Interpreter::on_signature(wire::Reader& reader) {
   auto call = std::make_unique<CallPlan>();
   call->operation = &operation;
   call->plan = marshal::make_plan(signature, operation.callee, devices_.device(signature.device));
-  if (signature.slot >= signatures_.size()) signatures_.resize(signature.slot + 1);
+  if (signature.slot >= signatures_.size())
+    signatures_.resize(signature.slot + 1);
   signatures_[signature.slot] = std::move(call);
 }
 
@@ -87,7 +99,8 @@ void Interpreter::query_call(uint64_t request, wire::Reader& reader) {
   const uint64_t names = reader.count(wire::kMaxTensors, "names for results");
   marshal::read_slots(call.plan, reader, names_, slots_);
   const Executor::Answer answer = executor_.query(call, slots_, first, names);
-  if (answer.failure != nullptr) return answer_failure(request, answer.failure);
+  if (answer.failure != nullptr)
+    return answer_failure(request, answer.failure);
   wire::Writer body;
   wire::encode(body, answer.results);
   replies_.reply(request, body.view());
@@ -95,7 +108,9 @@ void Interpreter::query_call(uint64_t request, wire::Reader& reader) {
 
 // --- state
 
-void Interpreter::on_context(wire::Reader& reader) { apply_context(wire::decode_context(reader)); }
+void Interpreter::on_context(wire::Reader& reader) {
+  apply_context(wire::decode_context(reader));
+}
 
 void Interpreter::on_generator(wire::Reader& reader) {
   const wire::GeneratorMessage message = wire::decode_generator(reader);
@@ -117,12 +132,14 @@ void Interpreter::on_resize(wire::Reader& reader) {
     storages_.resize(entry, message.nbytes);
   } catch (...) {
     const Poison poison = executor_.note_failure(std::current_exception(), "resize");
-    if (entry.poison == nullptr) entry.poison = poison;
+    if (entry.poison == nullptr)
+      entry.poison = poison;
   }
 }
 
 void Interpreter::upload(const wire::Begin& begin, Entry& entry) {
-  if (begin.is_inline) return storages_.write(entry, begin.offset, begin.bytes);
+  if (begin.is_inline)
+    return storages_.write(entry, begin.offset, begin.bytes);
   storages_.expect_upload(entry, begin.offset, uploads_.take(begin.upload, begin.length));
 }
 
@@ -133,7 +150,8 @@ void Interpreter::on_begin(wire::Reader& reader) {
     upload(begin, entry);
   } catch (...) {
     const Poison poison = executor_.note_failure(std::current_exception(), "upload");
-    if (entry.poison == nullptr) entry.poison = poison;
+    if (entry.poison == nullptr)
+      entry.poison = poison;
   }
 }
 
@@ -161,33 +179,43 @@ void Interpreter::on_read(wire::Reader& reader) {
 void Interpreter::answer_view(const wire::Read& read) {
   Entry& entry = storages_.find(read.storage);
   storages_.settle(entry);
-  if (entry.poison != nullptr) return answer_failure(read.request, entry.poison);
+  if (entry.poison != nullptr)
+    return answer_failure(read.request, entry.poison);
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
-  if (!view.is_cpu()) return replies_.tensor(read.request, view.cpu(), nullptr);
-  if (entry.sending == nullptr) entry.sending = std::make_shared<const char>();
+  if (!view.is_cpu())
+    return replies_.tensor(read.request, view.cpu(), nullptr);
+  if (entry.sending == nullptr)
+    entry.sending = std::make_shared<const char>();
   replies_.tensor(read.request, view, entry.sending);
 }
 
 void Interpreter::on_query(wire::Reader& reader) {
   const uint64_t request = reader.varint();
-  if (request == 0) throw ProtocolError("request 0 is never valid");
+  if (request == 0)
+    throw ProtocolError("request 0 is never valid");
   switch (wire::decode_query_kind(reader)) {
-    case wire::QueryKind::kCall: return query_call(request, reader);
-    case wire::QueryKind::kBarrier: return query_barrier(request);
-    case wire::QueryKind::kCounters: return query_counters(request);
-    case wire::QueryKind::kGenerator: return query_generator(request, reader);
+    case wire::QueryKind::kCall:
+      return query_call(request, reader);
+    case wire::QueryKind::kBarrier:
+      return query_barrier(request);
+    case wire::QueryKind::kCounters:
+      return query_counters(request);
+    case wire::QueryKind::kGenerator:
+      return query_generator(request, reader);
   }
 }
 
 // Also the place where a failure comes out that nobody has read.
 void Interpreter::query_barrier(uint64_t request) {
   try {
-    for (unsigned i = 0; i < devices_.count(); ++i) devices_.synchronize(static_cast<uint8_t>(i));
+    for (unsigned i = 0; i < devices_.count(); ++i)
+      devices_.synchronize(static_cast<uint8_t>(i));
   } catch (...) {
     return answer_failure(request, executor_.note_failure(std::current_exception(), "synchronize"));
   }
-  if (executor_.unreported() != nullptr) return answer_failure(request, executor_.unreported());
+  if (executor_.unreported() != nullptr)
+    return answer_failure(request, executor_.unreported());
   replies_.reply(request, {});
 }
 

@@ -19,14 +19,14 @@
 
 namespace torch_remote::server {
 
-// Everything a session has made on the server, and what its messages do to it: one small handler for each tag.
-// Confined to the executor thread.
+// Everything a session has made on the server, and what its messages do to it: one small handler
+// for each tag. Confined to the executor thread.
 class Interpreter {
  public:
   Interpreter(const Devices& devices, Uploads& uploads, Replies& replies);
 
-  // Applies the messages of one frame in order, and then its frees. Throws ProtocolError on bytes that no
-  // client of ours sends: the session cannot go on.
+  // Applies the messages of one frame in order, and then its frees. Throws ProtocolError on bytes
+  // that no client of ours sends: the session cannot go on.
   void apply(std::span<const std::byte> payload);
 
   wire::Counters counters() const;

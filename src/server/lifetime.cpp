@@ -1,9 +1,9 @@
 #include "server/lifetime.h"
 
-#include <sys/mman.h>
-
 #include <cerrno>
 #include <new>
+
+#include <sys/mman.h>
 
 #include "base/error.h"
 
@@ -12,9 +12,10 @@ namespace torch_remote::server {
 static_assert(std::atomic<int64_t>::is_always_lock_free, "it is shared between processes");
 
 Activity& Activity::make_shared_memory() {
-  void* const memory = ::mmap(nullptr, sizeof(Activity), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw_system_errno("mmap", errno);
+  void* const memory =
+      ::mmap(nullptr, sizeof(Activity), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    throw_system_errno("mmap", errno);
   return *new (memory) Activity();
 }
 
@@ -29,7 +30,8 @@ std::optional<std::string> Activity::reason_to_end(const LifetimeLimits& limits)
     return "it has reached its --max-lifetime of " + std::to_string(limits.age.count()) + " ms";
   }
   if (limits.idle.count() > 0 && time - last_.load() >= limits.idle.count()) {
-    return "nobody has used it for its --idle-timeout of " + std::to_string(limits.idle.count()) + " ms";
+    return "nobody has used it for its --idle-timeout of " + std::to_string(limits.idle.count()) +
+           " ms";
   }
   return std::nullopt;
 }

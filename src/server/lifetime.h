@@ -14,8 +14,8 @@ struct LifetimeLimits {
   std::chrono::milliseconds age{0};
 };
 
-// When the server was last used. Lies in memory that a listener shares with the sessions that it forks.
-// Thread-safe, process-safe.
+// When the server was last used. Lies in memory that a listener shares with the sessions that it
+// forks. Thread-safe, process-safe.
 class Activity {
  public:
   // Leaks: processes that share it end on their own.
@@ -25,7 +25,8 @@ class Activity {
 
   // Why the server should end now; nothing while it should not.
   std::optional<std::string> reason_to_end(const LifetimeLimits& limits) const;
-  // Until reason_to_end() can have another answer; at most a second, so that it is asked often enough.
+  // Until reason_to_end() can have another answer; at most a second, so that it is asked often
+  // enough.
   static constexpr std::chrono::milliseconds kInterval{250};
 
  private:

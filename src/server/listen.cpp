@@ -1,10 +1,5 @@
 #include "server/listen.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -12,6 +7,11 @@
 #include <deque>
 #include <unordered_set>
 #include <vector>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/fd.h"
@@ -46,8 +46,10 @@ Progress read_preamble(HalfOpen& client) {
   while (client.received < client.preamble.size()) {
     const ssize_t got = ::recv(client.socket.get(), client.preamble.data() + client.received,
                                client.preamble.size() - client.received, MSG_DONTWAIT);
-    if (got == 0) return Progress::kGone;
-    if (got < 0) return errno == EAGAIN || errno == EINTR ? Progress::kWaiting : Progress::kGone;
+    if (got == 0)
+      return Progress::kGone;
+    if (got < 0)
+      return errno == EAGAIN || errno == EINTR ? Progress::kWaiting : Progress::kGone;
     client.received += static_cast<size_t>(got);
   }
   return Progress::kComplete;
@@ -58,6 +60,7 @@ class Signals {
  public:
   Signals() {
     struct sigaction action {};
+
     action.sa_handler = [](int signal) { (signal == SIGCHLD ? child_ended : asked_to_end) = 1; };
     sigset_t held;
     sigemptyset(&held);
@@ -71,7 +74,8 @@ class Signals {
   const sigset_t& during_wait() const { return before_; }
 
   void restore_in_child() const {
-    for (const int signal : {SIGCHLD, SIGTERM}) ::signal(signal, SIG_DFL);
+    for (const int signal : {SIGCHLD, SIGTERM})
+      ::signal(signal, SIG_DFL);
     ::signal(SIGINT, SIG_IGN);  // Ctrl-C ends the listener, which ends its sessions
     ::sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
@@ -80,13 +84,19 @@ class Signals {
   sigset_t before_{};
 };
 
+ServeOptions with_listener(ServeOptions options, const LifetimeLimits& limits) {
+  options.limits = limits;
+  options.has_listener = true;
+  return options;
+}
+
 class Listener {
  public:
   Listener(transport::Address address, Fd socket, const ServeOptions& options,
            const LifetimeLimits& limits)
       : address_(std::move(address)),
         socket_(std::move(socket)),
-        options_(options),
+        options_(with_listener(options, limits)),
         limits_(limits),
         activity_(Activity::make_shared_memory()) {}
 
@@ -103,7 +113,8 @@ class Listener {
  private:
   bool is_due() const {
     const auto reason = activity_.reason_to_end(limits_);
-    if (reason) log(LogLevel::kWarning, "the server ends itself", {{"reason", *reason}});
+    if (reason)
+      log(LogLevel::kWarning, "the server ends itself", {{"reason", *reason}});
     return reason.has_value();
   }
 
@@ -112,15 +123,18 @@ class Listener {
   void wait() {
     polled_.clear();
     polled_.push_back({accepts() ? socket_.get() : -1, POLLIN, 0});
-    for (const HalfOpen& client : half_open_) polled_.push_back({client.socket.get(), POLLIN, 0});
+    for (const HalfOpen& client : half_open_)
+      polled_.push_back({client.socket.get(), POLLIN, 0});
     const timespec interval{0, std::chrono::nanoseconds(Activity::kInterval).count()};
-    if (::ppoll(polled_.data(), polled_.size(), &interval, &signals_.during_wait()) < 0 && errno != EINTR) {
+    if (::ppoll(polled_.data(), polled_.size(), &interval, &signals_.during_wait()) < 0 &&
+        errno != EINTR) {
       throw_system_errno("ppoll", errno);
     }
   }
 
   void reap() {
-    if (child_ended == 0) return;
+    if (child_ended == 0)
+      return;
     child_ended = 0;
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -133,18 +147,22 @@ class Listener {
     if (WIFSIGNALED(status)) {
       log(LogLevel::kError, "a session was killed", {{"pid", pid}, {"signal", WTERMSIG(status)}});
     }
-    const bool was_refused = WIFEXITED(status) &&
-                             WEXITSTATUS(status) == static_cast<int>(SessionExit::kNotAuthenticated);
+    const bool was_refused =
+        WIFEXITED(status) &&
+        WEXITSTATUS(status) == static_cast<int>(SessionExit::kNotAuthenticated);
     failures_ = was_refused ? failures_ + 1 : 0;
-    if (failures_ < kFailuresBeforePause) return;
+    if (failures_ < kFailuresBeforePause)
+      return;
     paused_until_ = Clock::now() + kPause;
     log(LogLevel::kWarning, "too many wrong tokens; pausing", {{"failures", failures_}});
   }
 
   void accept_new() {
-    if ((polled_.front().revents & POLLIN) == 0) return;
+    if ((polled_.front().revents & POLLIN) == 0)
+      return;
     Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!client) return;  // it left again, or descriptors ran out: the next round tries again
+    if (!client)
+      return;  // it left again, or descriptors ran out: the next round tries again
     if (half_open_.size() >= kMaxHalfOpen) {
       log(LogLevel::kWarning, "too many connections that say nothing; dropping the oldest");
       half_open_.pop_front();
@@ -182,7 +200,8 @@ class Listener {
       log(LogLevel::kError, "cannot start a session", {{"reason", describe_errno("fork", errno)}});
       return;
     }
-    if (pid == 0) become_session(std::move(client.socket), preamble);
+    if (pid == 0)
+      become_session(std::move(client.socket), preamble);
     sessions_.insert(pid);
   }
 
@@ -190,13 +209,15 @@ class Listener {
     signals_.restore_in_child();
     socket_.reset();
     half_open_.clear();
-    serve_session(transport::socket_stream(std::move(socket), to_string(address_)), options_, preamble,
-                  activity_);
+    serve_session(transport::socket_stream(std::move(socket), to_string(address_)), options_,
+                  preamble, activity_);
   }
 
   void end_sessions() {
-    for (const pid_t pid : sessions_) ::kill(pid, SIGTERM);
-    if (address_.scheme == "unix") ::unlink(address_.path.c_str());
+    for (const pid_t pid : sessions_)
+      ::kill(pid, SIGTERM);
+    if (address_.scheme == "unix")
+      ::unlink(address_.path.c_str());
   }
 
   const transport::Address address_;
@@ -217,8 +238,9 @@ class Listener {
 void listen(const std::string& url, const ServeOptions& options, const LifetimeLimits& limits) {
   transport::Address address = transport::parse_address(url);
   if (address.scheme == "tcp" && options.token.empty()) {
-    throw std::invalid_argument("refusing to listen on " + url +
-                                " without a token: add --token-file FILE (it is made if it is missing)");
+    throw std::invalid_argument(
+        "refusing to listen on " + url +
+        " without a token: add --token-file FILE (it is made if it is missing)");
   }
   Fd socket = transport::listen_on(address);
   const std::string ready = "listening on " + to_string(address);

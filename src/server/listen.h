@@ -14,13 +14,15 @@ constexpr size_t kMaxSessions = 64;
 
 // Note [The listener is small]
 //
-// One thread that accepts connections, reads their 32-byte preamble, and forks a process for each session. It
-// never computes and asks nothing of CUDA: a parent that has run one OpenMP region makes its children hang, and one
-// that has asked whether CUDA is there makes CUDA fail in them. libtorch is loaded, so that a session begins within
-// milliseconds. No bytes can end it: it decodes nothing but the preamble.
+// One thread that accepts connections, reads their 32-byte preamble, and forks a process for each
+// session. It never computes and asks nothing of CUDA: a parent that has run one OpenMP region
+// makes its children hang, and one that has asked whether CUDA is there makes CUDA fail in them.
+// libtorch is loaded, so that a session begins within milliseconds. No bytes can end it: it decodes
+// nothing but the preamble.
 //
-// Prints "listening on URL" on standard output when ready. Returns when a signal or a limit ends the server;
-// its sessions have then been told to end. Throws std::invalid_argument or ConnectionError when it cannot listen.
+// Prints "listening on URL" on standard output when ready. Returns when a signal or a limit ends
+// the server; its sessions have then been told to end. Throws std::invalid_argument or
+// ConnectionError when it cannot listen.
 void listen(const std::string& url, const ServeOptions& options, const LifetimeLimits& limits);
 
 }  // namespace torch_remote::server

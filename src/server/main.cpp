@@ -1,14 +1,14 @@
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/duration.h"
 #include "base/error.h"
@@ -36,7 +36,8 @@ struct Arguments {
 };
 
 void describe(CLI::App& app, Arguments& arguments) {
-  app.add_option("--listen", arguments.listen, "tcp://127.0.0.1:PORT (0 picks one) or unix:///path");
+  app.add_option("--listen", arguments.listen,
+                 "tcp://127.0.0.1:PORT (0 picks one) or unix:///path");
   app.add_flag("--stdio", arguments.is_stdio, "one session over standard input and output");
   app.add_option("--session-fd", arguments.session_fd, "one session on an inherited socket");
   app.add_option("--token-file", arguments.token_file,
@@ -45,21 +46,25 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--devices", arguments.devices, "on CPU: how many devices to simulate")
       ->check(CLI::Range(1U, static_cast<unsigned>(wire::kMaxDevices)))
       ->capture_default_str();
-  app.add_option("--idle-timeout", arguments.idle_timeout, "end after this long without a call: 30s, 10m, 2h");
+  app.add_option("--idle-timeout", arguments.idle_timeout,
+                 "end after this long without a call: 30s, 10m, 2h");
   app.add_option("--max-lifetime", arguments.max_lifetime, "end after this long: 30s, 10m, 2h");
   app.add_option("--parent-pid", arguments.parent_pid, "end when that process ends");
 }
 
 LifetimeLimits limits_of(const Arguments& arguments) {
   LifetimeLimits limits;
-  if (!arguments.idle_timeout.empty()) limits.idle = parse_duration(arguments.idle_timeout);
-  if (!arguments.max_lifetime.empty()) limits.age = parse_duration(arguments.max_lifetime);
+  if (!arguments.idle_timeout.empty())
+    limits.idle = parse_duration(arguments.idle_timeout);
+  if (!arguments.max_lifetime.empty())
+    limits.age = parse_duration(arguments.max_lifetime);
   return limits;
 }
 
 ServeOptions options_of(const Arguments& arguments) {
   ServeOptions options;
-  if (!arguments.token_file.empty()) options.token = read_or_make_token(arguments.token_file);
+  if (!arguments.token_file.empty())
+    options.token = read_or_make_token(arguments.token_file);
   options.device = arguments.device;
   options.simulated_devices = arguments.devices;
   options.parent_pid = arguments.parent_pid;
@@ -71,8 +76,8 @@ ServeOptions options_of(const Arguments& arguments) {
   options.limits = limits_of(arguments);
   Fd socket(arguments.session_fd);
   ::fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
-  serve_session(transport::socket_stream(std::move(socket), "the parent process"), options, std::nullopt,
-                Activity::make_shared_memory());
+  serve_session(transport::socket_stream(std::move(socket), "the parent process"), options,
+                std::nullopt, Activity::make_shared_memory());
 }
 
 // Standard output belongs to the protocol: whatever else is printed goes to standard error.
@@ -83,20 +88,23 @@ ServeOptions options_of(const Arguments& arguments) {
   const Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   ::dup2(nothing.get(), STDIN_FILENO);
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
-  serve_session(transport::pipe_stream(std::move(incoming), std::move(outgoing), "standard input"), options,
-                std::nullopt, Activity::make_shared_memory());
+  serve_session(transport::pipe_stream(std::move(incoming), std::move(outgoing), "standard input"),
+                options, std::nullopt, Activity::make_shared_memory());
 }
 
 int run(const Arguments& arguments) {
   const int modes = (arguments.listen.empty() ? 0 : 1) + (arguments.is_stdio ? 1 : 0) +
                     (arguments.session_fd >= 0 ? 1 : 0);
   if (modes != 1) {
-    std::fprintf(stderr, "torch-remote serve: give one of --listen URL, --stdio or --session-fd N\n");
+    std::fprintf(stderr,
+                 "torch-remote serve: give one of --listen URL, --stdio or --session-fd N\n");
     return 2;
   }
   const ServeOptions options = options_of(arguments);
-  if (arguments.session_fd >= 0) serve_inherited(arguments, options);
-  if (arguments.is_stdio) serve_stdio(arguments, options);
+  if (arguments.session_fd >= 0)
+    serve_inherited(arguments, options);
+  if (arguments.is_stdio)
+    serve_stdio(arguments, options);
   listen(arguments.listen, options, limits_of(arguments));
   std::fflush(nullptr);
   ::_exit(0);  // torch's own exit handlers have nothing to do here
@@ -110,7 +118,8 @@ int main(int argc, char** argv) {
   torch_remote::server::Arguments arguments;
   torch_remote::server::describe(app, arguments);
   std::vector<std::string> words(argv + 1, argv + argc);
-  if (!words.empty() && words.front() == "serve") words.erase(words.begin());
+  if (!words.empty() && words.front() == "serve")
+    words.erase(words.begin());
   std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 wants them
   try {
     app.parse(reversed);

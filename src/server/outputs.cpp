@@ -1,8 +1,8 @@
 #include "server/outputs.h"
 
-#include <ATen/ops/empty_strided.h>
-
 #include <typeinfo>
+
+#include <ATen/ops/empty_strided.h>
 
 #include "marshal/dtype.h"
 
@@ -22,8 +22,10 @@ std::string describe(const wire::TensorSpec& spec) {
 }
 
 void check_strided(const at::Tensor& tensor) {
-  if (tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage()) return;
-  if (!tensor.defined()) throw Refused("returned no tensor where the client expected one");
+  if (tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage())
+    return;
+  if (!tensor.defined())
+    throw Refused("returned no tensor where the client expected one");
   throw Refused(c10::str("returned a tensor of layout ", tensor.layout(),
                          ", which a remote device does not hold"));
 }
@@ -41,18 +43,22 @@ bool is_plain(const at::Tensor& tensor) {
 
 bool have_same_places(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b) {
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) return true;
+    if (sizes[i] == 0)
+      return true;
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] != 1 && a[i] != b[i]) return false;
+    if (sizes[i] != 1 && a[i] != b[i])
+      return false;
   }
   return true;
 }
 
 at::Tensor copy_to_layout(const at::Tensor& tensor, c10::IntArrayRef strides, bool conj, bool neg) {
   at::Tensor copy = at::empty_strided(tensor.sizes(), strides, tensor.options());
-  if (conj) copy._set_conj(true);
-  if (neg) copy._set_neg(true);
+  if (conj)
+    copy._set_conj(true);
+  if (neg)
+    copy._set_neg(true);
   copy.copy_(tensor);
   return copy;
 }
@@ -65,7 +71,8 @@ wire::Result tensor_result(at::Tensor tensor, const std::vector<const c10::Tenso
     return result;
   }
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] != tensor.unsafeGetTensorImpl()) continue;
+    if (arguments[i] != tensor.unsafeGetTensorImpl())
+      continue;
     result.kind = wire::ResultKind::kTensor;
     result.tensor = i;
     return result;
@@ -80,7 +87,8 @@ wire::Result tensor_result(at::Tensor tensor, const std::vector<const c10::Tenso
 
 wire::Result number_result(const c10::IValue& value) {
   wire::Result result;
-  if (value.isNone()) return result;
+  if (value.isNone())
+    return result;
   if (value.isBool()) {
     result.kind = wire::ResultKind::kBool;
     result.integer = value.toBool() ? 1 : 0;
@@ -115,10 +123,12 @@ Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted) {
   const bool same_strides = actual.strides() == c10::IntArrayRef(predicted.strides);
   const bool same_bits = actual.is_conj() == predicted.conj && actual.is_neg() == predicted.neg;
   const bool is_own = owns_storage_alone(actual) && is_plain(actual);
-  if (same_strides && same_bits && is_own) return {std::move(actual), {}};
+  if (same_strides && same_bits && is_own)
+    return {std::move(actual), {}};
   std::string difference = "predicted " + describe(predicted) + ", got " + describe(actual) +
                            (is_own ? "" : " that is not alone in its storage");
-  if (same_bits && is_own && have_same_places(actual.sizes(), actual.strides(), predicted.strides)) {
+  if (same_bits && is_own &&
+      have_same_places(actual.sizes(), actual.strides(), predicted.strides)) {
     return {std::move(actual), std::move(difference)};
   }
   return {copy_to_layout(actual, predicted.strides, predicted.conj, predicted.neg),
@@ -127,14 +137,18 @@ Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted) {
 
 at::Tensor own_output(at::Tensor actual) {
   check_strided(actual);
-  if (owns_storage_alone(actual) && is_plain(actual)) return actual;
+  if (owns_storage_alone(actual) && is_plain(actual))
+    return actual;
   return copy_to_layout(actual, actual.strides(), actual.is_conj(), actual.is_neg());
 }
 
-wire::Result describe_result(c10::IValue value, const std::vector<const c10::TensorImpl*>& arguments,
+wire::Result describe_result(c10::IValue value,
+                             const std::vector<const c10::TensorImpl*>& arguments,
                              std::vector<at::Tensor>& fresh) {
-  if (value.isTensor()) return tensor_result(std::move(value).toTensor(), arguments, fresh);
-  if (!value.isList()) return number_result(value);
+  if (value.isTensor())
+    return tensor_result(std::move(value).toTensor(), arguments, fresh);
+  if (!value.isList())
+    return number_result(value);
   wire::Result result;
   result.kind = wire::ResultKind::kList;
   if (value.isTensorList()) {
@@ -144,7 +158,8 @@ wire::Result describe_result(c10::IValue value, const std::vector<const c10::Ten
     }
     return result;
   }
-  for (const c10::IValue& item : value.toListRef()) result.items.push_back(number_result(item));
+  for (const c10::IValue& item : value.toListRef())
+    result.items.push_back(number_result(item));
   return result;
 }
 

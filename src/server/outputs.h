@@ -1,12 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
 
 #include "server/storage_table.h"
 #include "wire/messages.h"
@@ -16,10 +16,11 @@ namespace torch_remote::server {
 
 // Note [Predictions are checked]
 //
-// The client has already told the user sizes, strides and dtype of what a call returns, and that fresh
-// outputs share memory with nothing. Meta kernels, on which it relied, are sometimes wrong. Other strides, a shared
-// storage or an offset: the values are copied into the layout that was predicted; counted and logged. Another
-// size or dtype cannot be mended: Refused, which becomes poison.
+// The client has already told the user sizes, strides and dtype of what a call returns, and that
+// fresh outputs share memory with nothing. Meta kernels, on which it relied, are sometimes wrong.
+// Other strides, a shared storage or an offset: the values are copied into the layout that was
+// predicted; counted and logged. Another size or dtype cannot be mended: Refused, which becomes
+// poison.
 struct Matched {
   at::Tensor tensor;       // fit for StorageTable::adopt
   std::string difference;  // what was mispredicted; empty when nothing was
@@ -30,9 +31,10 @@ Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted);
 // An output nobody predicted, in a storage of its own.
 at::Tensor own_output(at::Tensor actual);
 
-// What an operator returned, as a reply to a queried call says it. Tensors that are not among `arguments` are
-// appended to `fresh`. Throws Refused for what does not travel.
-wire::Result describe_result(c10::IValue value, const std::vector<const c10::TensorImpl*>& arguments,
+// What an operator returned, as a reply to a queried call says it. Tensors that are not among
+// `arguments` are appended to `fresh`. Throws Refused for what does not travel.
+wire::Result describe_result(c10::IValue value,
+                             const std::vector<const c10::TensorImpl*>& arguments,
                              std::vector<at::Tensor>& fresh);
 
 }  // namespace torch_remote::server

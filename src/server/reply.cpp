@@ -36,7 +36,8 @@ void Replies::append(Append&& append) {
     }
     connection = connection_;
   }
-  if (connection != nullptr) connection->flush();
+  if (connection != nullptr)
+    connection->flush();
 }
 
 void Replies::reply(uint64_t request, std::span<const std::byte> body) {
@@ -55,25 +56,30 @@ void Replies::error(uint64_t request, const wire::Error& error) {
   });
 }
 
-void Replies::tensor(uint64_t request, const at::Tensor& tensor, std::shared_ptr<const void> token) {
+void Replies::tensor(uint64_t request, const at::Tensor& tensor,
+                     std::shared_ptr<const void> token) {
   const at::Tensor plain = tensor.resolve_conj().resolve_neg().contiguous();
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(plain.const_data_ptr()),
                                          plain.nbytes());
-  if (bytes.size() <= wire::kMaxInlineBytes) return reply(request, bytes);
+  if (bytes.size() <= wire::kMaxInlineBytes)
+    return reply(request, bytes);
   const bool is_copy = !plain.is_alias_of(tensor);
-  const auto owner = std::make_shared<const Sent>(Sent{plain, is_copy ? nullptr : std::move(token)});
+  const auto owner =
+      std::make_shared<const Sent>(Sent{plain, is_copy ? nullptr : std::move(token)});
   transport::Connection* connection = nullptr;
   {
     MutexLock lock(mutex_);
     connection = connection_;
   }
-  if (connection == nullptr) throw ConnectionError("there is no connection to reply on");
+  if (connection == nullptr)
+    throw ConnectionError("there is no connection to reply on");
   connection->send_bulk(request, bytes, owner, [](bool) {});
 }
 
 std::vector<std::byte> Replies::take() {
   MutexLock lock(mutex_);
-  if (full_.empty()) return writer_.take();
+  if (full_.empty())
+    return writer_.take();
   std::vector<std::byte> frame = std::move(full_.front());
   full_.pop_front();
   queued_bytes_ -= frame.size();

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <span>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "base/mutex.h"
 #include "transport/connection.h"
@@ -19,8 +19,8 @@ namespace torch_remote::server {
 // What a client may leave unread before its session ends: it asks and does not listen.
 constexpr uint64_t kMaxQueuedReplyBytes = uint64_t{256} << 20;
 
-// Replies on their way out. Thread-safe: the executor puts them in and never waits for the network, the
-// connection's writer thread takes them.
+// Replies on their way out. Thread-safe: the executor puts them in and never waits for the network,
+// the connection's writer thread takes them.
 class Replies {
  public:
   // Null while there is no connection; then replies wait.
@@ -28,9 +28,9 @@ class Replies {
 
   void reply(uint64_t request, std::span<const std::byte> body);
   void error(uint64_t request, const wire::Error& error);
-  // The elements of a CPU tensor in order. Small ones go inside a REPLY, others as bulk bytes on the
-  // lane `request`, without a REPLY: straight from the tensor's memory where that is contiguous, and then `token` is
-  // held until they have been sent.
+  // The elements of a CPU tensor in order. Small ones go inside a REPLY, others as bulk bytes on
+  // the lane `request`, without a REPLY: straight from the tensor's memory where that is
+  // contiguous, and then `token` is held until they have been sent.
   void tensor(uint64_t request, const at::Tensor& tensor, std::shared_ptr<const void> token);
 
   // What goes out next, as one frame; empty when there is nothing.

@@ -1,13 +1,15 @@
 #include "server/serve.h"
 
-#include <poll.h>
-#include <torch/version.h>
-#include <unistd.h>
-
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdio>
 #include <thread>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <torch/version.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -56,16 +58,23 @@ void leave_with_parent(int pid) {
   }).detach();
 }
 
-void leave_when_due(const LifetimeLimits& limits, const Activity& activity) {
-  if (limits.idle.count() == 0 && limits.age.count() == 0) return;
-  std::thread([limits, &activity] {
+// An operator may take longer than a server may be idle: while one runs, it is used.
+void watch_lifetime(const ServeOptions& options, Activity& activity,
+                    std::shared_ptr<const std::atomic<bool>> is_busy) {
+  if (options.limits.idle.count() == 0 && options.limits.age.count() == 0)
+    return;
+  std::thread([limits = options.limits, ends_itself = !options.has_listener, &activity,
+               is_busy = std::move(is_busy)] {
     name_this_thread("tr-lifetime");
     while (true) {
       std::this_thread::sleep_for(Activity::kInterval);
-      if (const auto reason = activity.reason_to_end(limits)) {
-        log(LogLevel::kWarning, "the server ends itself", {{"reason", *reason}});
-        leave(SessionExit::kClosed);
-      }
+      if (*is_busy)
+        activity.touch();
+      const auto reason = activity.reason_to_end(limits);
+      if (!ends_itself || !reason)
+        continue;
+      log(LogLevel::kWarning, "the server ends itself", {{"reason", *reason}});
+      leave(SessionExit::kClosed);
     }
   }).detach();
 }
@@ -74,11 +83,14 @@ void leave_soon() {
   std::thread([] {
     name_this_thread("tr-end");
     std::this_thread::sleep_for(kGrace);
+    log(LogLevel::kInfo, "session ended in the middle of its work",
+        {{"cause", "the client is gone"}});
     leave(SessionExit::kClosed);
   }).detach();
 }
 
-wire::Welcome make_welcome(const Greeting& greeting, const std::string& id, const Devices& devices) {
+wire::Welcome make_welcome(const Greeting& greeting, const std::string& id,
+                           const Devices& devices) {
   wire::Welcome welcome;
   welcome.version = greeting.version;
   welcome.session = id;
@@ -108,9 +120,17 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   activity.touch();
   const Devices devices = choose_devices(*stream, options);
   log(LogLevel::kInfo, "session begins",
-      {{"peer", stream->peer()}, {"client_torch", greeting.torch_version}, {"devices", devices.count()}});
+      {{"peer", stream->peer()},
+       {"client_torch", greeting.torch_version},
+       {"devices", devices.count()}});
   send_welcome(*stream, make_welcome(greeting, id, devices));
-  Session session(std::move(stream), devices, {[&activity] { activity.touch(); }, leave_soon});
+  const auto is_busy = std::make_shared<std::atomic<bool>>(false);
+  watch_lifetime(options, activity, is_busy);
+  const auto on_work = [&activity, is_busy](bool begins) {
+    *is_busy = begins;
+    activity.touch();
+  };
+  Session session(std::move(stream), devices, {on_work, leave_soon});
   return session.run() ? SessionExit::kClosed : SessionExit::kFailed;
 }
 
@@ -121,8 +141,8 @@ void serve_session(std::unique_ptr<transport::Stream> stream, const ServeOptions
   const std::string peer = stream->peer();
   SessionExit code = SessionExit::kFailed;
   try {
-    if (options.parent_pid != 0) leave_with_parent(options.parent_pid);
-    leave_when_due(options.limits, activity);
+    if (options.parent_pid != 0)
+      leave_with_parent(options.parent_pid);
     code = serve(std::move(stream), options, preamble, activity);
   } catch (const AuthenticationError& error) {
     log(LogLevel::kWarning, "a client was refused", {{"peer", peer}, {"reason", error.what()}});

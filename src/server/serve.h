@@ -11,23 +11,25 @@
 namespace torch_remote::server {
 
 struct ServeOptions {
-  std::string token;              // empty: none is wanted
+  std::string token;  // empty: none is wanted
   std::string device = "auto";
   unsigned simulated_devices = 1;
-  int parent_pid = 0;             // the session ends with that process; 0: with none
-  LifetimeLimits limits;          // of a session that has no listener
+  int parent_pid = 0;  // the session ends with that process; 0: with none
+  LifetimeLimits limits;
+  bool has_listener = false;  // which watches the limits; else the session does
 };
 
 // How a session's process ends; the listener reads it.
 enum class SessionExit : int {
   kClosed = 0,
-  kFailed = 1,           // the client broke the protocol, or the server could not start
+  kFailed = 1,  // the client broke the protocol, or the server could not start
   kNotAuthenticated = 3,
 };
 
-// The whole life of a session in a process of its own: handshake, calls, end. Never returns: it leaves with
-// _exit, within a second of the client's going, even in the middle of an operator.
-[[noreturn]] void serve_session(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
+// The whole life of a session in a process of its own: handshake, calls, end. Never returns: it
+// leaves with _exit, within a second of the client's going, even in the middle of an operator.
+[[noreturn]] void serve_session(std::unique_ptr<transport::Stream> stream,
+                                const ServeOptions& options,
                                 const std::optional<wire::Preamble>& preamble, Activity& activity);
 
 }  // namespace torch_remote::server

@@ -9,7 +9,8 @@ namespace torch_remote::server {
 namespace {
 
 std::string text_of(const std::exception_ptr& cause) {
-  if (cause == nullptr) return {};
+  if (cause == nullptr)
+    return {};
   try {
     std::rethrow_exception(cause);
   } catch (const std::exception& error) {
@@ -28,16 +29,21 @@ Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devic
   replies_.attach(&connection_);
 }
 
-Session::~Session() { connection_.abort(); }
+Session::~Session() {
+  connection_.abort();
+}
 
 bool Session::run() {
   const c10::InferenceMode inference_mode;
   connection_.start();
   try {
     for (Frame frame; next_frame(frame);) {
+      if (hooks_.on_work)
+        hooks_.on_work(true);
       interpreter_.apply(frame.payload);
       connection_.applied(frame.sequence);
-      if (hooks_.on_frame) hooks_.on_frame();
+      if (hooks_.on_work)
+        hooks_.on_work(false);
     }
   } catch (const ConnectionError&) {
     // The connection has ended, and on_end() has kept the first cause.
@@ -50,8 +56,10 @@ bool Session::run() {
 
 bool Session::next_frame(Frame& frame) {
   MutexLock lock(mutex_);
-  while (frames_.empty() && !has_ended_) changed_.wait(mutex_);
-  if (has_ended_) return false;
+  while (frames_.empty() && !has_ended_)
+    changed_.wait(mutex_);
+  if (has_ended_)
+    return false;
   frame = std::move(frames_.front());
   frames_.pop_front();
   queued_bytes_ -= frame.payload.size();
@@ -64,7 +72,8 @@ bool Session::end_with(const std::string& reason) {
   return false;
 }
 
-// A leak report, for what the client did not free. One that is killed frees nothing, and that is no leak.
+// A leak report, for what the client did not free. One that is killed frees nothing, and that is no
+// leak.
 void Session::report_end() {
   const wire::Counters counters = interpreter_.counters();
   MutexLock lock(mutex_);
@@ -88,7 +97,8 @@ void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
   {
     MutexLock lock(mutex_);
     queued_bytes_ += payload.size();
-    if (queued_bytes_ > kMaxQueuedBytes) throw ProtocolError("the client sends more than it was allowed");
+    if (queued_bytes_ > kMaxQueuedBytes)
+      throw ProtocolError("the client sends more than it was allowed");
     frames_.push_back({sequence, std::move(payload)});
   }
   changed_.notify_one();
@@ -110,7 +120,8 @@ void Session::on_end(std::exception_ptr cause) noexcept {
   }
   changed_.notify_all();
   uploads_.end();
-  if (hooks_.on_end) hooks_.on_end();
+  if (hooks_.on_end)
+    hooks_.on_end();
 }
 
 }  // namespace torch_remote::server

@@ -20,25 +20,27 @@
 
 namespace torch_remote::server {
 
-// Bytes of frames that wait for the executor. A client's window is smaller: more, and it ignores it.
+// Bytes of frames that wait for the executor. A client's window is smaller: more, and it ignores
+// it.
 constexpr uint64_t kMaxQueuedBytes = uint64_t{256} << 20;
 
 // One client's state on this server, after the handshake.
 //
-// The connection's reader thread queues frames; the thread that calls run() is the executor, which applies them. The
-// reader never waits for the executor, nor the executor for the network.
+// The connection's reader thread queues frames; the thread that calls run() is the executor, which
+// applies them. The reader never waits for the executor, nor the executor for the network.
 class Session : private transport::Connection::Handler {
  public:
   struct Hooks {
-    std::function<void()> on_frame;  // executor: a frame has been applied
-    std::function<void()> on_end;    // connection's threads: the client is gone
+    std::function<void(bool)>
+        on_work;                   // executor: a frame begins (true) or has been applied (false)
+    std::function<void()> on_end;  // connection's threads: the client is gone
   };
 
   Session(std::unique_ptr<transport::Stream> stream, const Devices& devices, Hooks hooks);
   ~Session() override;
 
-  // Until the client closes, the connection breaks or the client breaks the protocol. Does not throw what
-  // a client can cause; logs it. True: the client closed, or is gone.
+  // Until the client closes, the connection breaks or the client breaks the protocol. Does not
+  // throw what a client can cause; logs it. True: the client closed, or is gone.
   bool run();
 
   wire::Counters counters() const { return interpreter_.counters(); }

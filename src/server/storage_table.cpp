@@ -1,14 +1,14 @@
 #include "server/storage_table.h"
 
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/TensorImpl.h>
-
-#include <algorithm>
-#include <cstring>
-#include <optional>
 
 #include "base/error.h"
 #include "wire/limits.h"
@@ -18,7 +18,8 @@ namespace {
 
 c10::Storage allocate(uint64_t nbytes, c10::Device device) {
   std::optional<c10::DeviceGuard> guard;  // CUDA allocates on the current device
-  if (!device.is_cpu()) guard.emplace(device);
+  if (!device.is_cpu())
+    guard.emplace(device);
   c10::Allocator* const allocator =
       device.is_cpu() ? c10::GetCPUAllocator() : c10::GetAllocator(device.type());
   return {c10::Storage::use_byte_size_t(), static_cast<size_t>(nbytes), allocator->allocate(nbytes),
@@ -29,20 +30,25 @@ c10::DispatchKeySet key_set_of(c10::Device device) {
   return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
 }
 
-at::Tensor make_view(const c10::Storage& storage, const marshal::TensorRecipe& view, uint64_t offset) {
+at::Tensor make_view(const c10::Storage& storage, const marshal::TensorRecipe& view,
+                     uint64_t offset) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::TensorImpl::VIEW, c10::Storage(storage), key_set_of(storage.device()),
       c10::scalarTypeToTypeMeta(view.dtype));
   c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(view.sizes, view.strides, static_cast<int64_t>(offset));
-  if (view.conj) impl->_set_conj(true);
-  if (view.neg) impl->_set_neg(true);
-  if (view.wrapped) impl->set_wrapped_number(true);
+  if (view.conj)
+    impl->_set_conj(true);
+  if (view.neg)
+    impl->_set_neg(true);
+  if (view.wrapped)
+    impl->set_wrapped_number(true);
   return tensor;
 }
 
 bool is_same_view(const at::Tensor& tensor, const marshal::TensorRecipe& view, uint64_t offset) {
-  if (!tensor.defined() || view.wrapped) return false;
+  if (!tensor.defined() || view.wrapped)
+    return false;
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   return impl.storage_offset() == static_cast<int64_t>(offset) && !impl.is_wrapped_number() &&
          impl.dtype() == c10::scalarTypeToTypeMeta(view.dtype) && impl.sizes() == view.sizes &&
@@ -58,7 +64,8 @@ at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t lengt
   return make_view(storage, view, offset);
 }
 
-[[noreturn]] void refuse_view(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
+[[noreturn]] void refuse_view(const Entry& entry, const marshal::TensorRecipe& view,
+                              uint64_t offset) {
   throw Refused("a view that needs " + std::to_string(view.extent) + " bytes behind element " +
                 std::to_string(offset) + " is not inside its storage of " +
                 std::to_string(entry.nbytes) + " bytes");
@@ -68,16 +75,21 @@ at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t lengt
 
 Entry& StorageTable::find(uint64_t name) {
   const auto found = entries_.find(name);
-  if (found == entries_.end()) throw ProtocolError("no storage has the name " + std::to_string(name));
+  if (found == entries_.end())
+    throw ProtocolError("no storage has the name " + std::to_string(name));
   return *found->second;
 }
 
 Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device) {
-  if (name == 0) throw ProtocolError("name 0 is never valid");
-  if (entries_.size() >= wire::kMaxStorages) throw ProtocolError("a session has too many storages");
-  if (nbytes > wire::kMaxStorageBytes) throw ProtocolError("a storage is too large");
+  if (name == 0)
+    throw ProtocolError("name 0 is never valid");
+  if (entries_.size() >= wire::kMaxStorages)
+    throw ProtocolError("a session has too many storages");
+  if (nbytes > wire::kMaxStorageBytes)
+    throw ProtocolError("a storage is too large");
   auto [place, is_new] = entries_.emplace(name, nullptr);
-  if (!is_new) throw ProtocolError("the name " + std::to_string(name) + " is taken");
+  if (!is_new)
+    throw ProtocolError("the name " + std::to_string(name) + " is taken");
   place->second = std::make_unique<Entry>();
   Entry& entry = *place->second;
   entry.device = device;
@@ -87,7 +99,8 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device) {
 
 void StorageTable::free(uint64_t name) {
   const auto found = entries_.find(name);
-  if (found == entries_.end()) throw ProtocolError("no storage has the name " + std::to_string(name));
+  if (found == entries_.end())
+    throw ProtocolError("no storage has the name " + std::to_string(name));
   total_bytes_ -= found->second->nbytes;
   entries_.erase(found);
 }
@@ -98,7 +111,8 @@ void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
 }
 
 void StorageTable::ensure_memory(Entry& entry) {
-  if (!entry.storage) entry.storage = allocate(entry.nbytes, entry.device);
+  if (!entry.storage)
+    entry.storage = allocate(entry.nbytes, entry.device);
 }
 
 at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
@@ -110,11 +124,14 @@ at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view
   }
   // A tensor without elements touches nothing, wherever it says that it begins.
   const uint64_t present = entry.storage ? entry.storage.nbytes() : entry.nbytes;
-  if (view.extent != 0 && end > present) refuse_view(entry, view, offset);
-  if (is_same_view(entry.last_view, view, offset)) return entry.last_view;
+  if (view.extent != 0 && end > present)
+    refuse_view(entry, view, offset);
+  if (is_same_view(entry.last_view, view, offset))
+    return entry.last_view;
   ensure_memory(entry);
   at::Tensor tensor = make_view(entry.storage, view, offset);
-  if (!view.wrapped) entry.last_view = tensor;
+  if (!view.wrapped)
+    entry.last_view = tensor;
   return tensor;
 }
 
@@ -145,16 +162,19 @@ void StorageTable::resize(Entry& entry, uint64_t nbytes) {
 
 void StorageTable::check_range(const Entry& entry, uint64_t offset, uint64_t length) const {
   if (offset > entry.nbytes || length > entry.nbytes - offset) {
-    throw ProtocolError("an upload of " + std::to_string(length) + " bytes at " + std::to_string(offset) +
-                        " is not inside its storage of " + std::to_string(entry.nbytes) + " bytes");
+    throw ProtocolError("an upload of " + std::to_string(length) + " bytes at " +
+                        std::to_string(offset) + " is not inside its storage of " +
+                        std::to_string(entry.nbytes) + " bytes");
   }
 }
 
 void StorageTable::write(Entry& entry, uint64_t offset, std::span<const std::byte> bytes) {
   check_range(entry, offset, bytes.size());
   settle(entry);
-  if (bytes.size() == entry.nbytes) entry.poison.reset();
-  if (bytes.empty()) return;
+  if (bytes.size() == entry.nbytes)
+    entry.poison.reset();
+  if (bytes.empty())
+    return;
   prepare_write(entry);
   ensure_memory(entry);
   if (entry.device.is_cpu()) {
@@ -170,7 +190,8 @@ void StorageTable::write(Entry& entry, uint64_t offset, std::span<const std::byt
 void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<Staging> staging) {
   check_range(entry, offset, staging->length());
   settle(entry);
-  if (staging->length() == entry.nbytes) entry.poison.reset();
+  if (staging->length() == entry.nbytes)
+    entry.poison.reset();
   entry.upload = std::move(staging);
   entry.upload_offset = offset;
 }
@@ -178,15 +199,16 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
 void StorageTable::finish_upload(Entry& entry) {
   const std::shared_ptr<Staging> staging = std::move(entry.upload);
   uploads_.wait(*staging);
-  if (staging->length() == 0) return;
+  if (staging->length() == 0)
+    return;
   const bool is_whole = staging->length() == entry.nbytes;
   if (!is_whole || !entry.device.is_cpu()) {
     return write(entry, entry.upload_offset, {staging->data(), staging->length()});
   }
   entry.last_view.reset();
   entry.sending.reset();
-  entry.storage = c10::Storage(c10::Storage::use_byte_size_t(), entry.nbytes, staging->take_memory(),
-                               c10::GetCPUAllocator(), true);
+  entry.storage = c10::Storage(c10::Storage::use_byte_size_t(), entry.nbytes,
+                               staging->take_memory(), c10::GetCPUAllocator(), true);
 }
 
 void StorageTable::detach_from_replies(Entry& entry) {

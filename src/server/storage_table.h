@@ -1,14 +1,14 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
-#include <c10/core/Storage.h>
-#include <c10/util/flat_hash_map.h>
-
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+#include <c10/util/flat_hash_map.h>
 
 #include "marshal/plan.h"
 #include "server/uploads.h"
@@ -18,8 +18,8 @@ namespace torch_remote::server {
 
 using Poison = std::shared_ptr<const wire::Error>;
 
-// The server will not do what a message asks; it is answered, or stored in the place of results, and the
-// session goes on.
+// The server will not do what a message asks; it is answered, or stored in the place of results,
+// and the session goes on.
 class Refused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -30,15 +30,16 @@ struct Entry {
   c10::Storage storage;  // null: no memory yet
   uint64_t nbytes = 0;   // what it has, or will have
   c10::Device device{c10::kCPU};
-  Poison poison;                     // set: there is an error in the place of the bytes
-  std::shared_ptr<Staging> upload;   // bytes that are to be put in before anything else touches it
+  Poison poison;                    // set: there is an error in the place of the bytes
+  std::shared_ptr<Staging> upload;  // bytes that are to be put in before anything else touches it
   uint64_t upload_offset = 0;
-  std::shared_ptr<const void> sending;  // others hold it too while replies are sent straight from here
-  at::Tensor last_view;              // most calls view a storage as the call before did
+  std::shared_ptr<const void>
+      sending;           // others hold it too while replies are sent straight from here
+  at::Tensor last_view;  // most calls view a storage as the call before did
 };
 
-// The storages of a session, by the names that the client chose. Confined to the executor thread, which is
-// in inference mode. Entries stay where they are until they are freed.
+// The storages of a session, by the names that the client chose. Confined to the executor thread,
+// which is in inference mode. Entries stay where they are until they are freed.
 class StorageTable {
  public:
   explicit StorageTable(Uploads& uploads) : uploads_(uploads) {}
@@ -47,13 +48,15 @@ class StorageTable {
   Entry& find(uint64_t name);
   Entry& make(uint64_t name, uint64_t nbytes, c10::Device device);
   void free(uint64_t name);
+
   bool contains(uint64_t name) const { return entries_.find(name) != entries_.end(); }
 
   // Note [One resolve]
   //
-  // Every tensor that any message gives to PyTorch is made here, and nowhere else: the bytes that the view
-  // needs are compared with those that its storage has now, in checked 64-bit arithmetic. Throws Refused for a view that
-  // is not inside; PyTorch's out-of-memory error when this is the storage's first use.
+  // Every tensor that any message gives to PyTorch is made here, and nowhere else: the bytes that
+  // the view needs are compared with those that its storage has now, in checked 64-bit arithmetic.
+  // Throws Refused for a view that is not inside; PyTorch's out-of-memory error when this is the
+  // storage's first use.
   at::Tensor resolve(Entry& entry, const marshal::TensorRecipe& view, uint64_t offset);
 
   // True when the view is all bytes of the storage.
@@ -61,12 +64,15 @@ class StorageTable {
 
   // Waits for an upload that the storage still expects, and puts it in.
   void settle(Entry& entry) {
-    if (entry.upload != nullptr) finish_upload(entry);
+    if (entry.upload != nullptr)
+      finish_upload(entry);
   }
-  // Call before the memory is changed: a reply may still be on its way out of it, and then the storage
-  // goes on in a copy.
+
+  // Call before the memory is changed: a reply may still be on its way out of it, and then the
+  // storage goes on in a copy.
   void prepare_write(Entry& entry) {
-    if (entry.sending != nullptr && entry.sending.use_count() > 1) detach_from_replies(entry);
+    if (entry.sending != nullptr && entry.sending.use_count() > 1)
+      detach_from_replies(entry);
   }
 
   // Takes a call's output: a plain strided tensor at offset 0, whose storage belongs to it alone.
@@ -76,6 +82,7 @@ class StorageTable {
   void expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<Staging> staging);
 
   uint64_t size() const { return entries_.size(); }
+
   uint64_t total_bytes() const { return total_bytes_; }
 
  private:

@@ -1,13 +1,13 @@
 #include "server/token.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <stdexcept>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/fd.h"
@@ -35,13 +35,16 @@ std::string random_hex() {
 // Nothing when the file is there already.
 Fd make_file(const std::string& path) {
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file && errno != EEXIST) throw std::runtime_error(describe_errno("making the token file " + path, errno));
+  if (!file && errno != EEXIST)
+    throw std::runtime_error(describe_errno("making the token file " + path, errno));
   return file;
 }
 
 std::string read_file(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+
   struct stat found {};
+
   if (!file || ::fstat(file.get(), &found) != 0) {
     throw std::runtime_error(describe_errno("reading the token file " + path, errno));
   }
@@ -50,7 +53,8 @@ std::string read_file(const std::string& path) {
   }
   std::string text(kMaxTokenFile, '\0');
   const ssize_t got = ::read(file.get(), text.data(), text.size());
-  if (got < 0) throw std::runtime_error(describe_errno("reading the token file " + path, errno));
+  if (got < 0)
+    throw std::runtime_error(describe_errno("reading the token file " + path, errno));
   text.resize(static_cast<size_t>(got));
   return text;
 }
@@ -58,7 +62,8 @@ std::string read_file(const std::string& path) {
 std::string trimmed(const std::string& text) {
   constexpr const char* kSpace = " \t\r\n";
   const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string::npos) return {};
+  if (begin == std::string::npos)
+    return {};
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
@@ -73,7 +78,8 @@ std::string read_or_make_token(const std::string& path) {
   }
   std::string token = trimmed(read_file(path));
   if (token.size() < kMinToken) {
-    throw std::runtime_error("the token in " + path + " is shorter than 16 characters; delete the file "
+    throw std::runtime_error("the token in " + path +
+                             " is shorter than 16 characters; delete the file "
                              "to have a new one made");
   }
   return token;

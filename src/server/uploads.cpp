@@ -11,30 +11,36 @@ Staging::Staging(uint64_t length, std::shared_ptr<std::atomic<uint64_t>> total)
   total_->fetch_add(length_);
 }
 
-Staging::~Staging() { total_->fetch_sub(length_); }
+Staging::~Staging() {
+  total_->fetch_sub(length_);
+}
 
 void Uploads::look_at_frame(std::span<const std::byte> payload) {
-  if (payload.empty() || payload[0] != std::byte{static_cast<uint8_t>(wire::Tag::kBegin)}) return;
+  if (payload.empty() || payload[0] != std::byte{static_cast<uint8_t>(wire::Tag::kBegin)})
+    return;
   wire::Reader reader(payload.subspan(1));
   const wire::Begin begin = wire::decode_begin(reader);
-  if (!begin.is_inline) expect(begin);
+  if (!begin.is_inline)
+    expect(begin);
 }
 
 void Uploads::expect(const wire::Begin& begin) {
   if (begin.length > kMaxStagedBytes - std::min(kMaxStagedBytes, total_->load())) {
-    throw ProtocolError("uploads on their way are over the limit of " + std::to_string(kMaxStagedBytes) +
-                        " bytes");
+    throw ProtocolError("uploads on their way are over the limit of " +
+                        std::to_string(kMaxStagedBytes) + " bytes");
   }
   auto staging = std::make_shared<Staging>(begin.length, total_);
   MutexLock lock(mutex_);
   const bool is_new = lanes_.emplace(begin.upload, Lane{std::move(staging)}).second;
-  if (!is_new) throw ProtocolError("an upload begins twice");
+  if (!is_new)
+    throw ProtocolError("an upload begins twice");
 }
 
 std::span<std::byte> Uploads::target(uint64_t lane, uint64_t offset, uint64_t length) {
   MutexLock lock(mutex_);
   const auto found = lanes_.find(lane);
-  if (found == lanes_.end()) throw ProtocolError("bytes of an upload that has not begun");
+  if (found == lanes_.end())
+    throw ProtocolError("bytes of an upload that has not begun");
   Staging& staging = *found->second.staging;
   if (staging.is_complete_ || offset != staging.received_ ||
       length > staging.length_ - staging.received_) {
@@ -48,11 +54,14 @@ void Uploads::received(uint64_t lane, uint64_t length, bool last) {
   {
     MutexLock lock(mutex_);
     const auto found = lanes_.find(lane);
-    if (found == lanes_.end()) throw ProtocolError("bytes of an upload that has not begun");
+    if (found == lanes_.end())
+      throw ProtocolError("bytes of an upload that has not begun");
     Staging& staging = *found->second.staging;
     staging.received_ += length;
-    if (!last) return;
-    if (staging.received_ != staging.length_) throw ProtocolError("an upload is cut short");
+    if (!last)
+      return;
+    if (staging.received_ != staging.length_)
+      throw ProtocolError("an upload is cut short");
     staging.is_complete_ = true;
     if (found->second.is_taken) {
       done = std::move(found->second.staging);
@@ -70,14 +79,16 @@ std::shared_ptr<Staging> Uploads::take(uint64_t upload, uint64_t length) {
   }
   std::shared_ptr<Staging> staging = found->second.staging;
   found->second.is_taken = true;
-  if (staging->is_complete_) lanes_.erase(found);
+  if (staging->is_complete_)
+    lanes_.erase(found);
   return staging;
 }
 
 void Uploads::wait(const Staging& staging) {
   MutexLock lock(mutex_);
   while (!staging.is_complete_) {
-    if (is_over_) throw ConnectionError("the connection ended in the middle of an upload");
+    if (is_over_)
+      throw ConnectionError("the connection ended in the middle of an upload");
     changed_.wait(mutex_);
   }
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Allocator.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -9,17 +7,19 @@
 #include <span>
 #include <unordered_map>
 
+#include <c10/core/Allocator.h>
+
 #include "base/mutex.h"
 #include "wire/messages.h"
 
 namespace torch_remote::server {
 
-// Bytes of uploads that have arrived, or are on their way, and are not in a storage yet. More than this and
-// the session ends: a client cannot make the server hold more host memory than that.
+// Bytes of uploads that have arrived, or are on their way, and are not in a storage yet. More than
+// this and the session ends: a client cannot make the server hold more host memory than that.
 constexpr uint64_t kMaxStagedBytes = uint64_t{8} << 30;
 
-// Memory that the reader thread fills with one upload. When the upload is a whole CPU storage it becomes
-// that storage's memory: it is read from the socket to where it stays.
+// Memory that the reader thread fills with one upload. When the upload is a whole CPU storage it
+// becomes that storage's memory: it is read from the socket to where it stays.
 class Staging {
  public:
   Staging(uint64_t length, std::shared_ptr<std::atomic<uint64_t>> total);
@@ -28,7 +28,9 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   uint64_t length() const { return length_; }
+
   std::byte* data() { return static_cast<std::byte*>(memory_.get()); }
+
   // For the executor, once the upload is complete.
   c10::DataPtr take_memory() { return std::move(memory_); }
 
@@ -44,9 +46,9 @@ class Staging {
 
 // Uploads on their way. Thread-safe: the reader thread fills, the executor waits.
 //
-// A BEGIN has its place in the order of calls; its bytes come on a lane of their own, before or after the
-// executor gets to it. A client sends every BEGIN that is not inline as the first message of a frame, so that the
-// reader thread learns the length without decoding anything else.
+// A BEGIN has its place in the order of calls; its bytes come on a lane of their own, before or
+// after the executor gets to it. A client sends every BEGIN that is not inline as the first message
+// of a frame, so that the reader thread learns the length without decoding anything else.
 class Uploads {
  public:
   // Reader thread.

@@ -18,16 +18,23 @@ void decode(uint8_t kind, std::span<const std::byte> bytes) {
         agree(preamble.min, preamble.max);
       }
       return;
-    case 1: decode_hello(bytes); return;
-    case 2: decode_proof(bytes); return;
-    default: decode_welcome(bytes); return;
+    case 1:
+      decode_hello(bytes);
+      return;
+    case 2:
+      decode_proof(bytes);
+      return;
+    default:
+      decode_welcome(bytes);
+      return;
   }
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
+  if (size == 0)
+    return 0;
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   try {
     decode(data[0], bytes.subspan(1));

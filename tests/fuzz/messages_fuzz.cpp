@@ -1,5 +1,5 @@
-// Any bytes as a message of each kind; the first byte picks the kind. What is decoded is encoded again and must
-// come out as the bytes that were read: there is one way to say a thing.
+// Any bytes as a message of each kind; the first byte picks the kind. What is decoded is encoded
+// again and must come out as the bytes that were read: there is one way to say a thing.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -16,7 +16,8 @@ using namespace torch_remote::wire;  // NOLINT
 using Bytes = std::span<const std::byte>;
 
 void expect_same(Bytes read, Bytes written) {
-  if (!std::equal(read.begin(), read.end(), written.begin(), written.end())) std::abort();
+  if (!std::equal(read.begin(), read.end(), written.begin(), written.end()))
+    std::abort();
 }
 
 template <typename Message, Message (*decode)(Reader&), bool has_tag>
@@ -42,7 +43,8 @@ void fuzz_free(Bytes bytes) {
   Writer writer;
   encode_free(writer, names);
   Reader second(writer.view().subspan(1));
-  if (decode_free(second) != names) std::abort();
+  if (decode_free(second) != names)
+    std::abort();
 }
 
 void fuzz_slots(Bytes bytes) {
@@ -78,7 +80,8 @@ constexpr std::array<Fuzz, 12> kAll = {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
+  if (size == 0)
+    return 0;
   const Bytes bytes(reinterpret_cast<const std::byte*>(data), size);
   try {
     kAll.at(data[0] % kAll.size())(bytes.subspan(1));

@@ -1,4 +1,5 @@
-// Any bytes as a SIGNATURE: decoded or refused, never anything else; what was decoded stays inside its limits.
+// Any bytes as a SIGNATURE: decoded or refused, never anything else; what was decoded stays inside
+// its limits.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,11 +13,15 @@ namespace {
 
 void check(const torch_remote::wire::Signature& signature) {
   using namespace torch_remote::wire;  // NOLINT
-  if (signature.slot >= kMaxSignatures || signature.device >= kMaxDevices) std::abort();
+  if (signature.slot >= kMaxSignatures || signature.device >= kMaxDevices)
+    std::abort();
   for (const Value& value : signature.arguments) {
-    if (value.kind != ValueKind::kTensor) continue;
-    if (value.storage >= signature.storages.size()) std::abort();
-    if (value.extent != extent_bytes(value.spec)) std::abort();
+    if (value.kind != ValueKind::kTensor)
+      continue;
+    if (value.storage >= signature.storages.size())
+      std::abort();
+    if (value.extent != extent_bytes(value.spec))
+      std::abort();
   }
 }
 
@@ -24,7 +29,8 @@ void check(const torch_remote::wire::Signature& signature) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using torch_remote::wire::Reader;
-  if (size == 0) return 0;
+  if (size == 0)
+    return 0;
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   try {
     Reader reader(bytes.subspan(1));

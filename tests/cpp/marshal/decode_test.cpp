@@ -1,10 +1,11 @@
 #include "marshal/decode.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/error.h"
 
@@ -62,9 +63,9 @@ Slots read(const Plan& plan, const wire::Writer& writer) {
 }
 
 TEST(Decode, TwoTensorsAndANumberMakeTheStackOfAdd) {
-  const Plan plan = plan_for(
-      signature_of({tensor({2}, 0), tensor({2}, 1), of_kind(ValueKind::kScalarFloat)}, 2), "aten::add",
-      "Tensor", {"self", "other", "alpha"});
+  const Plan plan =
+      plan_for(signature_of({tensor({2}, 0), tensor({2}, 1), of_kind(ValueKind::kScalarFloat)}, 2),
+               "aten::add", "Tensor", {"self", "other", "alpha"});
   ASSERT_EQ(plan.refusal, "");
   wire::Writer writer;
   wire::NameState names;
@@ -102,9 +103,9 @@ TEST(Decode, ASharedStorageIsNamedOnceAndEachViewHasItsOffset) {
 }
 
 TEST(Decode, ArgumentsAreMatchedByNameWhateverTheirOrder) {
-  const Plan plan = plan_for(
-      signature_of({of_kind(ValueKind::kScalarInt), tensor({2}, 0), tensor({2}, 1)}, 2), "aten::add",
-      "Tensor", {"alpha", "self", "other"});
+  const Plan plan =
+      plan_for(signature_of({of_kind(ValueKind::kScalarInt), tensor({2}, 0), tensor({2}, 1)}, 2),
+               "aten::add", "Tensor", {"alpha", "self", "other"});
 
   ASSERT_EQ(plan.refusal, "");
   EXPECT_EQ(plan.arguments[0].kind, RecipeKind::kTensor);
@@ -112,16 +113,15 @@ TEST(Decode, ArgumentsAreMatchedByNameWhateverTheirOrder) {
 }
 
 TEST(Decode, AnArgumentTheClientLacksTakesTheServersDefault) {
-  const Plan plan = plan_for(signature_of({tensor({2}, 0), tensor({2}, 1)}, 2), "aten::add", "Tensor",
-                             {"self", "other"});
+  const Plan plan = plan_for(signature_of({tensor({2}, 0), tensor({2}, 1)}, 2), "aten::add",
+                             "Tensor", {"self", "other"});
 
   ASSERT_EQ(plan.refusal, "");
   EXPECT_EQ(plan.arguments[2].constant.toInt(), 1);
 }
 
 TEST(Decode, AnArgumentTheServerLacksMustBeADefault) {
-  wire::Signature signature =
-      signature_of({tensor({2}, 0), of_kind(ValueKind::kTrue)}, 1);
+  wire::Signature signature = signature_of({tensor({2}, 0), of_kind(ValueKind::kTrue)}, 1);
   EXPECT_THAT(plan_for(signature, "aten::relu", "", {"self", "newfangled"}).refusal,
               HasSubstr("argument newfangled is not known to this server's torch"));
 
@@ -130,7 +130,8 @@ TEST(Decode, AnArgumentTheServerLacksMustBeADefault) {
 }
 
 TEST(Decode, AValueOfAnotherTypeThanTheSchemasIsRefused) {
-  const Plan plan = plan_for(signature_of({of_kind(ValueKind::kTrue)}, 0), "aten::relu", "", {"self"});
+  const Plan plan =
+      plan_for(signature_of({of_kind(ValueKind::kTrue)}, 0), "aten::relu", "", {"self"});
 
   EXPECT_THAT(plan.refusal, HasSubstr("argument self"));
 }
@@ -158,8 +159,8 @@ TEST(Decode, SelfOfAnInPlaceOperatorIsReadUnlessItIsOverwritten) {
 TEST(Decode, TensorListsMayHoldNothing) {
   Value indices = of_kind(ValueKind::kList);
   indices.items = {of_kind(ValueKind::kNone), tensor({3}, 1)};
-  const Plan plan =
-      plan_for(signature_of({tensor({2, 3}, 0), indices}, 2), "aten::index", "Tensor", {"self", "indices"});
+  const Plan plan = plan_for(signature_of({tensor({2, 3}, 0), indices}, 2), "aten::index", "Tensor",
+                             {"self", "indices"});
   ASSERT_EQ(plan.refusal, "");
   Slots slots;
   std::vector<at::Tensor> tensors = {at::ones({2, 3}), at::ones({3})};

@@ -1,9 +1,10 @@
 #include "server/context.h"
 
+#include <gtest/gtest.h>
+
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/DefaultDtype.h>
-#include <gtest/gtest.h>
 
 #include "wire/dtype.h"
 
@@ -12,7 +13,9 @@ namespace {
 
 using wire::Setting;
 
-void set(Setting setting, int64_t value) { apply_context({{{setting, value}}}); }
+void set(Setting setting, int64_t value) {
+  apply_context({{{setting, value}}});
+}
 
 TEST(Context, FlagsAreSetAndTakenBack) {
   set(Setting::kDeterministic, 2);
@@ -43,9 +46,9 @@ TEST(Context, ThreadsAreTheClientsWithinReason) {
 
 TEST(Context, ReductionsKeepTheirThreeChoices) {
   using Option = at::CuBLASReductionOption;
-  for (const Option option : {Option::DisallowReducedPrecisionAllowSplitK,
-                              Option::DisallowReducedPrecisionDisallowSplitK,
-                              Option::AllowReducedPrecisionWithSplitK}) {
+  for (const Option option :
+       {Option::DisallowReducedPrecisionAllowSplitK, Option::DisallowReducedPrecisionDisallowSplitK,
+        Option::AllowReducedPrecisionWithSplitK}) {
     set(Setting::kFp16Reduction, static_cast<int64_t>(option));
     EXPECT_EQ(at::globalContext().allowFP16ReductionCuBLAS(), option);
   }
@@ -56,7 +59,8 @@ TEST(Context, EverySettingIsHandledAndNoValueIsFatal) {
   const auto precision = context.float32MatmulPrecision();
   for (uint8_t i = 1; i <= wire::kMaxSetting; ++i) {
     for (const int64_t value : {int64_t{-1}, int64_t{99}, INT64_MIN, INT64_MAX}) {
-      if (static_cast<Setting>(i) == Setting::kThreads) continue;
+      if (static_cast<Setting>(i) == Setting::kThreads)
+        continue;
       EXPECT_NO_THROW(set(static_cast<Setting>(i), value));
     }
   }

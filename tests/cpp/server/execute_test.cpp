@@ -17,7 +17,9 @@ using wire::ValueKind;
 // aten::index.Tensor with one index: the kernel itself finds that it is out of range.
 SignatureText index_select(uint32_t slot, uint32_t operation) {
   SignatureText text(slot, operation, "aten::index_select", "");
-  text.tensor("self", spec({2}), 0).integer("dim", 0).tensor("index", spec({1}, wire::Dtype::kInt64), 1);
+  text.tensor("self", spec({2}), 0)
+      .integer("dim", 0)
+      .tensor("index", spec({1}, wire::Dtype::kInt64), 1);
   return text.outputs({fresh(spec({1}))});
 }
 
@@ -42,7 +44,11 @@ TEST(Execute, ACallComputesAndStoresUnderTheClientsName) {
 
   server.apply(FrameText()
                    .signature(add_signature(0, 0, {2}))
-                   .call(0).storage(1).storage(2).real(2).output(3));
+                   .call(0)
+                   .storage(1)
+                   .storage(2)
+                   .real(2)
+                   .output(3));
 
   EXPECT_THAT(server.read(3, spec({2})).floats(), ElementsAre(21, 42));
   EXPECT_EQ(server.interpreter.counters().mispredicted, 0);
@@ -51,7 +57,9 @@ TEST(Execute, ACallComputesAndStoresUnderTheClientsName) {
 TEST(Execute, AStorageIsMadeByTheCallThatMentionsItFirst) {
   Server server;
   SignatureText fill(0, 0, "aten::fill_", "Scalar");
-  fill.tensor("self", spec({3}), 0, {12}).value("value", ValueKind::kScalarInt).outputs({same_tensor(0)});
+  fill.tensor("self", spec({3}), 0, {12})
+      .value("value", ValueKind::kScalarInt)
+      .outputs({same_tensor(0)});
 
   server.apply(FrameText().signature(fill).call(0).storage(1).whole(4));
 
@@ -89,7 +97,9 @@ TEST(Execute, TheInPlaceTargetOfASkippedCallKeepsItsBytes) {
   Server server;
   fail_a_call(server);
   SignatureText add(1, 1, "aten::add_", "Tensor");
-  add.tensor("self", spec({1}), 0).tensor("other", spec({1}), 1).value("alpha", ValueKind::kScalarInt);
+  add.tensor("self", spec({1}), 0)
+      .tensor("other", spec({1}), 1)
+      .value("alpha", ValueKind::kScalarInt);
   add.outputs({same_tensor(0)});
 
   server.apply(FrameText().store(4, {5}).signature(add).call(1).storage(4).storage(3).whole(1));
@@ -112,9 +122,11 @@ TEST(Execute, TheTargetOfTheFailingCallItselfIsPoisoned) {
   Server server;
   SignatureText index_add(0, 0, "aten::index_fill_", "int_Scalar");
   index_add.tensor("self", spec({2}), 0).integer("dim", 0);
-  index_add.tensor("index", spec({1}, wire::Dtype::kInt64), 1).value("value", ValueKind::kScalarInt);
+  index_add.tensor("index", spec({1}, wire::Dtype::kInt64), 1)
+      .value("value", ValueKind::kScalarInt);
   index_add.outputs({same_tensor(0)});
-  server.apply(FrameText().store(1, {1, 2}).store(2, {1e30F, 1e30F}));  // as int64: far out of range
+  server.apply(
+      FrameText().store(1, {1, 2}).store(2, {1e30F, 1e30F}));  // as int64: far out of range
 
   server.apply(FrameText().signature(index_add).call(0).storage(1).storage(2).whole(1));
 
@@ -157,7 +169,14 @@ TEST(Execute, OtherStridesThanPredictedAreMendedAndCounted) {
   add.tensor("self", spec({2, 2}), 0).tensor("other", spec({2, 2}), 0);
   add.value("alpha", ValueKind::kScalarInt).outputs({fresh(transposed)});
 
-  server.apply(FrameText().store(1, {1, 2, 3, 4}).signature(add).call(0).storage(1).offset(0).whole(1).output(2));
+  server.apply(FrameText()
+                   .store(1, {1, 2, 3, 4})
+                   .signature(add)
+                   .call(0)
+                   .storage(1)
+                   .offset(0)
+                   .whole(1)
+                   .output(2));
 
   EXPECT_EQ(server.interpreter.counters().mispredicted, 1);
   EXPECT_THAT(server.read(2, transposed).floats(), ElementsAre(2, 4, 6, 8));

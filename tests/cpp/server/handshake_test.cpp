@@ -1,10 +1,10 @@
 #include "server/handshake.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <array>
 #include <future>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "transport/memory_stream.h"
@@ -61,7 +61,8 @@ Bytes greet_as_client(transport::Stream& stream, const std::string& token) {
   theirs.has_proof = false;
   wire::ProofMessage proof;
   proof.has_proof = !token.empty();
-  if (proof.has_proof) proof.proof = wire::make_proof(token, wire::Side::kClient, ours, body_of(theirs));
+  if (proof.has_proof)
+    proof.proof = wire::make_proof(token, wire::Side::kClient, ours, body_of(theirs));
   send_block(stream, body_of(proof));
   return ours;
 }
@@ -69,7 +70,8 @@ Bytes greet_as_client(transport::Stream& stream, const std::string& token) {
 class HandshakeTest : public testing::Test {
  protected:
   std::future<Greeting> serve(const std::string& token) {
-    return std::async(std::launch::async, [this, token] { return greet(*server, std::nullopt, token); });
+    return std::async(std::launch::async,
+                      [this, token] { return greet(*server, std::nullopt, token); });
   }
 
   std::pair<std::unique_ptr<transport::Stream>, std::unique_ptr<transport::Stream>> pair =
@@ -116,7 +118,8 @@ TEST_F(HandshakeTest, TheServerProvesThatItKnowsTheToken) {
   const wire::Proof proof = theirs.proof;
   theirs.has_proof = false;
   EXPECT_TRUE(wire::equal_proofs(
-      proof, wire::make_proof("a token of some length", wire::Side::kServer, ours, body_of(theirs))));
+      proof,
+      wire::make_proof("a token of some length", wire::Side::kServer, ours, body_of(theirs))));
   client->shutdown();
   EXPECT_THROW(greeting.get(), ConnectionError);
 }

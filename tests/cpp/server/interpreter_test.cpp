@@ -1,9 +1,10 @@
 #include "server/interpreter.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/rand.h>
 
 #include "base/error.h"
 #include "support.h"
@@ -45,7 +46,8 @@ TEST(Interpreter, ALiveNameCannotBeMadeAgain) {
   Server server;
   server.apply(FrameText().store(1, {1}).store(2, {1}).signature(add_signature(0, 0, {1})));
 
-  EXPECT_THROW(server.apply(FrameText().call(0).storage(1).storage(2).real(1).output(1)), ProtocolError);
+  EXPECT_THROW(server.apply(FrameText().call(0).storage(1).storage(2).real(1).output(1)),
+               ProtocolError);
 }
 
 TEST(Interpreter, AReadOfAViewGivesItsElementsInOrder) {
@@ -131,7 +133,9 @@ FrameText seeded(uint64_t name, uint64_t seed) {
 
 SignatureText uniform(uint32_t slot, uint32_t operation, uint8_t device, bool has_generator) {
   SignatureText text(slot, operation, "aten::uniform_", "");
-  text.tensor("self", spec({4}), 0).value("from", wire::ValueKind::kFloat).value("to", wire::ValueKind::kFloat);
+  text.tensor("self", spec({4}), 0)
+      .value("from", wire::ValueKind::kFloat)
+      .value("to", wire::ValueKind::kFloat);
   text.value("generator", has_generator ? wire::ValueKind::kGenerator : wire::ValueKind::kNone);
   return text.device(device).outputs({same_tensor(0)});
 }
@@ -146,7 +150,13 @@ TEST(Interpreter, ASeededDefaultGeneratorGivesPyTorchsOwnNumbers) {
   Server server;
   server.apply(seeded(wire::kDefaultGenerator, 17));
 
-  server.apply(FrameText().resize(1, 16).signature(uniform(0, 0, 0, false)).call(0).storage(1).real(0).real(1));
+  server.apply(FrameText()
+                   .resize(1, 16)
+                   .signature(uniform(0, 0, 0, false))
+                   .call(0)
+                   .storage(1)
+                   .real(0)
+                   .real(1));
 
   EXPECT_EQ(server.read(1, spec({4})).floats(), local_numbers(17));
 }
@@ -157,7 +167,11 @@ TEST(Interpreter, SimulatedDevicesHaveDefaultGeneratorsOfTheirOwn) {
   server.apply(seeded(wire::kDefaultGenerator + 1, 2));
   SignatureText second = uniform(1, 0, 1, false);
   second.known();
-  server.apply(FrameText().resize(1, 16, 0).resize(2, 16, 1).signature(uniform(0, 0, 0, false)).signature(second));
+  server.apply(FrameText()
+                   .resize(1, 16, 0)
+                   .resize(2, 16, 1)
+                   .signature(uniform(0, 0, 0, false))
+                   .signature(second));
 
   server.apply(FrameText().call(1).storage(2).real(0).real(1).call(0).storage(1).real(0).real(1));
 
@@ -168,11 +182,18 @@ TEST(Interpreter, SimulatedDevicesHaveDefaultGeneratorsOfTheirOwn) {
 TEST(Interpreter, AGeneratorThatTheClientMadeIsUsedByName) {
   Server server;
   FrameText make;
-  encode(make.writer, wire::GeneratorMessage{wire::kFirstGenerator, wire::GeneratorAction::kMake, 0, {}});
+  encode(make.writer,
+         wire::GeneratorMessage{wire::kFirstGenerator, wire::GeneratorAction::kMake, 0, {}});
   server.apply(make);
   server.apply(seeded(wire::kFirstGenerator, 5));
 
-  server.apply(FrameText().resize(1, 16).signature(uniform(0, 0, 0, true)).call(0).storage(1).real(0).real(1)
+  server.apply(FrameText()
+                   .resize(1, 16)
+                   .signature(uniform(0, 0, 0, true))
+                   .call(0)
+                   .storage(1)
+                   .real(0)
+                   .real(1)
                    .generator(wire::kFirstGenerator));
 
   EXPECT_EQ(server.read(1, spec({4})).floats(), local_numbers(5));
@@ -181,15 +202,22 @@ TEST(Interpreter, AGeneratorThatTheClientMadeIsUsedByName) {
 TEST(Interpreter, AGeneratorsStateCanBeTakenAndPutBack) {
   Server server;
   server.apply(seeded(wire::kDefaultGenerator, 3));
-  const auto state =
-      server.apply(FrameText().query(4, wire::QueryKind::kGenerator).generator(wire::kDefaultGenerator));
+  const auto state = server.apply(
+      FrameText().query(4, wire::QueryKind::kGenerator).generator(wire::kDefaultGenerator));
   server.apply(seeded(wire::kDefaultGenerator, 99));
   FrameText restore;
-  encode(restore.writer, wire::GeneratorMessage{wire::kDefaultGenerator, wire::GeneratorAction::kSetState, 0,
-                                                state.at(0).body});
+  encode(restore.writer,
+         wire::GeneratorMessage{wire::kDefaultGenerator, wire::GeneratorAction::kSetState, 0,
+                                state.at(0).body});
   server.apply(restore);
 
-  server.apply(FrameText().resize(1, 16).signature(uniform(0, 0, 0, false)).call(0).storage(1).real(0).real(1));
+  server.apply(FrameText()
+                   .resize(1, 16)
+                   .signature(uniform(0, 0, 0, false))
+                   .call(0)
+                   .storage(1)
+                   .real(0)
+                   .real(1));
 
   EXPECT_EQ(server.read(1, spec({4})).floats(), local_numbers(3));
 }

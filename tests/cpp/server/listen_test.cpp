@@ -1,16 +1,16 @@
 #include "server/listen.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <array>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/platform.h"
@@ -51,13 +51,15 @@ class ListenTest : public testing::Test {
   }
 
   ~ListenTest() override {
-    if (server_ <= 0) return;
+    if (server_ <= 0)
+      return;
     ::kill(server_, SIGTERM);
     ::waitpid(server_, nullptr, 0);
   }
 
   std::unique_ptr<transport::Stream> connect() const {
-    return transport::dial(transport::parse_address(url_), std::chrono::steady_clock::now() + kPatience);
+    return transport::dial(transport::parse_address(url_),
+                           std::chrono::steady_clock::now() + kPatience);
   }
 
   int wait_for_exit() {
@@ -87,7 +89,8 @@ Bytes read_exactly(transport::Stream& stream, size_t count) {
   Bytes bytes(count);
   for (size_t at = 0; at < count;) {
     const size_t got = stream.read_some(std::span(bytes).subspan(at));
-    if (got == 0) throw ConnectionError("the server hung up");
+    if (got == 0)
+      throw ConnectionError("the server hung up");
     at += got;
   }
   return bytes;
@@ -115,7 +118,8 @@ wire::Welcome shake_hands(transport::Stream& stream, const std::string& token = 
   theirs.has_proof = false;
   wire::ProofMessage proof;
   proof.has_proof = !token.empty();
-  if (proof.has_proof) proof.proof = wire::make_proof(token, wire::Side::kClient, ours, body_of(theirs));
+  if (proof.has_proof)
+    proof.proof = wire::make_proof(token, wire::Side::kClient, ours, body_of(theirs));
   send_block(stream, body_of(proof));
   return wire::decode_welcome(read_block(stream));
 }
@@ -160,7 +164,8 @@ TEST_F(ListenTest, MoreSilentConnectionsThanAllowedDropTheOldest) {
   start({});
   const auto oldest = connect();
   std::vector<std::unique_ptr<transport::Stream>> others;
-  for (size_t i = 0; i < kMaxHalfOpen; ++i) others.push_back(connect());
+  for (size_t i = 0; i < kMaxHalfOpen; ++i)
+    others.push_back(connect());
 
   EXPECT_THROW(read_exactly(*oldest, 1), ConnectionError);
   EXPECT_TRUE(shake_hands(*others.back()).ok);

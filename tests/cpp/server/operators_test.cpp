@@ -14,17 +14,18 @@ std::string refusal_of(const char* name, const char* overload = "") {
 
 TEST(Operators, WhatTouchesFilesStoragesOrRawMemoryIsRefused) {
   for (const char* name :
-       {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_", "aten::_resize_output_",
-        "aten::as_strided", "aten::as_strided_", "aten::from_file", "aten::_pin_memory",
-        "aten::record_stream", "aten::_sparse_coo_tensor_unsafe", "aten::fbgemm_linear_fp16_weight",
-        "aten::_print", "aten::resize"}) {
+       {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_",
+        "aten::_resize_output_", "aten::as_strided", "aten::as_strided_", "aten::from_file",
+        "aten::_pin_memory", "aten::record_stream", "aten::_sparse_coo_tensor_unsafe",
+        "aten::fbgemm_linear_fp16_weight", "aten::_print", "aten::resize"}) {
     EXPECT_NE(refuse_operator(name), "") << name;
   }
 }
 
 TEST(Operators, OrdinaryOperatorsAreNot) {
-  for (const char* name : {"aten::add", "aten::as_strided_scatter", "aten::_cudnn_init_dropout_state",
-                           "aten::_local_scalar_dense", "aten::item", "aten::copy_", "aten::setdiff"}) {
+  for (const char* name :
+       {"aten::add", "aten::as_strided_scatter", "aten::_cudnn_init_dropout_state",
+        "aten::_local_scalar_dense", "aten::item", "aten::copy_", "aten::setdiff"}) {
     EXPECT_EQ(refuse_operator(name), "") << name;
   }
 }

@@ -1,13 +1,13 @@
 #include "server/session.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <numeric>
 #include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "base/mutex.h"
 #include "support.h"
@@ -24,7 +24,8 @@ constexpr std::chrono::seconds kPatience{10};
 // The client's end of a connection to a session in this process.
 class Client : private transport::Connection::Handler {
  public:
-  explicit Client(std::unique_ptr<transport::Stream> stream) : connection_(std::move(stream), *this, {}) {
+  explicit Client(std::unique_ptr<transport::Stream> stream)
+      : connection_(std::move(stream), *this, {}) {
     connection_.start();
   }
 
@@ -35,6 +36,7 @@ class Client : private transport::Connection::Handler {
     }
     connection_.flush();
   }
+
   void send_bytes(std::vector<std::byte> bytes) {
     {
       MutexLock lock(mutex_);
@@ -42,12 +44,14 @@ class Client : private transport::Connection::Handler {
     }
     connection_.flush();
   }
+
   void upload(const wire::Begin& begin, std::span<const std::byte> bytes) {
     FrameText frame;
     encode(frame.writer, begin);
     send(frame);
     connection_.send_bulk(begin.upload, bytes, nullptr, [](bool) {});
   }
+
   void expect_bulk(uint64_t request, size_t bytes) {
     MutexLock lock(mutex_);
     bulk_[request].resize(bytes);
@@ -56,39 +60,49 @@ class Client : private transport::Connection::Handler {
   Reply wait(uint64_t request) {
     MutexLock lock(mutex_);
     while (!replies_.contains(request)) {
-      if (has_ended_ || !changed_.wait_for(mutex_, kPatience)) throw std::runtime_error("no reply");
+      if (has_ended_ || !changed_.wait_for(mutex_, kPatience))
+        throw std::runtime_error("no reply");
     }
     return replies_[request];
   }
+
   std::string wait_for_end() {
     {
       MutexLock lock(mutex_);
       while (!has_ended_) {
-        if (!changed_.wait_for(mutex_, kPatience)) throw std::runtime_error("no end");
+        if (!changed_.wait_for(mutex_, kPatience))
+          throw std::runtime_error("no end");
       }
     }
     return connection_.peer_close_reason();
   }
+
   void close() { connection_.close("done"); }
 
  private:
   std::vector<std::byte> take_messages(uint32_t& /*calls*/) override {
     MutexLock lock(mutex_);
-    if (outgoing_.empty()) return {};
+    if (outgoing_.empty())
+      return {};
     std::vector<std::byte> payload = std::move(outgoing_.front());
     outgoing_.pop_front();
     return payload;
   }
+
   void on_messages(uint64_t sequence, std::vector<std::byte> payload) override {
-    for (Reply& reply : decode_replies(payload)) done(std::move(reply));
+    for (Reply& reply : decode_replies(payload))
+      done(std::move(reply));
     connection_.applied(sequence);
   }
+
   std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override {
     MutexLock lock(mutex_);
     return std::span(bulk_.at(lane)).subspan(offset, length);
   }
+
   void on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t /*length*/, bool last) override {
-    if (!last) return;
+    if (!last)
+      return;
     Reply reply;
     reply.request = lane;
     {
@@ -97,6 +111,7 @@ class Client : private transport::Connection::Handler {
     }
     done(std::move(reply));
   }
+
   void on_end(std::exception_ptr /*cause*/) noexcept override {
     {
       MutexLock lock(mutex_);
@@ -104,6 +119,7 @@ class Client : private transport::Connection::Handler {
     }
     changed_.notify_all();
   }
+
   void done(Reply reply) {
     {
       MutexLock lock(mutex_);
@@ -126,10 +142,12 @@ class SessionTest : public ::testing::Test {
   SessionTest() : session_(std::move(pair_.second), devices_, {}), client(std::move(pair_.first)) {
     executor_ = std::thread([this] { closed = session_.run(); });
   }
+
   ~SessionTest() override {
     client.close();
     executor_.join();
   }
+
   void end() {
     client.close();
     executor_.join();
@@ -182,7 +200,9 @@ TEST_F(SessionTest, ALargeTensorGoesBothWaysAsBulk) {
 TEST_F(SessionTest, ADownloadOnItsWayDoesNotSeeWhatComesAfterIt) {
   constexpr int64_t kCount = 4 << 20;  // more than the stream holds
   SignatureText fill(0, 0, "aten::fill_", "Scalar");
-  fill.tensor("self", spec({kCount}), 0).value("value", wire::ValueKind::kScalarInt).outputs({same_tensor(0)});
+  fill.tensor("self", spec({kCount}), 0)
+      .value("value", wire::ValueKind::kScalarInt)
+      .outputs({same_tensor(0)});
   client.expect_bulk(5, kCount * sizeof(float));
   FrameText frame;
   frame.resize(1, kCount * sizeof(float)).signature(fill).call(0).storage(1).whole(1);

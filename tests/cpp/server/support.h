@@ -1,10 +1,10 @@
 #pragma once
 
-#include <c10/core/InferenceMode.h>
-
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include <c10/core/InferenceMode.h>
 
 #include "server/devices.h"
 #include "server/interpreter.h"
@@ -14,7 +14,8 @@
 // What the tests of src/server send: messages encoded by hand, as a client would.
 namespace torch_remote::server::testing {
 
-inline wire::TensorSpec spec(std::vector<int64_t> sizes, wire::Dtype dtype = wire::Dtype::kFloat32) {
+inline wire::TensorSpec spec(std::vector<int64_t> sizes,
+                             wire::Dtype dtype = wire::Dtype::kFloat32) {
   wire::TensorSpec made;
   made.dtype = dtype;
   made.strides = wire::contiguous_strides(sizes);
@@ -53,34 +54,42 @@ class SignatureText {
     if (storage == storages_) {
       ++storages_;
       storage_list_.u8(fresh_bytes.empty() ? 0 : 1);
-      if (!fresh_bytes.empty()) storage_list_.varint(fresh_bytes[0]);
+      if (!fresh_bytes.empty())
+        storage_list_.varint(fresh_bytes[0]);
     }
     return *this;
   }
+
   SignatureText& value(std::string name, wire::ValueKind kind) {
     argument(std::move(name), kind);
     return *this;
   }
+
   SignatureText& integer(std::string name, int64_t number) {
     argument(std::move(name), wire::ValueKind::kInt);
     values_.zigzag(number);
     return *this;
   }
+
   SignatureText& integers(std::string name, const std::vector<int64_t>& numbers) {
     argument(std::move(name), wire::ValueKind::kIntList);
     values_.varint(numbers.size());
-    for (const int64_t number : numbers) values_.zigzag(number);
+    for (const int64_t number : numbers)
+      values_.zigzag(number);
     return *this;
   }
+
   SignatureText& outputs(std::vector<wire::Output> list) {
     outputs_known_ = true;
     outputs_ = std::move(list);
     return *this;
   }
+
   SignatureText& device(uint8_t index) {
     device_ = index;
     return *this;
   }
+
   SignatureText& known() {
     is_known_ = true;
     return *this;
@@ -131,17 +140,20 @@ class FrameText {
     text.append_to(writer);
     return *this;
   }
+
   FrameText& call(uint32_t slot) {
     tag(wire::Tag::kCall);
     writer.varint(slot);
     return *this;
   }
+
   FrameText& query(uint64_t request, wire::QueryKind kind) {
     tag(wire::Tag::kQuery);
     writer.varint(request);
     writer.u8(static_cast<uint8_t>(kind));
     return *this;
   }
+
   FrameText& query_call(uint64_t request, uint32_t slot, uint64_t first, uint64_t count) {
     query(request, wire::QueryKind::kCall);
     writer.varint(slot);
@@ -149,34 +161,42 @@ class FrameText {
     writer.varint(count);
     return *this;
   }
+
   FrameText& storage(uint64_t name, uint64_t offset = 0) {
     wire::encode_storage_slot(writer, names, name, offset);
     return *this;
   }
+
   FrameText& offset(uint64_t elements) {
     writer.varint(elements);
     return *this;
   }
+
   FrameText& real(double number) {
     writer.f64(number);
     return *this;
   }
+
   FrameText& whole(int64_t number) {
     writer.zigzag(number);
     return *this;
   }
+
   FrameText& generator(uint64_t name) {
     writer.varint(name);
     return *this;
   }
+
   FrameText& output(uint64_t name) {
     wire::encode_name(writer, names, name);
     return *this;
   }
+
   FrameText& resize(uint64_t name, uint64_t nbytes, uint8_t device = 0) {
     encode(writer, wire::Resize{name, device, nbytes});
     return *this;
   }
+
   FrameText& upload(uint64_t name, const std::vector<float>& values, uint64_t offset = 0) {
     wire::Begin begin;
     begin.upload = 1;
@@ -188,17 +208,22 @@ class FrameText {
     encode(writer, begin);
     return *this;
   }
+
   FrameText& store(uint64_t name, const std::vector<float>& values) {
     return resize(name, values.size() * sizeof(float)).upload(name, values);
   }
-  FrameText& read(uint64_t request, uint64_t name, const wire::TensorSpec& view, uint64_t offset = 0) {
+
+  FrameText& read(uint64_t request, uint64_t name, const wire::TensorSpec& view,
+                  uint64_t offset = 0) {
     encode(writer, wire::Read{request, name, offset, view});
     return *this;
   }
+
   FrameText& free(const std::vector<uint64_t>& freed) {
     wire::encode_free(writer, freed);
     return *this;
   }
+
   FrameText& tag(wire::Tag tag) {
     writer.u8(static_cast<uint8_t>(tag));
     return *this;
@@ -217,7 +242,8 @@ struct Reply {
 
   std::vector<float> floats() const {
     std::vector<float> values(body.size() / sizeof(float));
-    if (!body.empty()) std::memcpy(values.data(), body.data(), body.size());
+    if (!body.empty())
+      std::memcpy(values.data(), body.data(), body.size());
     return values;
   }
 };
@@ -252,6 +278,7 @@ class Server {
     std::vector<std::byte> sent = replies.take();
     return decode_replies(sent);
   }
+
   // A READ in a frame of its own.
   Reply read(uint64_t name, const wire::TensorSpec& view, uint64_t offset = 0) {
     return apply(FrameText().read(1, name, view, offset)).at(0);

@@ -1,13 +1,13 @@
 #include "server/token.h"
 
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <fstream>
 #include <stdexcept>
 #include <string>
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace torch_remote::server {
 namespace {
@@ -16,7 +16,8 @@ class TokenTest : public testing::Test {
  protected:
   TokenTest() {
     std::string folder = testing::TempDir() + "token_XXXXXX";
-    if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    if (::mkdtemp(folder.data()) == nullptr)
+      throw std::runtime_error("mkdtemp");
     path = folder + "/token";
   }
 
@@ -27,6 +28,7 @@ TEST_F(TokenTest, AMissingFileIsMadeForItsOwnerOnly) {
   const std::string token = read_or_make_token(path);
 
   struct stat made {};
+
   ASSERT_EQ(::stat(path.c_str(), &made), 0);
   EXPECT_EQ(made.st_mode & 0777, 0600);
   EXPECT_EQ(token.size(), 64);

@@ -1,10 +1,10 @@
 #include "server/uploads.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "server/storage_table.h"
@@ -15,7 +15,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<std::byte> begin_frame(uint64_t upload, uint64_t storage, uint64_t offset, uint64_t length) {
+std::vector<std::byte> begin_frame(uint64_t upload, uint64_t storage, uint64_t offset,
+                                   uint64_t length) {
   wire::Writer writer;
   wire::Begin begin;
   begin.upload = upload;
@@ -26,7 +27,8 @@ std::vector<std::byte> begin_frame(uint64_t upload, uint64_t storage, uint64_t o
   return writer.take();
 }
 
-void arrive(Uploads& uploads, uint64_t lane, uint64_t offset, const std::vector<float>& values, bool last) {
+void arrive(Uploads& uploads, uint64_t lane, uint64_t offset, const std::vector<float>& values,
+            bool last) {
   const auto bytes = std::as_bytes(std::span(values));
   const auto target = uploads.target(lane, offset, bytes.size());
   std::memcpy(target.data(), bytes.data(), bytes.size());
@@ -43,8 +45,8 @@ TEST(Uploads, AWholeUploadBecomesTheStoragesMemoryWithoutACopy) {
   arrive(uploads, 7, 0, {1, 2}, true);
 
   storages.expect_upload(entry, 0, uploads.take(7, 8));
-  const at::Tensor tensor = storages.resolve(
-      (storages.settle(entry), entry), marshal::make_tensor_recipe(spec({2})), 0);
+  const at::Tensor tensor =
+      storages.resolve((storages.settle(entry), entry), marshal::make_tensor_recipe(spec({2})), 0);
 
   EXPECT_EQ(tensor.const_data_ptr(), staged);
   EXPECT_EQ(tensor.sum().item<float>(), 3);

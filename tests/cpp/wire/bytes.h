@@ -22,7 +22,8 @@ inline std::string hex(std::span<const std::byte> bytes) {
 inline std::vector<std::byte> from_hex(std::string_view text) {
   std::vector<std::byte> bytes;
   for (size_t i = 0; i + 1 < text.size(); i += 2) {
-    bytes.push_back(static_cast<std::byte>(std::stoul(std::string(text.substr(i, 2)), nullptr, 16)));
+    bytes.push_back(
+        static_cast<std::byte>(std::stoul(std::string(text.substr(i, 2)), nullptr, 16)));
   }
   return bytes;
 }

@@ -1,9 +1,9 @@
 #include "wire/codec.h"
 
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <limits>
 
 #include "base/error.h"
 #include "bytes.h"
@@ -33,16 +33,20 @@ TEST(Codec, NumbersComeBackAsTheyWere) {
 TEST(Codec, VarintsOfEveryLengthComeBack) {
   Writer writer;
   std::vector<uint64_t> values = {0, 127, 128, UINT64_MAX};
-  for (unsigned bit = 0; bit < 64; ++bit) values.push_back(uint64_t{1} << bit);
-  for (const uint64_t value : values) writer.varint(value);
+  for (unsigned bit = 0; bit < 64; ++bit)
+    values.push_back(uint64_t{1} << bit);
+  for (const uint64_t value : values)
+    writer.varint(value);
   Reader reader(writer.view());
-  for (const uint64_t value : values) EXPECT_EQ(reader.varint(), value);
+  for (const uint64_t value : values)
+    EXPECT_EQ(reader.varint(), value);
   reader.finish();
 }
 
 TEST(Codec, ZigzagKeepsTheExtremes) {
-  for (const int64_t value : {int64_t{0}, int64_t{-1}, int64_t{1}, std::numeric_limits<int64_t>::min(),
-                              std::numeric_limits<int64_t>::max()}) {
+  for (const int64_t value :
+       {int64_t{0}, int64_t{-1}, int64_t{1}, std::numeric_limits<int64_t>::min(),
+        std::numeric_limits<int64_t>::max()}) {
     EXPECT_EQ(from_zigzag(to_zigzag(value)), value);
   }
   EXPECT_EQ(to_zigzag(-1), 1);

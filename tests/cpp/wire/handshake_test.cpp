@@ -21,14 +21,17 @@ TEST(Preamble, ItComesBackAndHasGoldenBytes) {
   preamble.intent = 1;
   preamble.route = 0x0102;
   const auto bytes = encode_preamble(preamble);
-  EXPECT_EQ(hex(bytes), "5452454d4f54450a0100010001000000" "02010000000000000000000000000000");
+  EXPECT_EQ(hex(bytes),
+            "5452454d4f54450a0100010001000000"
+            "02010000000000000000000000000000");
   const Preamble back = decode_preamble(bytes);
   EXPECT_EQ(back.intent, 1);
   EXPECT_EQ(back.route, 0x0102);
 }
 
 TEST(Preamble, AnotherMagicIntentOrReservedByteIsRefused) {
-  for (const size_t at : {size_t{0}, size_t{7}, size_t{12}, size_t{13}, size_t{15}, size_t{24}, size_t{31}}) {
+  for (const size_t at :
+       {size_t{0}, size_t{7}, size_t{12}, size_t{13}, size_t{15}, size_t{24}, size_t{31}}) {
     auto bytes = encode_preamble({});
     bytes.at(at) = std::byte{0x7f};
     EXPECT_THROW(decode_preamble(bytes), ProtocolError) << at;

@@ -48,8 +48,8 @@ TEST(Messages, GeneratorActionsComeBackAndHaveGoldenBytes) {
   const auto seed = body_of(GeneratorMessage{1, GeneratorAction::kSeed, 258, {}}, Tag::kGenerator);
   EXPECT_EQ(hex(seed), "01000201000000000000");
   EXPECT_EQ(decoded(seed, decode_generator).seed, 258);
-  const auto state =
-      body_of(GeneratorMessage{20, GeneratorAction::kSetState, 0, from_hex("abcd")}, Tag::kGenerator);
+  const auto state = body_of(GeneratorMessage{20, GeneratorAction::kSetState, 0, from_hex("abcd")},
+                             Tag::kGenerator);
   EXPECT_EQ(hex(state), "140102abcd");
   EXPECT_EQ(decoded(state, decode_generator).state, from_hex("abcd"));
   const auto free = body_of(GeneratorMessage{20, GeneratorAction::kFree, 0, {}}, Tag::kGenerator);

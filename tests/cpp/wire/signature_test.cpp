@@ -13,17 +13,20 @@ namespace {
 using testing::ElementsAre;
 
 // The key of one call: operator 0, device 0, environment 0, these values and storages, in hex.
-std::vector<std::byte> key(const std::string& values, size_t count, const std::string& storages = "00") {
+std::vector<std::byte> key(const std::string& values, size_t count,
+                           const std::string& storages = "00") {
   std::string text = "000000";
   text += hex(std::array{static_cast<std::byte>(count)});
   return from_hex(text + values + storages);
 }
 
-Signature decoded(std::span<const std::byte> key_bytes, const std::vector<Output>* outputs = nullptr) {
+Signature decoded(std::span<const std::byte> key_bytes,
+                  const std::vector<Output>* outputs = nullptr) {
   SignatureParts parts;
   parts.key = key_bytes;
   parts.outputs_known = outputs != nullptr;
-  if (outputs != nullptr) parts.outputs = *outputs;
+  if (outputs != nullptr)
+    parts.outputs = *outputs;
   Writer writer;
   encode(writer, parts);
   Reader reader(writer.view());
@@ -32,7 +35,9 @@ Signature decoded(std::span<const std::byte> key_bytes, const std::vector<Output
   return signature;
 }
 
-const std::string kVector = "01" "06010102";  // kTensor, float32 contiguous (2)
+const std::string kVector =
+    "01"
+    "06010102";  // kTensor, float32 contiguous (2)
 
 TEST(Signature, ItComesBackWithItsIntroductionDefaultsAndOutputs) {
   const Introduction introduction{"aten::relu", "out", {"self", "out"}};
@@ -45,7 +50,10 @@ TEST(Signature, ItComesBackWithItsIntroductionDefaultsAndOutputs) {
   list.kind = OutputKind::kList;
   list.items = {fresh};
   const std::vector<Output> outputs = {same, list};
-  const auto key_bytes = key(kVector + "00" + kVector + "01", 2, "02" "00" "0108");
+  const auto key_bytes = key(kVector + "00" + kVector + "01", 2,
+                             "02"
+                             "00"
+                             "0108");
   SignatureParts parts;
   parts.slot = 300;
   parts.introduction = &introduction;
@@ -89,15 +97,52 @@ TEST(Signature, GoldenBytes) {
   Writer writer;
   encode(writer, parts);
   EXPECT_EQ(hex(writer.view()),
-            "0100" "04613a3a62" "0163" "01" "0178" "00" "0c" "00000001" "010601010200" "0100" "01"
-            "01" "01" "06010102");
+            "0100"
+            "04613a3a62"
+            "0163"
+            "01"
+            "0178"
+            "00"
+            "0c"
+            "00000001"
+            "010601010200"
+            "0100"
+            "01"
+            "01"
+            "01"
+            "06010102");
 }
 
 TEST(Signature, EveryValueKindIsRead) {
   const std::string values =
-      "00" "02" "030501" "0405" "05" "06" "07" "08" "09" "0a" "0b" "0c0161" "0d020204" "0e03" "0f0101"
-      "1002" "0202" "11020809" "1206" "1300" "1402" "15" "16" "17000000000000e03f" "1802"
-      "19000000000000e03f" "1a" "1b";
+      "00"
+      "02"
+      "030501"
+      "0405"
+      "05"
+      "06"
+      "07"
+      "08"
+      "09"
+      "0a"
+      "0b"
+      "0c0161"
+      "0d020204"
+      "0e03"
+      "0f0101"
+      "1002"
+      "0202"
+      "11020809"
+      "1206"
+      "1300"
+      "1402"
+      "15"
+      "16"
+      "17000000000000e03f"
+      "1802"
+      "19000000000000e03f"
+      "1a"
+      "1b";
   const Signature signature = decoded(key(values, 27));
 
   EXPECT_EQ(signature.arguments[2].spec.dtype, Dtype::kFloat16);
@@ -170,7 +215,10 @@ TEST(Slots, StorageNamesTravelAsDifferencesWithAnOffsetWhenThereIsOne) {
   encode_storage_slot(writer, names, 100, 0);
   encode_storage_slot(writer, names, 99, 7);
   encode_name(writer, names, 101);
-  EXPECT_EQ(hex(writer.view()), "9003" "0307" "04");
+  EXPECT_EQ(hex(writer.view()),
+            "9003"
+            "0307"
+            "04");
   Reader reader(writer.view());
   NameState back;
   const StorageSlot first = decode_storage_slot(reader, back);

@@ -11,7 +11,8 @@ namespace {
 
 using testing::ElementsAre;
 
-TensorSpec spec(std::vector<int64_t> sizes, std::vector<int64_t> strides, Dtype dtype = Dtype::kFloat32) {
+TensorSpec spec(std::vector<int64_t> sizes, std::vector<int64_t> strides,
+                Dtype dtype = Dtype::kFloat32) {
   TensorSpec made;
   made.dtype = dtype;
   made.sizes = std::move(sizes);
@@ -81,7 +82,8 @@ TEST(View, UnknownDtypesFlagsAndDimensionsAreRefused) {
 }
 
 TEST(View, EveryDtypeHasASize) {
-  for (uint8_t i = 0; i < kDtypeCount; ++i) EXPECT_GT(element_bytes(checked_dtype(i)), 0);
+  for (uint8_t i = 0; i < kDtypeCount; ++i)
+    EXPECT_GT(element_bytes(checked_dtype(i)), 0);
   EXPECT_THROW(checked_dtype(kDtypeCount), ProtocolError);
 }
 
