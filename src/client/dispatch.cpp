@@ -9,6 +9,7 @@
 #include "client/context.h"
 #include "client/functional_twin.h"
 #include "client/infer.h"
+#include "client/layout.h"
 #include "client/machines.h"
 #include "client/operator.h"
 #include "client/process.h"
@@ -160,6 +161,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
 
 void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const OperatorInfo& info = operator_info(operation);
+  if (C10_UNLIKELY(info.is_refused)) refuse_layout(operation, stack);
   if (info.takes_host_indices) send_host_indices(stack, info.arguments.size());
   while (step(info, stack) == Step::kAgain) {
   }

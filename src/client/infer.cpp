@@ -194,6 +194,7 @@ Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
     return inference;
   }
   inference.outputs.clear();
+  if (info.asks_server) return inference;
   if (info.meta != nullptr) {
     return run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
       info.meta->callBoxed(info.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);

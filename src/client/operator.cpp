@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/mutex.h"
+#include "client/layout.h"
 
 namespace torch_remote::client {
 namespace {
@@ -21,6 +22,14 @@ constexpr std::array<std::string_view, 12> kDependOnData = {
     "aten::equal",          "aten::_linalg_check_errors",  "aten::masked_scatter_backward",
     "aten::linalg_lstsq",   "aten::is_set_to",             "aten::_use_cudnn_ctc_loss",
     "aten::_use_cudnn_ctc_loss.Tensor", "aten::_histogramdd_from_bin_cts", "aten::_assert_async",
+};
+
+// Meta is known to be wrong about them, mostly about strides; so the server is asked, once for each signature.
+constexpr std::array<std::string_view, 15> kAskTheServer = {
+    "aten::_fft_r2c",     "aten::_fft_c2r",      "aten::_fft_c2c",     "aten::linalg_eig",
+    "aten::_linalg_svd",  "aten::_linalg_eigh",  "aten::max_unpool2d", "aten::max_unpool3d",
+    "aten::col2im",       "aten::im2col",        "aten::nonzero_static", "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only",         "aten::geqrf",        "aten::_linalg_eigvals",
 };
 
 constexpr std::array<std::string_view, 9> kHostIndices = {
@@ -89,6 +98,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
     if (returns.back().written_argument < 0) has_fresh_outputs = true;
   }
   if (has_dynamic_tag(operation) || contains(kDependOnData, name)) depends_on_data = true;
+  is_refused = makes_another_layout(name);
+  asks_server = contains(kAskTheServer, introduction.name);
   takes_host_indices = contains(kHostIndices, introduction.name);
   shape = find_shape_function(name);
   meta = find_meta_kernel(name);

@@ -16,6 +16,8 @@
 #include "client/dispatch.h"
 #include "client/kernels/composite.h"
 #include "client/kernels/tensors.h"
+#include "client/layout.h"
+#include "client/operator.h"
 #include "client/register.h"
 #include "client/storage.h"
 
@@ -56,28 +58,36 @@ bool is_view(const c10::FunctionSchema& schema) {
   });
 }
 
-// Sparse, nested and quantized tensors have keys of their own.
-bool is_of_another_layout(std::string_view name) {
-  return name.find("sparse") != name.npos || name.find("nested") != name.npos || name.find("_jagged") != name.npos ||
-         name.find("quantized") != name.npos || name.find("_coalesce") != name.npos;
+bool has_kernel(const c10::OperatorHandle& operation, c10::DispatchKey key) {
+  return operation.hasKernelForDispatchKey(key);
+}
+
+// mul.Scalar is mul.Tensor with the number in a tensor, and sort is sort.stable: one call that way too, and
+// PyTorch's C++ shape code tells its result.
+bool becomes_another_overload(const c10::FunctionSchema& schema) {
+  if (schema.name() == "aten::sort" && schema.overload_name().empty()) return true;
+  constexpr std::string_view kScalar = "Scalar";
+  if (!schema.overload_name().starts_with(kScalar)) return false;
+  return find_meta_kernel(schema.name() + ".Tensor" + schema.overload_name().substr(kScalar.size())) != nullptr;
 }
 
 // Operators that PyTorch would take apart on the client although the server can run them whole.
 bool travels_whole(const c10::OperatorHandle& operation) {
+  using c10::DispatchKey;
   const auto& schema = operation.schema();
   const std::string_view name = schema.name();
-  if (!name.starts_with("aten::") || is_view(schema) || is_of_another_layout(name)) return false;
+  if (!name.starts_with("aten::") || is_view(schema) || mentions_another_layout(name)) return false;
   if (!has_tensor(schema.arguments()) || std::find(kStayHere.begin(), kStayHere.end(), name) != kStayHere.end()) {
     return false;
   }
-  if (operation.hasTag(at::Tag::inplace_view)) return false;  // squeeze_, t_, …: metadata of this side
-  if (operation.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
-  if (operation.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
-  if (operation.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
-    return !operation.hasTag(at::Tag::generated);
-  }
-  return operation.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
-         !operation.hasTag(at::Tag::generated);
+  // squeeze_, t_, …: metadata of this side. squeeze_copy, …: a view and a clone.
+  if (operation.hasTag(at::Tag::inplace_view) || operation.hasTag(at::Tag::view_copy)) return false;
+  if (has_kernel(operation, DispatchKey::PrivateUse1) || becomes_another_overload(schema)) return false;
+  // A few have a composed kernel beside the one for CPU and CUDA (silu_backward); the server would use the latter.
+  if (has_kernel(operation, DispatchKey::CompositeImplicitAutograd)) return has_kernel(operation, DispatchKey::CPU);
+  if (operation.hasTag(at::Tag::generated)) return false;
+  return has_kernel(operation, DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+         has_kernel(operation, DispatchKey::CompositeExplicitAutograd);
 }
 
 void register_whole_operators() {
@@ -114,6 +124,11 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, RemoteGuard)
 using namespace torch_remote::client;
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&dispatch>()); }
+
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
+TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
+TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 

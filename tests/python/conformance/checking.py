@@ -23,6 +23,12 @@ UNINITIALISED = frozenset(
     ["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"]
 )
 
+# Factories: some of their samples name no device, and then they would make a CPU tensor on both sides.
+FACTORIES = frozenset(["arange", "linspace", "logspace"])
+
+# PyTorch demands these indices on the CPU, whatever the input's device; so it does for CUDA.
+HOST_ARGUMENTS = frozenset(["tensor_split"])
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -116,8 +122,10 @@ class _Run:
 
 
 def _run(op: OpInfo, sample: SampleInput, device: str) -> _Run:
-    mover = Mover(device)
+    mover = Mover(device, host_arguments=op.name in HOST_ARGUMENTS)
     value, args, kwargs = mover.move_sample(sample)
+    if op.name in FACTORIES:
+        kwargs.setdefault("device", device)
     set_rng_seed(SEED)
     return _Run(op(value, *args, **kwargs), mover)
 

@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_map
 class Mover:
     """Moves one sample. A new one for every sample: what it has copied is remembered."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, host_arguments: bool = False) -> None:
         self.device = torch.device(device)
+        self._host_arguments = host_arguments  # only the input moves
         self.moved: list[tuple[torch.Tensor, torch.Tensor]] = []  # (original, copy), in order
         self._bases: dict[int, torch.Tensor] = {}  # by address of the original's storage object
 
@@ -25,7 +26,10 @@ class Mover:
         return tree_map(self._move_leaf, value)
 
     def move_sample(self, sample: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        return self.move(sample.input), self.move(tuple(sample.args)), self.move(sample.kwargs)
+        value = self.move(sample.input)
+        if self._host_arguments:
+            return value, tuple(sample.args), dict(sample.kwargs)
+        return value, self.move(tuple(sample.args)), self.move(sample.kwargs)
 
     def differentiable_inputs(self) -> list[torch.Tensor]:
         return [copy for _, copy in self.moved if copy.requires_grad]
