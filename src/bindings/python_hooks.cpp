@@ -1,6 +1,7 @@
 #include "bindings/python_hooks.h"
 
 #include <torch/csrc/Exceptions.h>
+#include <unistd.h>
 
 #include <array>
 
@@ -31,7 +32,17 @@ void raise_remote(const wire::Error& /*error*/, const std::string& text) {
 
 void* release_gil() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
 
-void acquire_gil(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
+// Once the interpreter is going down, taking the GIL would end this thread by unwinding it, through destructors
+// that may not throw: it sleeps until the process ends instead.
+void acquire_gil(void* state) {
+#if PY_VERSION_HEX >= 0x030D0000
+  const bool finalizing = Py_IsFinalizing();
+#else
+  const bool finalizing = _Py_IsFinalizing();
+#endif
+  while (finalizing) pause();
+  PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+}
 
 // Runs signal handlers, if this is the main thread; an exception of theirs (KeyboardInterrupt) ends the wait.
 void check_signals() {

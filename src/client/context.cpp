@@ -25,7 +25,7 @@ int16_t deterministic(const at::Context& context) {
 
 ContextValues read_context() {
   at::Context& context = at::globalContext();
-  ContextValues values{};
+  ContextValues values = unsent_context();  // what is not read is not sent
   put(values, Setting::kThreads, at::get_num_threads());
   put(values, Setting::kDefaultDtype,
       marshal::to_wire(c10::typeMetaToScalarType(c10::get_default_dtype())).value_or(wire::Dtype::kFloat32));

@@ -126,6 +126,7 @@ void read_into(const at::Tensor& tensor, std::span<std::byte> into, std::shared_
   const bool bulk = into.size() > wire::kMaxInlineBytes;
   const auto request = session.make_request(bulk ? into : std::span<std::byte>(), std::move(owner));
   wire::Read read;
+  request->device = record.server_device;
   read.request = request->id;
   read.storage = record.name;
   read.offset = static_cast<uint64_t>(tensor.storage_offset());
@@ -139,7 +140,7 @@ void read_into(const at::Tensor& tensor, std::span<std::byte> into, std::shared_
   });
   session.wait(request, "a value");
   if (bulk) return;
-  if (request->body.size() != into.size()) throw ProtocolError("the server sent another number of bytes");
+  if (request->body.size() != into.size()) raise(ErrorClass::kProtocol, "the server sent another number of bytes");
   std::memcpy(into.data(), request->body.data(), into.size());
 }
 

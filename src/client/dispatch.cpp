@@ -1,7 +1,5 @@
 #include "client/dispatch.h"
 
-#include <ATen/ops/_copy_from.h>
-
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -13,7 +11,6 @@
 #include "client/machines.h"
 #include "client/operator.h"
 #include "client/process.h"
-#include "client/raise_local.h"
 #include "client/storage.h"
 #include "client/submit.h"
 
@@ -79,6 +76,7 @@ SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& ca
   signature->hash = hash;
   signature->operation = &info;
   signature->outputs_known = inference.result == Inferred::kKnown;
+  signature->sizes_known = inference.result != Inferred::kUnknown;
   signature->outputs = std::move(inference.outputs);
   finish_signature(*signature);
   return signature;
@@ -105,25 +103,30 @@ void send_host_indices(torch::jit::Stack* stack, size_t arguments) {
   }
 }
 
+enum class Step { kDone, kAgain };
+
 // A call whose outputs could not be told: the server is asked. `out=` tensors get their result by a copy, since only
 // then is their size known.
-void ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal::Capture& capture,
+Step ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal::Capture& capture,
                 torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
   const size_t count = info.arguments.size();
-  if (!info.out_arguments.empty()) return call_functional_twin(info, stack);
+  if (!info.out_arguments.empty() && !signature->sizes_known) {
+    call_functional_twin(info, stack);
+    return Step::kDone;
+  }
   tell(info, "server, waited for", info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
   if (!info.depends_on_data) ++place.session->counters().inferred_by_server;
-  Results results = query_call(*place.session, info, std::move(signature), capture,
-                               torch::jit::last(*stack, count), device, place);
-  replace_stack(stack, count, results);
+  std::optional<Results> results = query_call(*place.session, info, std::move(signature), capture,
+                                              torch::jit::last(*stack, count), device, place);
+  if (!results.has_value()) return Step::kAgain;
+  replace_stack(stack, count, *results);
+  return Step::kDone;
 }
 
 // TORCH_REMOTE_BLOCKING=1: errors come from the call that made them.
 void wait_if_blocking(Session& session) {
   if (is_blocking()) session.synchronize();
 }
-
-enum class Step { kDone, kAgain };
 
 Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   CaptureScope scope;
@@ -146,8 +149,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   }
   place.session->wait_for_credit();
   if (!signature->outputs_known) {
-    ask_server(info, std::move(signature), capture, stack, device, place);
-    return Step::kDone;
+    return ask_server(info, std::move(signature), capture, stack, device, place);
   }
   Outputs outputs(*signature, capture, device, place);
   if (!send_call(*place.session, signature, capture, outputs, arguments)) return Step::kAgain;
@@ -160,6 +162,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
 }  // namespace
 
 void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  if (C10_UNLIKELY(in_forked_child())) refuse_in_forked_child();
   const OperatorInfo& info = operator_info(operation);
   if (C10_UNLIKELY(info.is_refused)) refuse_layout(operation, stack);
   if (info.takes_host_indices) send_host_indices(stack, info.arguments.size());

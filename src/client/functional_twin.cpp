@@ -3,6 +3,9 @@
 #include <ATen/native/Resize.h>
 
 #include <optional>
+#include <unordered_map>
+
+#include "base/mutex.h"
 
 namespace torch_remote::client {
 namespace {
@@ -16,7 +19,7 @@ bool is_twin(const c10::FunctionSchema& out, size_t inputs, const c10::FunctionS
   return true;
 }
 
-std::optional<c10::OperatorHandle> find_twin(const OperatorInfo& info) {
+std::optional<c10::OperatorHandle> search_twin(const OperatorInfo& info) {
   auto& dispatcher = c10::Dispatcher::singleton();
   const c10::FunctionSchema& schema = info.handle.schema();
   const size_t inputs = schema.arguments().size() - info.out_arguments.size();
@@ -30,15 +33,29 @@ std::optional<c10::OperatorHandle> find_twin(const OperatorInfo& info) {
 
 }  // namespace
 
+const OperatorInfo* functional_twin(const OperatorInfo& info) {
+  static auto* mutex = new Mutex;
+  static auto* known = new std::unordered_map<const OperatorInfo*, const OperatorInfo*>;
+  {
+    MutexLock lock(*mutex);
+    const auto found = known->find(&info);
+    if (found != known->end()) return found->second;
+  }
+  const auto twin = search_twin(info);
+  const OperatorInfo* result = twin.has_value() ? &operator_info(*twin) : nullptr;
+  MutexLock lock(*mutex);
+  return known->emplace(&info, result).first->second;
+}
+
 void call_functional_twin(const OperatorInfo& info, torch::jit::Stack* stack) {
-  const auto twin = find_twin(info);
-  TORCH_CHECK_NOT_IMPLEMENTED(twin.has_value(), info.name,
+  const OperatorInfo* twin = functional_twin(info);
+  TORCH_CHECK_NOT_IMPLEMENTED(twin != nullptr, info.name,
                               " with out= is not supported on a remote device: use the form without out=");
   const size_t outs = info.out_arguments.size();
   std::vector<at::Tensor> out_tensors;
   for (size_t i = stack->size() - outs; i < stack->size(); ++i) out_tensors.push_back((*stack)[i].toTensor());
   torch::jit::drop(*stack, outs);
-  twin->callBoxed(*stack);
+  twin->handle.callBoxed(*stack);
   std::vector<at::Tensor> results;
   for (size_t i = stack->size() - outs; i < stack->size(); ++i) results.push_back((*stack)[i].toTensor());
   torch::jit::drop(*stack, outs);

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "client/errors.h"
+#include "client/functional_twin.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
@@ -138,6 +139,18 @@ bool outs_are_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> argum
   return true;
 }
 
+// Whether the kernel might refuse the dtype of an `out=` tensor, which Meta kernels do not look at.
+bool is_doubtful(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  if (info.out_arguments.empty()) return false;
+  const c10::IValue& first = arguments[0];
+  if (!first.isTensor() && !(first.isTensorList() && !first.toListRef().empty())) return false;
+  const at::Tensor& input = first.isTensor() ? first.toTensor() : first.toListRef()[0].toTensor();
+  for (const uint32_t index : info.out_arguments) {
+    if (input.defined() && arguments[index].toTensor().scalar_type() != input.scalar_type()) return true;
+  }
+  return false;
+}
+
 // Runs `kernel` on meta tensors.
 template <typename Kernel>
 Inference run_meta(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
@@ -146,7 +159,25 @@ Inference run_meta(const OperatorInfo& info, c10::ArrayRef<c10::IValue> argument
   const std::vector<at::Tensor> outs = metas_of_outs(info, meta.stack());
   kernel(meta.stack());
   if (resize_outs(info, arguments, outs)) return {Inferred::kResized, {}};
+  if (is_doubtful(info, arguments)) return {Inferred::kDoubtful, {}};
   return {Inferred::kKnown, outputs_of(meta.stack(), meta, mentioned)};
+}
+
+// An `out=` form whose own Meta kernel does not answer: the sizes come from its functional twin.
+Inference ask_twin(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  const OperatorInfo* twin = functional_twin(info);
+  if (twin == nullptr || !outs_are_tensors(info, arguments)) return {};
+  const auto inputs = arguments.slice(0, twin->arguments.size());
+  const Inference inference = infer(*twin, inputs, {});
+  if (inference.result != Inferred::kKnown) return {};
+  std::vector<at::Tensor> metas;
+  for (const Output& output : inference.outputs) {
+    if (output.kind != OutputKind::kFresh) return {};
+    metas.push_back(at::detail::empty_strided_meta(output.spec.sizes, output.spec.strides,
+                                                   marshal::from_wire(output.spec.dtype)));
+  }
+  if (metas.size() != info.out_arguments.size()) return {};
+  return {resize_outs(info, arguments, metas) ? Inferred::kResized : Inferred::kDoubtful, {}};
 }
 
 Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
@@ -162,7 +193,7 @@ Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> ar
     if (log_enabled(LogLevel::kDebug)) {
       log(LogLevel::kDebug, "Meta does not know", {{"operator", info.name}, {"why", error.what()}});
     }
-    return {};
+    return info.out_arguments.empty() ? Inference{} : ask_twin(info, arguments);
   }
 }
 

@@ -60,7 +60,13 @@ int Machines::connect(const std::string& url) {
     id = add(session);
     initialized_.store(true, std::memory_order_release);
   }
-  if (url != "local") learn_devices(id);
+  if (url == "local") return id;
+  try {
+    learn_devices(id);
+  } catch (...) {
+    stop(id);  // gives its index back
+    throw;
+  }
   return id;
 }
 
@@ -188,8 +194,8 @@ void Machines::abandon_in_forked_child() noexcept {
 
 void Machines::shutdown() {
   if (in_forked_child()) return;
-  for (const int id : ids()) stop(id);
   mark_exiting();
+  for (const int id : ids()) stop(id);
 }
 
 }  // namespace torch_remote::client

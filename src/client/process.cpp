@@ -2,12 +2,14 @@
 
 #include <c10/util/Exception.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <string_view>
 
 #include "base/duration.h"
+#include "client/errors.h"
 #include "client/machines.h"
 
 namespace torch_remote::client {
@@ -45,6 +47,12 @@ bool is_blocking() {
     return text != nullptr && std::string_view(text) == "1";
   }();
   return blocking;
+}
+
+void park_if_exiting() {
+  if (!is_exiting() || getpid() == gettid()) return;
+  WithoutGil without_gil;
+  while (true) pause();
 }
 
 void mark_exiting() { exiting.store(true, std::memory_order_relaxed); }

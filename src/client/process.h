@@ -17,6 +17,10 @@ transport::Connection::Options keepalive_options();
 // TORCH_REMOTE_BLOCKING=1: every call waits.
 bool is_blocking();
 
+// Threads that outlive the interpreter's shutdown (daemon threads) have nobody left to tell an error to: they
+// sleep here until the process ends. The main thread returns.
+void park_if_exiting();
+
 // Set when the interpreter is going down: deleters do nothing any more.
 void mark_exiting();
 bool is_exiting();

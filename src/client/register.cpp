@@ -28,7 +28,7 @@ using torch::CppFunction;
 
 // Composite-explicit operators that stay on the client: they make tensors (and end in `empty` and one call),
 // or only look at metadata.
-constexpr std::array<std::string_view, 36> kStayHere = {
+constexpr std::array<std::string_view, 37> kStayHere = {
     "aten::_to_copy",     "aten::copy_",           "aten::empty_like",    "aten::zeros_like",
     "aten::ones_like",    "aten::full_like",       "aten::rand_like",     "aten::randn_like",
     "aten::randint_like", "aten::new_empty",       "aten::new_empty_strided", "aten::new_full",
@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 36> kStayHere = {
     "aten::detach",       "aten::alias",           "aten::lift",          "aten::lift_fresh",
     "aten::_lazy_clone",  "aten::is_pinned",       "aten::_pin_memory",   "aten::split",
     "aten::unbind",       "aten::sym_size",        "aten::_resize_output", "aten::_resize_output_",
-    "aten::item",         "aten::dense_dim",       "aten::sparse_dim",    "aten::_reshape_alias_copy",
+    "aten::_pack_padded_sequence", "aten::item",         "aten::dense_dim",       "aten::sparse_dim",    "aten::_reshape_alias_copy",
 };
 
 bool mentions(const c10::FunctionSchema& schema, c10::TypeKind kind) {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "client/handshake.h"
+#include "client/machines.h"
 #include "client/process.h"
 #include "client/storage.h"
 #include "wire/limits.h"
@@ -88,9 +89,12 @@ wire::DeviceKind Session::device_kind(uint8_t device) {
 
 std::string Session::describe(uint8_t device) {
   MutexLock lock(replies_mutex_);
-  if (!was_open_) return url_;
+  const std::string name =
+      c10::Device(c10::kPrivateUse1, Machines::instance().index_of(this, device)).str();
+  if (!was_open_) return name + " (" + url_ + ")";
   const bool cuda = device < welcome_.devices.size() && welcome_.devices[device].kind == wire::DeviceKind::kCuda;
-  return welcome_.host + ", " + (cuda ? welcome_.devices[device].name : "cpu") + ", session " + welcome_.session;
+  return name + " (" + welcome_.host + ", " + (cuda ? welcome_.devices[device].name : "cpu") + ", session " +
+         welcome_.session + ")";
 }
 
 // --- submitting
@@ -142,9 +146,13 @@ void Session::append_frees() {
   if (free_names_.empty()) return;
   // Oldest first: small differences.
   std::reverse(free_names_.begin(), free_names_.end());
-  const size_t before = writer_.size();
-  wire::encode_free(writer_, free_names_);
-  counters_.bytes_sent += writer_.size() - before;
+  constexpr size_t kMost = 1 << 16;
+  for (size_t from = 0; from < free_names_.size(); from += kMost) {
+    const uint64_t before = encoded_ + writer_.size();
+    wire::encode_free(writer_, std::span(free_names_).subspan(from, std::min(kMost, free_names_.size() - from)));
+    counters_.bytes_sent += encoded_ + writer_.size() - before;
+    if (writer_.size() >= kFrameTarget) cut_frame();
+  }
 }
 
 void Session::queue_free(StorageRecord* record) noexcept {
@@ -257,9 +265,17 @@ void Session::wait_quietly(const std::shared_ptr<Request>& request, const char* 
 
 void Session::wait(const std::shared_ptr<Request>& request, const char* what) {
   wait_quietly(request, what);
-  if (!request->failed) return;
-  raise_remote(request->error, request->error.operator_name + " on " + url_ + " (" + describe(0) + "): " +
-                                   request->error.message);
+  if (request->failed) raise_failed(*request);
+}
+
+void Session::raise_failed(const Request& request) {
+  const wire::Error& error = request.error;
+  raise_remote(error, error.operator_name + " on " + describe(request.device) + ": " + error.message);
+}
+
+void Session::forget(const Request& request) {
+  MutexLock lock(replies_mutex_);
+  requests_.erase(request.id);
 }
 
 void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
@@ -273,7 +289,7 @@ void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
     if (failed) {
       request->error = wire::decode_error(reader);
     } else {
-      const auto body = reader.bytes(wire::kMaxInlineBytes + 4096 * 64, "reply");
+      const auto body = reader.bytes(wire::kMaxReplyBytes, "reply");
       request->body.assign(body.begin(), body.end());
     }
     request->failed = failed;
@@ -377,7 +393,14 @@ void Session::fail(std::exception_ptr cause) noexcept {
 
 void Session::on_end(std::exception_ptr cause) noexcept { fail(std::move(cause)); }
 
+void Session::abandon() noexcept {
+  lost_.store(true, std::memory_order_release);
+  if (opened_.load(std::memory_order_acquire)) connection_->abandon_in_forked_child();
+}
+
 void Session::raise_lost() {
+  if (in_forked_child()) refuse_in_forked_child();
+  park_if_exiting();
   std::string text;
   ErrorClass kind = ErrorClass::kSessionLost;
   {
@@ -385,7 +408,6 @@ void Session::raise_lost() {
     text = cause_;
     kind = cause_class_;
   }
-  if (in_forked_child()) refuse_in_forked_child();
   if (kind == ErrorClass::kSessionLost) {
     raise(kind, "the session on " + url_ + " is lost, and with it the values of its tensors: " + text);
   }

@@ -34,6 +34,7 @@ constexpr size_t kFrameTarget = 64 << 10;
 // What the caller waits for: the answer to one READ or QUERY.
 struct Request {
   uint64_t id = 0;
+  uint8_t device = 0;                 // the server's number for it: for messages
   std::span<std::byte> destination;   // bulk answers are read straight into it
   std::shared_ptr<const void> owner;  // keeps the destination
   // Under Session::replies_mutex_ until done:
@@ -59,11 +60,11 @@ class Session : public transport::Connection::Handler {
   const wire::Welcome& welcome();
   // What is known of the server's kind of device without waiting, else waits.
   wire::DeviceKind device_kind(uint8_t device);
-  // "remote:0 (host, cpu)": for messages.
+  // "remote:0 (host, cpu, session 1a2b3c4d)": for messages.
   std::string describe(uint8_t device);
 
   // Appends messages in one critical section: `append(writer, names, signatures)`. `calls` is how many
-  // calls that is. Raises SessionLost when the session has ended. Waits for credit first.
+  // calls that is. Raises SessionLost when the session has ended. Callers wait_for_credit() before.
   // `append` returns whether it has appended anything.
   template <typename Append>
   void submit(uint32_t calls, Append&& append);
@@ -93,6 +94,10 @@ class Session : public transport::Connection::Handler {
   // The same. Raises what the server answered, SessionLost, or an interrupt.
   void wait(const std::shared_ptr<Request>& request, const char* what);
 
+  // Raises a failed request's error as RemoteError: operator, device, host, what the server said.
+  [[noreturn]] void raise_failed(const Request& request);
+  // A request that was not sent after all.
+  void forget(const Request& request);
   // An upload's bytes have all arrived, or never will.
   void complete_upload(uint64_t request);
 
@@ -112,7 +117,7 @@ class Session : public transport::Connection::Handler {
   bool is_lost() const { return lost_.load(std::memory_order_acquire); }
   std::string state();
   // In a forked child: nothing may be touched any more.
-  void abandon() noexcept { lost_.store(true, std::memory_order_release); }
+  void abandon() noexcept;
 
   Counters& counters() { return counters_; }
   uint64_t bytes_received() const;

@@ -33,6 +33,7 @@ void SignatureTable::replace(SignaturePtr known) {
   known->used = true;
   slots_[there->slot] = known;
   there->slot = Signature::kNotOnWire;
+  there->announced = false;
 }
 
 uint32_t SignatureTable::slot_to_use() {
@@ -49,6 +50,7 @@ uint32_t SignatureTable::slot_to_use() {
   hand_ = (hand_ + 1) % wire::kMaxSignatures;
   unlink(slot);
   slots_[slot]->slot = Signature::kNotOnWire;
+  slots_[slot]->announced = false;
   return slot;
 }
 

@@ -20,9 +20,9 @@ struct Signature : c10::intrusive_ptr_target {
   uint64_t hash = 0;
   const OperatorInfo* operation = nullptr;
   bool outputs_known = false;
+  bool sizes_known = false;  // its `out=` tensors have the right sizes, though the server is to be asked
   std::vector<wire::Output> outputs;
   std::vector<uint64_t> output_bytes;  // storage bytes of each fresh output, in order
-  std::string refused;                 // what the kernel said the last time; raised at the call from then on
 
   static constexpr uint32_t kNotOnWire = UINT32_MAX;
   uint32_t slot = kNotOnWire;  // under the submit lock

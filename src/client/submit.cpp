@@ -198,7 +198,7 @@ class ResultReader {
   }
 
   at::Tensor argument(uint64_t number) {
-    if (number >= capture_.impls().size()) throw ProtocolError("a result names a tensor that is not there");
+    if (number >= capture_.impls().size()) raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
         const_cast<c10::TensorImpl*>(capture_.impls()[number])));
   }
@@ -226,13 +226,16 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
 
 }  // namespace
 
-Results query_call(Session& session, const OperatorInfo& info, SignaturePtr signature, const marshal::Capture& capture,
+std::optional<Results> query_call(Session& session, const OperatorInfo& info, SignaturePtr signature, const marshal::Capture& capture,
                    c10::ArrayRef<c10::IValue> arguments, c10::Device device, DevicePlace place) {
   const auto request = session.make_request({}, nullptr);
   const uint64_t names = names_for(info);
   const uint64_t first = session.new_names(std::max<uint64_t>(names, 1));
+  bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& state, SignatureTable& table) {
+    if (!capture.is_current()) return false;
     if (signature->slot == Signature::kNotOnWire) signature = table.add(signature);
+    if (signature->outputs_known) return false;  // another thread has asked meanwhile
     if (!signature->announced) announce_signature(writer, table, *signature, arguments, session.counters());
     session.mirror_context(writer);
     writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
@@ -243,16 +246,25 @@ Results query_call(Session& session, const OperatorInfo& info, SignaturePtr sign
     writer.varint(names);
     capture.encode_slots(writer, state);
     capture.mark_announced();
+    sent = true;
     return true;
   });
+  if (!sent) {
+    session.forget(*request);
+    return std::nullopt;
+  }
   session.wait_quietly(request, info.name.c_str());
-  if (request->failed) raise_as_local(request->error);
+  if (request->failed) {
+    // Poison from an earlier call is that call's error; this one's own reads as it would locally.
+    if (request->error.operator_name != info.name) session.raise_failed(*request);
+    raise_as_local(request->error);
+  }
   wire::Reader reader(request->body);
   const std::vector<Result> results = wire::decode_results(reader);
   ResultReader make(session, capture, device, place, first);
   Results made;
   for (const Result& result : results) made.push_back(make.read(result));
-  if (made.size() != info.returns.size()) throw ProtocolError("a call has another number of results");
+  if (made.size() != info.returns.size()) raise(ErrorClass::kProtocol, "a call has another number of results");
   if (!info.depends_on_data) remember(session, *signature, results);
   return made;
 }

@@ -45,9 +45,9 @@ class Outputs {
 bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture, Outputs& outputs,
                c10::ArrayRef<c10::IValue> arguments);
 
-// Sends a call and waits for what came out. The results' metadata become part of the signature unless the
+// Sends a call and waits for what came out; nullopt: look at the call again (as with send_call). The results' metadata become part of the signature unless the
 // operator depends on data. Raises the server's error as the local operator would.
-Results query_call(Session& session, const OperatorInfo& info, SignaturePtr signature,
+std::optional<Results> query_call(Session& session, const OperatorInfo& info, SignaturePtr signature,
                    const marshal::Capture& capture, c10::ArrayRef<c10::IValue> arguments, c10::Device device,
                    DevicePlace place);
 

@@ -16,6 +16,7 @@ constexpr uint64_t kMaxDimensions = 64;             // as PyTorch's TensorIterat
 constexpr uint64_t kMaxSignatureBytes = 8 << 20;    // one signature
 constexpr uint64_t kMaxText = 1 << 16;              // one string argument or name
 constexpr uint64_t kMaxInlineBytes = 64 << 10;      // bytes of an upload or reply sent inside a message
+constexpr uint64_t kMaxReplyBytes = 4 << 20;        // body of one REPLY: results of a call, or inline bytes
 constexpr uint64_t kMaxFrees = 1 << 22;             // names in one FREE
 constexpr uint64_t kMaxStorageBytes = 1ULL << 48;   // one storage
 constexpr uint64_t kMaxStorages = 1 << 24;          // live storages of a session

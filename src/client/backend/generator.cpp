@@ -40,6 +40,7 @@ RemoteGenerator::RemoteGenerator(c10::DeviceIndex device, bool is_default)
       seed_(c10::default_rng_seed_val) {}
 
 RemoteGenerator::~RemoteGenerator() {
+  MutexLock lock(name_mutex_);
   if (session_ == nullptr || is_default_ || in_forked_child() || is_exiting() || session_->is_lost()) return;
   try {
     GeneratorMessage message;
@@ -55,17 +56,18 @@ DevicePlace RemoteGenerator::place() const { return Machines::instance().place(d
 uint64_t RemoteGenerator::name() const {
   if (is_default_) return wire::kDefaultGenerator + place().device;
   const DevicePlace where = place();
+  MutexLock lock(name_mutex_);
   if (session_ == where.session) return name_;
-  session_ = where.session;
   name_ = where.session->new_generator_name();
   GeneratorMessage message;
   message.name = name_;
   message.action = GeneratorAction::kMake;
   message.seed = where.device;
-  send(*session_, message);
+  send(*where.session, message);
   message.action = GeneratorAction::kSeed;
   message.seed = seed_;
-  send(*session_, message);
+  send(*where.session, message);
+  session_ = where.session;
   return name_;
 }
 
@@ -74,6 +76,7 @@ void RemoteGenerator::set_current_seed(uint64_t seed) {
   seeded_ = true;
   if (in_forked_child()) return;
   if (is_default_ && !Machines::instance().has_device(device_.index())) return;  // told when it comes up
+  if (place().session->is_lost()) return;
   GeneratorMessage message;
   message.name = name();
   message.action = GeneratorAction::kSeed;

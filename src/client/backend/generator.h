@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "base/mutex.h"
 #include "client/machines.h"
 
 namespace torch_remote::client {
@@ -37,8 +38,9 @@ class RemoteGenerator final : public c10::GeneratorImpl {
   const bool is_default_;
   uint64_t seed_;
   bool seeded_ = false;
-  mutable uint64_t name_ = 0;
-  mutable Session* session_ = nullptr;  // whom it has been told to
+  mutable Mutex name_mutex_;
+  mutable uint64_t name_ GUARDED_BY(name_mutex_) = 0;
+  mutable Session* session_ GUARDED_BY(name_mutex_) = nullptr;  // whom it has been told to
 };
 
 const at::Generator& default_generator(c10::DeviceIndex device);

@@ -50,6 +50,7 @@ void describe(wire::Writer& writer, const at::Tensor& tensor) {
 
 std::string choice_key(const Attention& call) {
   wire::Writer writer;
+  writer.u64(reinterpret_cast<uint64_t>(client::record_of(call.query)->session));
   for (const at::Tensor* tensor : {&call.query, &call.key, &call.value}) describe(writer, *tensor);
   writer.u8(call.mask.has_value());
   if (call.mask.has_value()) describe(writer, *call.mask);

@@ -51,6 +51,5 @@ at::Scalar local_scalar_dense(const at::Tensor& self);
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from);
 bool is_set_to(const at::Tensor& self, const at::Tensor& other);
 void record_stream(at::Tensor& self, at::Stream stream);
-bool is_pinned(const at::Tensor& self, std::optional<at::Device> device);
 
 }  // namespace torch_remote::client::kernels
