@@ -23,6 +23,7 @@ ContextValues read_context();
 
 // What of the context decides metadata: default dtype, deterministic, fill. Part of every key.
 uint8_t read_environment();
+constexpr uint8_t kGradModeBit = 128;  // set for operators that look at it (wire/signature.h)
 
 // The settings in which `now` differs from `before`.
 wire::Context difference(const ContextValues& before, const ContextValues& now);

@@ -1,5 +1,7 @@
 #include "client/dispatch.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -45,7 +47,9 @@ class CaptureScope {
 };
 
 void capture_call(marshal::Capture& capture, const OperatorInfo& info, Arguments arguments) {
-  capture.begin(info.id, info.name.c_str(), read_environment(), arguments.size());
+  uint8_t environment = read_environment();
+  if (C10_UNLIKELY(info.looks_at_grad_mode) && at::GradMode::is_enabled()) environment |= kGradModeBit;
+  capture.begin(info.id, info.name.c_str(), environment, arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) capture.add(info.arguments[i], arguments[i]);
   capture.finish();
 }

@@ -197,6 +197,24 @@ Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> ar
   }
 }
 
+// PyTorch's C++ shape code. It speaks of meta tensors where the user has remote ones.
+Inference ask_meta_function(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                            c10::ArrayRef<const at::TensorImpl*> mentioned) {
+  constexpr std::string_view kMixed = "at least two devices, meta and ";
+  try {
+    return run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
+      info.meta->callBoxed(info.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    });
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    const size_t at = text.find(kMixed);
+    if (at == text.npos || mentioned.empty()) throw;
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
+                mentioned[0]->device(), " and ", text.substr(at + kMixed.size()), " (when checking arguments of ",
+                info.name, ")");
+  }
+}
+
 // Nothing new comes out: every return is an argument that was written.
 bool returns_only_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                             c10::ArrayRef<const at::TensorImpl*> mentioned, std::vector<Output>& outputs) {
@@ -226,11 +244,7 @@ Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
   }
   inference.outputs.clear();
   if (info.asks_server) return inference;
-  if (info.meta != nullptr) {
-    return run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
-      info.meta->callBoxed(info.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
-    });
-  }
+  if (info.meta != nullptr) return ask_meta_function(info, arguments, mentioned);
   if (info.out_arguments.empty() && returns_only_arguments(info, arguments, mentioned, inference.outputs)) {
     inference.result = Inferred::kKnown;
     return inference;

@@ -25,7 +25,8 @@ constexpr std::array<std::string_view, 12> kDependOnData = {
 };
 
 // Meta is known to be wrong about them, mostly about strides; so the server is asked, once for each signature.
-constexpr std::array<std::string_view, 15> kAskTheServer = {
+constexpr std::array<std::string_view, 16> kAskTheServer = {
+    "aten::mkldnn_rnn_layer",  // oneDNN decides how large its workspace is
     "aten::_fft_r2c",     "aten::_fft_c2r",      "aten::_fft_c2c",     "aten::linalg_eig",
     "aten::_linalg_svd",  "aten::_linalg_eigh",  "aten::max_unpool2d", "aten::max_unpool3d",
     "aten::col2im",       "aten::im2col",        "aten::nonzero_static", "aten::_embedding_bag",
@@ -100,6 +101,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   if (has_dynamic_tag(operation) || contains(kDependOnData, name)) depends_on_data = true;
   is_refused = makes_another_layout(name);
   asks_server = contains(kAskTheServer, introduction.name);
+  looks_at_grad_mode = name == "aten::mkldnn_rnn_layer";  // a workspace for backward, or none
   takes_host_indices = contains(kHostIndices, introduction.name);
   shape = find_shape_function(name);
   meta = find_meta_kernel(name);

@@ -39,6 +39,7 @@ struct OperatorInfo {
   bool depends_on_data = false;         // only the server can tell what comes out, each time anew
   bool is_refused = false;              // makes a sparse, nested, … tensor
   bool asks_server = false;             // Meta is wrong about it: the server says once for each signature
+  bool looks_at_grad_mode = false;      // its kernel does; so the server must know it
   bool takes_host_indices = false;      // index tensors may lie on the CPU, as with CUDA
   ShapeFunction shape = nullptr;
   const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any

@@ -68,6 +68,7 @@ bool becomes_another_overload(const c10::FunctionSchema& schema) {
   if (schema.name() == "aten::sort" && schema.overload_name().empty()) return true;
   constexpr std::string_view kScalar = "Scalar";
   if (!schema.overload_name().starts_with(kScalar)) return false;
+  if (find_meta_kernel(schema.name() + "." + schema.overload_name()) != nullptr) return false;
   return find_meta_kernel(schema.name() + ".Tensor" + schema.overload_name().substr(kScalar.size())) != nullptr;
 }
 

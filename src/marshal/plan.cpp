@@ -217,6 +217,7 @@ Plan make_plan(const wire::Signature& signature, const Callee& callee, c10::Devi
   }
   Plan plan;
   plan.device = signature.device;
+  plan.grad_mode = signature.grad_mode;
   plan.storages = signature.storages;
   plan.outputs_known = signature.outputs_known;
   plan.outputs = signature.outputs;

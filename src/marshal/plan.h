@@ -93,6 +93,7 @@ struct Plan {
   bool outputs_known = false;
   uint32_t fresh_outputs = 0;
   uint8_t device = 0;
+  bool grad_mode = false;
   bool takes_no_generator = false;  // a Generator argument is None: the default one is used
   std::string refusal;              // not empty: why it cannot be called; `arguments` is not usable
 };

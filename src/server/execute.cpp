@@ -1,5 +1,6 @@
 #include "server/execute.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/error.h"
@@ -103,6 +104,7 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
   resolve_tensors(plan, slots);
   stack_.clear();
   marshal::build_stack(plan, slots, tensors_, call_generators_, stack_);
+  const at::AutoGradMode grad_mode(plan.grad_mode);
   call.operation->handle->callBoxed(stack_);
 }
 

@@ -104,7 +104,7 @@ uint64_t decode_key(Reader reader, Signature& signature) {
   reader.varint();  // the client's own number for the operator
   signature.device = reader.u8();
   if (signature.device >= kMaxDevices) throw ProtocolError("no such device");
-  reader.u8();  // environment: the client's business
+  signature.grad_mode = (reader.u8() & 128) != 0;
   Scope scope;
   const uint64_t n = reader.count(kMaxArguments, "arguments");
   for (uint64_t i = 0; i < n; ++i) signature.arguments.push_back(decode_value(reader, scope, false));

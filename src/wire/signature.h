@@ -23,7 +23,8 @@ namespace torch_remote::wire {
 //   output    := kind:u8 [spec | tensor:varint | n:varint output*n]       (OutputKind)
 //
 // `key` is also the client's cache key, byte for byte: `number` is its own for the operator, `environment` what of the context decides
-// metadata (default dtype, deterministic, fill). The server reads neither.
+// metadata (default dtype, deterministic, fill). The server reads of them only bit 7 of `environment`: the kernel
+// is to see grad mode on.
 //
 // The slots of a call follow its key in order: see `Slots` below.
 enum class ValueKind : uint8_t {
@@ -103,6 +104,7 @@ struct Signature {
   std::optional<Introduction> introduction;
   std::vector<uint32_t> defaults;
   uint8_t device = 0;
+  bool grad_mode = false;
   std::vector<Value> arguments;
   std::vector<FreshStorage> storages;
   bool outputs_known = false;

@@ -111,7 +111,6 @@ def test_zero_dim_cpu_tensors_are_allowed_where_cuda_allows_them() -> None:
         lambda a: torch.addcmul(a, a, scalar),
         lambda a: a.lerp(a + 1, scalar),
         lambda a: a.masked_fill(a > 3, scalar),
-        lambda a: a.clamp(max=scalar),
         lambda a: a.pow(scalar),
         lambda a: torch.pow(scalar, a),
     ):
