@@ -30,6 +30,8 @@ std::optional<c10::OperatorHandle> find_twin(const OperatorInfo& info) {
 
 }  // namespace
 
+bool has_functional_twin(const OperatorInfo& info) { return find_twin(info).has_value(); }
+
 void call_functional_twin(const OperatorInfo& info, torch::jit::Stack* stack) {
   const auto twin = find_twin(info);
   TORCH_CHECK_NOT_IMPLEMENTED(twin.has_value(), info.name,

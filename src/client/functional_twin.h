@@ -8,6 +8,7 @@ namespace torch_remote::client {
 
 // Runs an `out=` operator as its functional twin, then resizes and fills the `out=` tensors: for those whose
 // result has a size that only the server can tell.
+bool has_functional_twin(const OperatorInfo& info);
 void call_functional_twin(const OperatorInfo& info, torch::jit::Stack* stack);
 
 }  // namespace torch_remote::client

@@ -11,21 +11,42 @@ bool ends_with(c10::IntArrayRef whole, const Sizes& tail) {
   return whole.size() >= tail.size() && std::equal(tail.rbegin(), tail.rend(), whole.rbegin());
 }
 
+bool is_float(const at::Tensor& tensor) {
+  return is_full_float(tensor) || tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+// Of layer norm's statistics: a CPU computes in the dtype of its parameters, CUDA never in half precision.
+at::ScalarType statistics_dtype(const at::Tensor& input, const at::Tensor& weight) {
+  if (is_full_float(input)) return input.scalar_type();
+  if (!kernels::is_on_cpu_server(input)) return at::kFloat;
+  return weight.defined() ? weight.scalar_type() : input.scalar_type();
+}
+
+bool layer_norm_parameters_fit(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                               const Sizes& normalized) {
+  const at::ScalarType dtype = weight.defined() ? weight.scalar_type() : input.scalar_type();
+  const bool is_mixed = dtype != input.scalar_type();
+  if (is_mixed && (dtype != at::kFloat || is_full_float(input))) return false;
+  if (weight.defined() != bias.defined() && !is_full_float(input)) return false;
+  return fits(weight, dtype, normalized) && fits(bias, dtype, normalized);
+}
+
 // Statistics have one element for each normalised row, and keep the input's number of dimensions.
+// (input, normalized_shape, weight, bias, eps)
 bool layer_norm(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
+  const at::Tensor weight = optional_tensor(arguments, 2);
   const Sizes normalized = integers(arguments[1]);
-  if (!is_standard(input) || !is_full_float(input) || normalized.empty() || !ends_with(input.sizes(), normalized)) {
+  if (!is_float(input) || normalized.empty() || !ends_with(input.sizes(), normalized) ||
+      !layer_norm_parameters_fit(input, weight, optional_tensor(arguments, 3), normalized)) {
     return false;
   }
-  for (const size_t weight : {2, 3}) {
-    if (!fits(optional_tensor(arguments, weight), input.scalar_type(), normalized)) return false;
-  }
   Sizes sizes = input.sizes().vec();
-  outputs.push_back(like(input));
+  outputs.push_back(contiguous(input.scalar_type(), sizes));
   std::fill(sizes.end() - static_cast<long>(normalized.size()), sizes.end(), 1);
-  outputs.push_back(contiguous(input.scalar_type(), sizes));
-  outputs.push_back(contiguous(input.scalar_type(), sizes));
+  const wire::Output statistics = contiguous(statistics_dtype(input, weight), sizes);
+  outputs.push_back(statistics);
+  outputs.push_back(statistics);
   return true;
 }
 
@@ -45,7 +66,7 @@ bool gradients(const c10::IValue& mask, const std::array<at::Tensor, 3>& targets
 
 bool layer_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
-  if (!is_standard(input) || !tensor(arguments, 0).is_contiguous() || !is_full_float(input)) return false;
+  if (!is_standard(input) || !is_standard(tensor(arguments, 0)) || !is_float(input)) return false;
   return gradients(arguments[7], {input, optional_tensor(arguments, 5), optional_tensor(arguments, 6)}, outputs);
 }
 
