@@ -3,6 +3,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "client/errors.h"
 #include "client/functional_twin.h"
@@ -190,6 +192,8 @@ Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> ar
     inference.by_python = true;
     return inference;
   } catch (const std::exception& error) {
+    // The server cannot be asked (arange, eye): Meta's word is the last.
+    if (!info.out_arguments.empty() && functional_twin(info) == nullptr) throw;
     if (log_enabled(LogLevel::kDebug)) {
       log(LogLevel::kDebug, "Meta does not know", {{"operator", info.name}, {"why", error.what()}});
     }
@@ -232,18 +236,30 @@ bool returns_only_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue>
   return true;
 }
 
+bool is_mask(const c10::IValue& index) {
+  if (!index.isTensor() || !index.toTensor().defined()) return false;
+  return index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte;
+}
+
+// Indexing depends on data only with a mask among the indices.
+bool depends_on_data(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  if (!info.depends_on_data || !info.takes_host_indices) return info.depends_on_data;
+  const auto indices = arguments[1].toListRef();
+  return std::any_of(indices.begin(), indices.end(), is_mask);
+}
+
 }  // namespace
 
 Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                 c10::ArrayRef<const at::TensorImpl*> mentioned) {
   Inference inference;
-  if (info.depends_on_data && info.out_arguments.empty()) return inference;
   if (info.shape != nullptr && info.shape(arguments, inference.outputs)) {
     inference.result = Inferred::kKnown;
     return inference;
   }
   inference.outputs.clear();
   if (info.asks_server) return inference;
+  if (info.out_arguments.empty() && depends_on_data(info, arguments)) return inference;
   if (info.meta != nullptr) return ask_meta_function(info, arguments, mentioned);
   if (info.out_arguments.empty() && returns_only_arguments(info, arguments, mentioned, inference.outputs)) {
     inference.result = Inferred::kKnown;

@@ -24,13 +24,18 @@ constexpr std::array<std::string_view, 12> kDependOnData = {
     "aten::_use_cudnn_ctc_loss.Tensor", "aten::_histogramdd_from_bin_cts", "aten::_assert_async",
 };
 
-// Meta is known to be wrong about them, mostly about strides; so the server is asked, once for each signature.
-constexpr std::array<std::string_view, 16> kAskTheServer = {
+// Where our shape function does not answer, Meta would, and is known to be wrong, mostly about strides: so the
+// server is asked, once for each signature.
+constexpr std::array<std::string_view, 29> kAskTheServer = {
     "aten::mkldnn_rnn_layer",  // oneDNN decides how large its workspace is
-    "aten::_fft_r2c",     "aten::_fft_c2r",      "aten::_fft_c2c",     "aten::linalg_eig",
-    "aten::_linalg_svd",  "aten::_linalg_eigh",  "aten::max_unpool2d", "aten::max_unpool3d",
-    "aten::col2im",       "aten::im2col",        "aten::nonzero_static", "aten::_embedding_bag",
-    "aten::_embedding_bag_forward_only",         "aten::geqrf",        "aten::_linalg_eigvals",
+    "aten::_fft_r2c", "aten::_fft_c2r", "aten::_fft_c2c", "aten::linalg_eig", "aten::_linalg_eigvals",
+    "aten::_linalg_svd", "aten::_linalg_eigh", "aten::geqrf", "aten::max_unpool2d", "aten::max_unpool3d",
+    "aten::col2im", "aten::im2col", "aten::nonzero_static", "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only", "aten::convolution", "aten::convolution_backward",
+    "aten::native_batch_norm", "aten::native_batch_norm_backward", "aten::_native_batch_norm_legit",
+    "aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_with_update", "aten::_batch_norm_no_update",
+    "aten::native_group_norm", "aten::native_group_norm_backward", "aten::native_layer_norm",
+    "aten::native_layer_norm_backward", "aten::linalg_lu_solve",
 };
 
 constexpr std::array<std::string_view, 9> kHostIndices = {

@@ -50,7 +50,7 @@ const OperatorInfo& operator_info(const c10::OperatorHandle& operation);
 
 // Generated from the installed PyTorch's headers: at::meta::… by operator name (tools/gen_meta_table.py).
 const c10::KernelFunction* find_meta_kernel(std::string_view name);
-// Our own, for hot operators that have none (shapes.cpp).
+// Our own, for hot operators that have none (shapes/).
 ShapeFunction find_shape_function(std::string_view name);
 
 }  // namespace torch_remote::client

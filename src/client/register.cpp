@@ -40,11 +40,6 @@ constexpr std::array<std::string_view, 37> kStayHere = {
     "aten::_pack_padded_sequence", "aten::item",         "aten::dense_dim",       "aten::sparse_dim",    "aten::_reshape_alias_copy",
 };
 
-bool mentions(const c10::FunctionSchema& schema, c10::TypeKind kind) {
-  auto is_kind = [kind](const c10::Argument& argument) { return argument.type()->kind() == kind; };
-  return std::any_of(schema.arguments().begin(), schema.arguments().end(), is_kind);
-}
-
 bool has_tensor(const std::vector<c10::Argument>& arguments) {
   return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
     const auto type = argument.type()->str();

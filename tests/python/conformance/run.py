@@ -142,7 +142,8 @@ def main() -> int:
     known = gaps.read(KNOWN_GAPS)
     if options.device == "cpu":  # the gaps are the device's, but for OpInfos that are for CUDA only
         known = {key: gap for key, gap in known.items() if gap.dtype == "none"}
-    for key in sorted(set(known) - {key_of(case) for case in plan}):
+    strangers = set(known) - {key_of(case) for case in plan} if options.all_dtypes else set()
+    for key in sorted(strangers):
         print(f"note: the gap {' '.join(key)} names a case that this torch does not have")
 
     report = Report(known, len(cases), options.verbose)

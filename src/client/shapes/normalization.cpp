@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <array>
+
+#include "client/kernels/server_branch.h"
+#include "client/shapes/shapes.h"
+
+namespace torch_remote::client::shapes {
+namespace {
+
+bool ends_with(c10::IntArrayRef whole, const Sizes& tail) {
+  return whole.size() >= tail.size() && std::equal(tail.rbegin(), tail.rend(), whole.rbegin());
+}
+
+bool is_float(const at::Tensor& tensor) {
+  return is_full_float(tensor) || tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+// Of layer norm's statistics: a CPU computes in the dtype of its parameters, CUDA never in half precision.
+at::ScalarType statistics_dtype(const at::Tensor& input, const at::Tensor& weight) {
+  if (is_full_float(input)) return input.scalar_type();
+  if (!kernels::is_on_cpu_server(input)) return at::kFloat;
+  return weight.defined() ? weight.scalar_type() : input.scalar_type();
+}
+
+bool layer_norm_parameters_fit(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                               const Sizes& normalized) {
+  const at::ScalarType dtype = weight.defined() ? weight.scalar_type() : input.scalar_type();
+  const bool is_mixed = dtype != input.scalar_type();
+  if (is_mixed && (dtype != at::kFloat || is_full_float(input))) return false;
+  if (weight.defined() != bias.defined() && !is_full_float(input)) return false;
+  return fits(weight, dtype, normalized) && fits(bias, dtype, normalized);
+}
+
+// Statistics have one element for each normalised row, and keep the input's number of dimensions.
+// (input, normalized_shape, weight, bias, eps)
+bool layer_norm(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 0);
+  const at::Tensor weight = optional_tensor(arguments, 2);
+  const Sizes normalized = integers(arguments[1]);
+  if (!is_float(input) || normalized.empty() || !ends_with(input.sizes(), normalized) ||
+      !layer_norm_parameters_fit(input, weight, optional_tensor(arguments, 3), normalized)) {
+    return false;
+  }
+  Sizes sizes = input.sizes().vec();
+  outputs.push_back(contiguous(input.scalar_type(), sizes));
+  std::fill(sizes.end() - static_cast<long>(normalized.size()), sizes.end(), 1);
+  const wire::Output statistics = contiguous(statistics_dtype(input, weight), sizes);
+  outputs.push_back(statistics);
+  outputs.push_back(statistics);
+  return true;
+}
+
+// The gradients that are wanted, each like the argument it is for. False where there is none.
+bool gradients(const c10::IValue& mask, const std::array<at::Tensor, 3>& targets, Outputs& outputs) {
+  const auto wanted = mask.toBoolList();
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (!wanted[i]) {
+      outputs.emplace_back();
+      continue;
+    }
+    if (!is_standard(targets[i])) return false;
+    outputs.push_back(like(targets[i]));
+  }
+  return true;
+}
+
+bool layer_norm_backward(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 1);
+  if (!is_standard(input) || !is_standard(tensor(arguments, 0)) || !is_float(input)) return false;
+  return gradients(arguments[7], {input, optional_tensor(arguments, 5), optional_tensor(arguments, 6)}, outputs);
+}
+
+// Inputs that every batch norm kernel gives an output of the same layout for.
+bool is_batch(const at::Tensor& input) {
+  return input.dim() >= 2 && input.numel() > 0 && is_full_float(input) &&
+         (is_standard(input) || is_channels_last(input));
+}
+
+bool parameters_fit(Arguments arguments, size_t from, size_t count, const at::Tensor& input) {
+  for (size_t i = from; i < from + count; ++i) {
+    if (!fits(optional_tensor(arguments, i), input.scalar_type(), {input.size(1)})) return false;
+  }
+  return true;
+}
+
+// In evaluation a CPU keeps no statistics.
+void batch_norm_outputs(const at::Tensor& input, bool training, Outputs& outputs) {
+  const bool has_statistics = training || !kernels::is_on_cpu_server(input);
+  const Sizes statistics = {has_statistics ? input.size(1) : 0};
+  outputs.push_back(like(input));
+  outputs.push_back(contiguous(input.scalar_type(), statistics));
+  outputs.push_back(contiguous(input.scalar_type(), statistics));
+}
+
+// (input, weight, bias, running_mean, running_var, training, momentum, eps)
+bool batch_norm(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 0);
+  if (!is_batch(input) || !parameters_fit(arguments, 1, 4, input)) return false;
+  const bool training = arguments[5].toBool();
+  if (!training && !optional_tensor(arguments, 3).defined()) return false;
+  batch_norm_outputs(input, training, outputs);
+  return true;
+}
+
+// (input, weight, bias, training, momentum, eps)
+bool batch_norm_no_stats(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 0);
+  if (!is_batch(input) || !parameters_fit(arguments, 1, 2, input) || !arguments[3].toBool()) return false;
+  batch_norm_outputs(input, true, outputs);
+  return true;
+}
+
+// (grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask)
+bool batch_norm_backward(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 1);
+  const at::Tensor& weight = optional_tensor(arguments, 2);
+  if (!is_batch(input) || !is_standard(input) || !is_standard(tensor(arguments, 0))) return false;
+  if (!weight.defined() || !parameters_fit(arguments, 2, 3, input)) return false;
+  return gradients(arguments[9], {input, weight, weight}, outputs);
+}
+
+// (input, weight, bias, N, C, HxW, group, eps)
+bool group_norm(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 0);
+  if (!is_standard(input) || !is_batch(input) || !parameters_fit(arguments, 1, 2, input)) return false;
+  const Sizes statistics = {arguments[3].toInt(), arguments[6].toInt()};
+  if (statistics[0] != input.size(0) || statistics[1] <= 0 || input.size(1) % statistics[1] != 0) return false;
+  outputs.push_back(like(input));
+  outputs.push_back(contiguous(input.scalar_type(), statistics));
+  outputs.push_back(contiguous(input.scalar_type(), statistics));
+  return true;
+}
+
+// (grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)
+bool group_norm_backward(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 1);
+  const at::Tensor& weight = optional_tensor(arguments, 4);
+  if (!is_standard(input) || !is_batch(input) || !is_standard(tensor(arguments, 0))) return false;
+  if (!weight.defined() || !parameters_fit(arguments, 4, 1, input)) return false;
+  return gradients(arguments[9], {input, weight, weight}, outputs);
+}
+
+}  // namespace
+
+Table normalization_table() {
+  return {
+      {"aten::native_layer_norm", layer_norm},
+      {"aten::native_layer_norm_backward", layer_norm_backward},
+      {"aten::native_batch_norm", batch_norm},
+      {"aten::_native_batch_norm_legit", batch_norm},
+      {"aten::_native_batch_norm_legit.no_stats", batch_norm_no_stats},
+      {"aten::native_batch_norm_backward", batch_norm_backward},
+      {"aten::native_group_norm", group_norm},
+      {"aten::native_group_norm_backward", group_norm_backward},
+  };
+}
+
+}  // namespace torch_remote::client::shapes

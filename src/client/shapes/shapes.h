@@ -1,0 +1,60 @@
+#pragma once
+
+// Our own shape functions, for operators whose Meta kernel is Python (slow) or wrong. Each answers only what
+// holds exactly, sizes, strides and dtype, for a CPU server and for a CUDA server, and returns false for the rest:
+// then comes PyTorch's Meta or, for the operators in kAskTheServer (operator.cpp), the server.
+// It returns false for calls that are wrong too, so that PyTorch's own words reach the user.
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "client/operator.h"
+
+namespace torch_remote::client::shapes {
+
+using Arguments = c10::ArrayRef<c10::IValue>;
+using Outputs = std::vector<wire::Output>;
+using Sizes = std::vector<int64_t>;
+using Table = std::vector<std::pair<std::string_view, ShapeFunction>>;
+
+// One for each file.
+Table elementwise_table();
+Table normalization_table();
+Table convolution_table();
+Table indexing_table();
+Table attention_table();
+Table reduction_table();
+ShapeFunction find_foreach(std::string_view name);
+
+inline const at::Tensor& tensor(Arguments arguments, size_t index) { return arguments[index].toTensor(); }
+inline Sizes integers(const c10::IValue& value) { return value.toIntVector(); }
+// Undefined where the argument is None.
+inline at::Tensor optional_tensor(Arguments arguments, size_t index) {
+  return arguments[index].isNone() ? at::Tensor() : arguments[index].toTensor();
+}
+
+wire::Output fresh(at::ScalarType dtype, Sizes sizes, Sizes strides);
+wire::Output contiguous(at::ScalarType dtype, Sizes sizes);
+// What empty_like gives.
+wire::Output like(const at::Tensor& tensor);
+// What TensorIterator gives for one operand that is_plain.
+wire::Output elementwise(const at::Tensor& tensor);
+
+// Strided, dense, without conj and neg bits.
+bool is_plain(const at::Tensor& tensor);
+// Plain, and its strides are those of a new tensor of its size, also where a size is 1.
+bool is_standard(const at::Tensor& tensor);
+// is_standard in channels_last, and in nothing else.
+bool is_channels_last(const at::Tensor& tensor);
+// Plain, and `like` and `elementwise` give it the same strides.
+bool is_settled(const at::Tensor& tensor);
+bool is_full_float(const at::Tensor& tensor);
+
+// Undefined, or of this dtype and size with standard strides.
+bool fits(const at::Tensor& tensor, at::ScalarType dtype, c10::IntArrayRef sizes);
+
+// A dimension counted from either end; -1 when there is none.
+int64_t wrap_dim(int64_t dim, int64_t count);
+
+}  // namespace torch_remote::client::shapes

@@ -1,0 +1,93 @@
+"""What the client says of a result before the server has computed it, and what it refuses to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import torch_remote
+
+SyncCount = Callable[[Callable[[], object]], int]
+
+
+def mispredicted() -> int:
+    torch_remote.synchronize()
+    return int(torch_remote.stats().mispredicted)
+
+
+def test_indexing_without_a_mask_does_not_wait(sync_count: SyncCount) -> None:
+    x = torch.arange(12.0).reshape(3, 4).to("remote")
+    rows = torch.tensor([2, 0], device="remote")
+    assert sync_count(lambda: x[rows]) == 0
+    assert torch.equal(x[:, rows].cpu(), x.cpu()[:, [2, 0]])
+
+
+def test_indexing_with_a_mask_waits_every_time(sync_count: SyncCount) -> None:
+    x = torch.arange(4.0, device="remote")
+    assert sync_count(lambda: x[x > 1]) == 1
+    assert x[x > 0].shape == (3,)
+
+
+def test_a_training_step_with_batch_norm_does_not_wait(sync_count: SyncCount) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.GroupNorm(2, 4)
+    ).to("remote")
+    x = torch.randn(2, 3, 5, 5).to("remote")
+    assert sync_count(lambda: model(x).sum().backward()) == 0
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_keeps_the_statistics_the_server_keeps(training: bool) -> None:
+    arguments = [torch.randn(2, 3, 4), torch.ones(3), torch.zeros(3), torch.zeros(3), torch.ones(3)]
+    here = torch.native_batch_norm(*arguments, training, 0.1, 1e-5)
+    there = torch.native_batch_norm(*(x.to("remote") for x in arguments), training, 0.1, 1e-5)
+    assert [x.shape for x in there] == [x.shape for x in here]
+
+
+@pytest.mark.parametrize("weight", [torch.float32, torch.bfloat16])
+def test_layer_norm_in_half_precision_agrees_on_the_statistics(weight: torch.dtype) -> None:
+    x, w = torch.randn(2, 8, dtype=torch.bfloat16), torch.ones(8, dtype=weight)
+    here = torch.native_layer_norm(x, [8], w, w, 1e-5)
+    there = torch.native_layer_norm(x.to("remote"), [8], w.to("remote"), w.to("remote"), 1e-5)
+    assert [x.dtype for x in there] == [x.dtype for x in here]
+    assert torch.equal(there[0].cpu(), here[0])
+
+
+def test_what_meta_has_wrong_is_asked_once(sync_count: SyncCount) -> None:
+    x = torch.randn(4, 6).to("remote")
+    before = mispredicted()
+    first = torch.fft.rfft2(x)
+    assert sync_count(lambda: torch.fft.rfft2(x)) == 0
+    assert first.stride() == torch.fft.rfft2(x.cpu()).stride()
+    assert mispredicted() == before
+
+
+def test_silu_has_the_same_gradient_bit_for_bit() -> None:
+    x = torch.randn(64, requires_grad=True)
+    y = x.detach().to("remote").requires_grad_()
+    torch.nn.functional.silu(x).sum().backward()
+    torch.nn.functional.silu(y).sum().backward()
+    assert x.grad is not None and y.grad is not None
+    assert torch.equal(y.grad.cpu(), x.grad)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x.to_sparse(),
+        lambda x: x.to_sparse_csr(),
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+        lambda x: x.to_mkldnn(),
+    ],
+    ids=["sparse", "csr", "quantized", "mkldnn"],
+)
+def test_other_layouts_are_refused_at_the_call(make: Callable[[torch.Tensor], object]) -> None:
+    with pytest.raises(NotImplementedError, match=r"\.cpu\(\)"):
+        make(torch.ones(2, 2, device="remote"))
+
+
+def test_a_wrong_factory_raises_what_it_raises_locally() -> None:
+    with pytest.raises(RuntimeError, match="step must be nonzero"):
+        torch.arange(0, 3, 0, device="remote")
