@@ -6,17 +6,22 @@
 
 #include "base/error.h"
 #include "base/platform.h"
+#include "transport/deadline.h"
 #include "wire/limits.h"
+#include "wire/messages.h"
 
 namespace torch_remote::client {
 namespace {
 
 using Bytes = std::vector<std::byte>;
 
+// A server that has just been started loads libtorch first.
+constexpr auto kPatience = std::chrono::seconds(60);
+
 void read_exactly(transport::Stream& stream, std::span<std::byte> into) {
   while (!into.empty()) {
     const size_t got = stream.read_some(into);
-    if (got == 0) throw ConnectionError("the server closed the connection during the handshake");
+    if (got == 0) throw ConnectionError("the server closed the connection, or did not answer, during the handshake");
     into = into.subspan(got);
   }
 }
@@ -65,6 +70,7 @@ wire::ProofMessage prove(const std::string& token, const Bytes& ours, wire::Hell
 }  // namespace
 
 wire::Welcome shake_hands(transport::Stream& stream, const std::string& token) {
+  const transport::Deadline deadline(stream, kPatience);
   const auto preamble = wire::encode_preamble({});
   wire::Hello hello;
   random_bytes(hello.nonce);
@@ -74,7 +80,7 @@ wire::Welcome shake_hands(transport::Stream& stream, const std::string& token) {
 
   const Bytes answer = read_block(stream);
   // A server that will not talk to us says why instead of greeting.
-  if (!answer.empty() && answer[0] == std::byte{3}) {
+  if (!answer.empty() && answer[0] == static_cast<std::byte>(wire::Tag::kWelcome)) {
     throw ConnectionError(wire::decode_welcome(answer).reason);
   }
   const wire::Hello theirs = wire::decode_hello(answer);

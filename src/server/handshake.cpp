@@ -2,55 +2,19 @@
 
 #include <array>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include <torch/version.h>
 
 #include "base/error.h"
-#include "base/mutex.h"
 #include "base/platform.h"
+#include "transport/deadline.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-// Ends the stream unless it is destroyed in time.
-class Deadline {
- public:
-  Deadline(transport::Stream& stream, std::chrono::milliseconds time)
-      : thread_([this, &stream, until = CondVar::Clock::now() + time] { watch(stream, until); }) {}
-
-  ~Deadline() {
-    {
-      MutexLock lock(mutex_);
-      is_met_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  Deadline(const Deadline&) = delete;
-  Deadline& operator=(const Deadline&) = delete;
-
- private:
-  void watch(transport::Stream& stream, CondVar::Clock::time_point until) {
-    MutexLock lock(mutex_);
-    while (!is_met_) {
-      if (!changed_.wait_until(mutex_, until))
-        break;
-    }
-    if (!is_met_)
-      stream.shutdown();
-  }
-
-  Mutex mutex_;
-  CondVar changed_;
-  bool is_met_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses the rest
-};
 
 // Reads exactly what a handshake has, so that the frames behind it stay in the stream.
 class LimitedReader {
@@ -158,7 +122,7 @@ Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>
 
 Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
                const std::string& token) {
-  const Deadline deadline(stream, kHandshakeTime);
+  const transport::Deadline deadline(stream, kHandshakeTime);
   try {
     return exchange(stream, preamble, token);
   } catch (const AuthenticationError& error) {

@@ -22,6 +22,9 @@
 namespace torch_remote::server {
 namespace {
 
+// How long a connected client may be silent, keepalive answers included, before its session ends.
+constexpr std::chrono::milliseconds kClientSilence = std::chrono::minutes(10);
+
 // How long a session may go on with what it was doing after its client has gone.
 constexpr std::chrono::milliseconds kGrace{500};
 
@@ -130,7 +133,10 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
     *is_busy = begins;
     activity.touch();
   };
-  Session session(std::move(stream), devices, {on_work, leave_soon});
+  transport::Connection::Options connection;
+  // A client that was stopped (Ctrl-Z, a debugger, a closed laptop) may come back; one that started us is watched.
+  connection.keepalive = options.parent_pid != 0 ? std::chrono::milliseconds(0) : kClientSilence;
+  Session session(std::move(stream), devices, {on_work, leave_soon}, connection);
   return session.run() ? SessionExit::kClosed : SessionExit::kFailed;
 }
 

@@ -22,10 +22,11 @@ std::string text_of(const std::exception_ptr& cause) {
 
 }  // namespace
 
-Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices, Hooks hooks)
+Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices, Hooks hooks,
+                 transport::Connection::Options options)
     : hooks_(std::move(hooks)),
       interpreter_(devices, uploads_, replies_),
-      connection_(std::move(stream), *this, {}) {
+      connection_(std::move(stream), *this, options) {
   replies_.attach(&connection_);
 }
 

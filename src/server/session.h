@@ -36,7 +36,8 @@ class Session : private transport::Connection::Handler {
     std::function<void()> on_end;  // connection's threads: the client is gone
   };
 
-  Session(std::unique_ptr<transport::Stream> stream, const Devices& devices, Hooks hooks);
+  Session(std::unique_ptr<transport::Stream> stream, const Devices& devices, Hooks hooks,
+          transport::Connection::Options options = {});
   ~Session() override;
 
   // Until the client closes, the connection breaks or the client breaks the protocol. Does not

@@ -102,6 +102,8 @@ void StorageTable::free(uint64_t name) {
   if (found == entries_.end())
     throw ProtocolError("no storage has the name " + std::to_string(name));
   total_bytes_ -= found->second->nbytes;
+  if (!uploading_.empty())
+    std::erase(uploading_, found->second.get());
   entries_.erase(found);
 }
 
@@ -192,8 +194,20 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
   settle(entry);
   if (staging->length() == entry.nbytes)
     entry.poison.reset();
+  settle_arrived();
   entry.upload = std::move(staging);
   entry.upload_offset = offset;
+  uploading_.push_back(&entry);
+}
+
+// Uploads that are all there go where they belong, so that what waits in staging is only what is on its way.
+void StorageTable::settle_arrived() {
+  std::erase_if(uploading_, [this](Entry* entry) {
+    if (!entry->upload) return true;
+    if (!uploads_.has_arrived(*entry->upload)) return false;
+    finish_upload(*entry);
+    return true;
+  });
 }
 
 void StorageTable::finish_upload(Entry& entry) {

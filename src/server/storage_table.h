@@ -88,12 +88,14 @@ class StorageTable {
  private:
   void ensure_memory(Entry& entry);
   void finish_upload(Entry& entry);
+  void settle_arrived();
   void detach_from_replies(Entry& entry);
   void set_bytes(Entry& entry, uint64_t nbytes);
   void check_range(const Entry& entry, uint64_t offset, uint64_t length) const;
 
   Uploads& uploads_;
   ska::flat_hash_map<uint64_t, std::unique_ptr<Entry>> entries_;
+  std::vector<Entry*> uploading_;  // entries that expect, or have expected, an upload
   uint64_t total_bytes_ = 0;
 };
 

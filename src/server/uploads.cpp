@@ -93,6 +93,11 @@ void Uploads::wait(const Staging& staging) {
   }
 }
 
+bool Uploads::has_arrived(const Staging& staging) {
+  MutexLock lock(mutex_);
+  return staging.is_complete_;
+}
+
 void Uploads::end() {
   {
     MutexLock lock(mutex_);

@@ -16,7 +16,7 @@ namespace torch_remote::server {
 
 // Bytes of uploads that have arrived, or are on their way, and are not in a storage yet. More than
 // this and the session ends: a client cannot make the server hold more host memory than that.
-constexpr uint64_t kMaxStagedBytes = uint64_t{8} << 30;
+constexpr uint64_t kMaxStagedBytes = uint64_t{64} << 30;
 
 // Memory that the reader thread fills with one upload. When the upload is a whole CPU storage it
 // becomes that storage's memory: it is read from the socket to where it stays.
@@ -60,6 +60,8 @@ class Uploads {
   std::shared_ptr<Staging> take(uint64_t upload, uint64_t length);
   // Executor: until all bytes are there. Throws ConnectionError when they will never be.
   void wait(const Staging& staging);
+
+  bool has_arrived(const Staging& staging);
 
   // Any thread: nothing more will come.
   void end();

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+#include "base/mutex.h"
+#include "transport/stream.h"
+
+namespace torch_remote::transport {
+
+// Ends the stream unless it is destroyed in time.
+class Deadline {
+ public:
+  Deadline(Stream& stream, std::chrono::milliseconds time)
+      : thread_([this, &stream, until = CondVar::Clock::now() + time] { watch(stream, until); }) {}
+
+  ~Deadline() {
+    {
+      MutexLock lock(mutex_);
+      is_met_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+
+ private:
+  void watch(Stream& stream, CondVar::Clock::time_point until) {
+    MutexLock lock(mutex_);
+    while (!is_met_) {
+      if (!changed_.wait_until(mutex_, until))
+        break;
+    }
+    if (!is_met_)
+      stream.shutdown();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_met_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses the rest
+};
+
+}  // namespace torch_remote::transport
