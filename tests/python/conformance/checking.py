@@ -171,7 +171,8 @@ def _expect_error(expected: Exception, function: Callable[[], Any]) -> None:
 
 def _is_late(expected: Exception, actual: Exception) -> bool:
     """What only the kernel refuses comes at the read: another type, the kernel's words."""
-    return isinstance(actual, RuntimeError) and str(expected).splitlines()[0] in str(actual)
+    words = next(iter(str(expected).splitlines()), "")
+    return bool(words) and isinstance(actual, RuntimeError) and words in str(actual)
 
 
 def _read(result: Any) -> None:
