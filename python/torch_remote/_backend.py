@@ -50,6 +50,8 @@ def device_count() -> int:
         return _C.device_count()
     if configured_url() is not None:
         lazy_init()
+        for machine in _C.machine_ids():
+            _C.machine_devices(machine)  # waits until it has told
         return _C.device_count()
     return max(1, local_gpus())
 

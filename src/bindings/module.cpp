@@ -86,6 +86,7 @@ uint64_t server_mispredicted() {
 }
 
 void synchronize(int index) {
+  if (!Machines::instance().is_initialized()) return;  // nothing has been sent
   const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
   place.session->synchronize();
 }
@@ -123,7 +124,10 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_initialized", [] { return Machines::instance().is_initialized(); });
   module.def("current_device", [] { return static_cast<int>(client::current_device()); });
   module.def("set_device", torch::wrap_pybind_function([](int index) {
-    Machines::instance().place(static_cast<c10::DeviceIndex>(index));
+    // remote:0 is there once it is used; asking for it starts nothing.
+    if (index != 0 || Machines::instance().is_initialized()) {
+      Machines::instance().place(static_cast<c10::DeviceIndex>(index));
+    }
     client::set_current_device(static_cast<c10::DeviceIndex>(index));
   }));
   module.def("exchange_device", [](int index) {

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -29,7 +30,7 @@ Session* Machines::open(const std::string& url) {
     path = server_path_;
   }
   watch_forks();
-  return new Session(url, opener_for(url, path), url == "local" ? "" : token_from_environment());
+  return new Session(url, way_to(url, path), url == "local" ? "" : token_from_environment());
 }
 
 int Machines::add(Session* session) {
@@ -60,13 +61,7 @@ int Machines::connect(const std::string& url) {
     id = add(session);
     initialized_.store(true, std::memory_order_release);
   }
-  if (url == "local") return id;
-  try {
-    learn_devices(id);
-  } catch (...) {
-    stop(id);  // gives its index back
-    throw;
-  }
+  if (url != "local") learn_devices(id);
   return id;
 }
 
@@ -76,13 +71,28 @@ void Machines::ensure_default() {
   Session* session = nullptr;
   {
     MutexLock lock(mutex_);
-    if (!machines_.empty()) return;
+    if (has_reached_any()) return;
   }
   session = open(url == nullptr || *url == '\0' ? "local" : url);
   MutexLock lock(mutex_);
-  if (!machines_.empty()) return;  // another thread was faster; ours goes unused
+  if (has_reached_any()) return;  // another thread was faster; ours goes unused
   add(session);
   initialized_.store(true, std::memory_order_release);
+}
+
+bool Machines::has_reached_any() {
+  return std::any_of(machines_.begin(), machines_.end(), [](const Machine& machine) { return !machine.unreached; });
+}
+
+void Machines::drop_unreached(const Session* session) {
+  MutexLock lock(mutex_);
+  for (Machine& machine : machines_) {
+    if (machine.session != session || machine.stopped) continue;
+    machine.stopped = true;
+    machine.unreached = true;
+    for (const c10::DeviceIndex index : machine.devices) places_[static_cast<size_t>(index)].session.store(nullptr);
+  }
+  initialized_.store(has_reached_any(), std::memory_order_release);
 }
 
 // Waits for the handshake, then gives every device of the machine an index.
@@ -107,15 +117,17 @@ void Machines::learn_devices(int id) {
 DevicePlace Machines::find_place(c10::DeviceIndex index) {
   if (in_forked_child()) refuse_in_forked_child();
   ensure_default();
-  for (const int id : ids()) learn_devices(id);
-  if (index < 0 || index >= kMaxDevices) refuse_index(index);
+  if (!has_device(index)) {
+    for (const int id : ids()) learn_devices(id);
+  }
+  if (!has_device(index)) refuse_index(index);
   const Place& place = places_[static_cast<size_t>(index)];
   Session* session = place.session.load(std::memory_order_acquire);
-  if (session == nullptr) refuse_index(index);
   return {session, place.device.load()};
 }
 
 void Machines::refuse_index(c10::DeviceIndex index) {
+  park_if_exiting();
   std::string there;
   for (size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].session.load() == nullptr) continue;

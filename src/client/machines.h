@@ -33,6 +33,8 @@ class Machines {
   // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected.
   void ensure_default();
   void stop(int id);
+  // A machine that could not be reached: its index is free again, and the default may be tried anew.
+  void drop_unreached(const Session* session);
 
   // Where a device lives. Starts the default machine for remote:0; waits for handshakes for others.
   DevicePlace place(c10::DeviceIndex index) {
@@ -70,12 +72,14 @@ class Machines {
     int id = 0;
     Session* session = nullptr;
     bool stopped = false;
+    bool unreached = false;
     bool devices_known = false;
     std::vector<c10::DeviceIndex> devices;
   };
 
   DevicePlace find_place(c10::DeviceIndex index);
   int add(Session* session) REQUIRES(mutex_);
+  bool has_reached_any() REQUIRES(mutex_);
   void learn_devices(int id);
   c10::DeviceIndex take_index(Session* session, uint8_t device) REQUIRES(mutex_);
   [[noreturn]] void refuse_index(c10::DeviceIndex index);

@@ -1,12 +1,16 @@
 #include "client/open.h"
 
 #include <ATen/Parallel.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "base/platform.h"
 #include "transport/delay_line.h"
 #include "transport/dial.h"
@@ -17,13 +21,34 @@ namespace {
 
 constexpr auto kDialPatience = std::chrono::seconds(10);
 
-std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int threads) {
+// The embedded server's process, once it is started.
+struct Embedded {
+  Mutex mutex;
+  Child child GUARDED_BY(mutex);
+};
+
+// It ends by itself when its socket closes; one that does not (stopped, or deep in an operator) is killed.
+void end_embedded(Embedded& embedded) {
+  constexpr int kGraceMilliseconds = 500;
+  MutexLock lock(embedded.mutex);
+  const pid_t pid = embedded.child.pid;
+  if (pid <= 0) return;
+  pollfd ended{embedded.child.pidfd.get(), POLLIN, 0};
+  const bool gone = embedded.child.pidfd.get() >= 0 && poll(&ended, 1, kGraceMilliseconds) == 1;
+  if (!gone) kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+  embedded.child.pid = -1;
+}
+
+std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int threads, Embedded& embedded) {
   auto [ours, theirs] = socket_pair();
   const std::vector<std::string> arguments = {"torch-remote-server", "serve", "--session-fd",
                                               std::to_string(kInheritedDescriptor), "--parent-pid",
                                               std::to_string(getpid())};
   // OpenMP reads its number of threads once, before the context can tell it ours.
-  spawn_server(path, arguments, {{"OMP_NUM_THREADS", std::to_string(threads)}}, std::move(theirs));
+  Child child = spawn_server(path, arguments, {{"OMP_NUM_THREADS", std::to_string(threads)}}, std::move(theirs));
+  MutexLock lock(embedded.mutex);
+  embedded.child = std::move(child);
   return transport::socket_stream(std::move(ours), "the embedded server");
 }
 
@@ -35,13 +60,18 @@ std::unique_ptr<transport::Stream> with_delay(std::unique_ptr<transport::Stream>
 
 }  // namespace
 
-Session::Open opener_for(const std::string& url, const std::string& server_path) {
+Session::Way way_to(const std::string& url, const std::string& server_path) {
   if (url == "local") {
     const int threads = at::get_num_threads();
-    return [server_path, threads] { return with_delay(start_embedded(server_path, threads)); };
+    auto embedded = std::make_shared<Embedded>();
+    return {[server_path, threads, embedded] { return with_delay(start_embedded(server_path, threads, *embedded)); },
+            [embedded] { end_embedded(*embedded); }};
   }
   const transport::Address address = transport::parse_address(url);
-  return [address] { return with_delay(transport::dial(address, std::chrono::steady_clock::now() + kDialPatience)); };
+  auto dial = [address] {
+    return with_delay(transport::dial(address, std::chrono::steady_clock::now() + kDialPatience));
+  };
+  return {dial, nullptr};
 }
 
 std::string token_from_environment() {

@@ -8,7 +8,7 @@ namespace torch_remote::client {
 
 // How to reach a server: `local` starts one as a child over a socket pair, `unix://` and `tcp://` dial.
 // Wrapped in the delay line that TORCH_REMOTE_NET asks for. Throws std::invalid_argument for a bad URL.
-Session::Open opener_for(const std::string& url, const std::string& server_path);
+Session::Way way_to(const std::string& url, const std::string& server_path);
 
 // TORCH_REMOTE_TOKEN_FILE, else TORCH_REMOTE_TOKEN, else empty.
 std::string token_from_environment();

@@ -98,14 +98,19 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
     arguments.push_back(marshal::argument_info(argument, shaped_by_numbers));
     if (argument.is_out()) out_arguments.push_back(static_cast<uint32_t>(i));
   }
+  size_t tensors = 0;
   for (const c10::Argument& result : schema.returns()) {
     returns.push_back(return_info(schema, result));
-    if (!returns.back().is_tensor && !returns.back().is_list) depends_on_data = true;
+    if (returns.back().is_tensor || returns.back().is_list) ++tensors;
     if (returns.back().written_argument < 0) has_fresh_outputs = true;
   }
+  // A number for the user is read from data; one that comes with tensors (flash attention's sequence lengths) is
+  // metadata, told by the server once for each signature.
+  const bool returns_numbers = tensors != returns.size();
+  depends_on_data = returns_numbers && tensors == 0;
   if (has_dynamic_tag(operation) || contains(kDependOnData, name)) depends_on_data = true;
   is_refused = makes_another_layout(name);
-  asks_server = contains(kAskTheServer, introduction.name);
+  asks_server = returns_numbers || contains(kAskTheServer, introduction.name);
   looks_at_grad_mode = name == "aten::mkldnn_rnn_layer";  // a workspace for backward, or none
   takes_host_indices = contains(kHostIndices, introduction.name);
   shape = find_shape_function(name);

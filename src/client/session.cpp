@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/platform.h"
 #include "client/handshake.h"
 #include "client/machines.h"
 #include "client/process.h"
@@ -48,15 +49,16 @@ ErrorClass class_of(const std::exception_ptr& cause) {
 
 }  // namespace
 
-Session::Session(std::string url, Open open, std::string token)
-    : url_(std::move(url)), window_since_(Clock::now()) {
-  opener_ = std::thread([this, open = std::move(open), token = std::move(token)]() mutable {
+Session::Session(std::string url, Way way, std::string token)
+    : url_(std::move(url)), window_since_(Clock::now()), clean_up_(std::move(way.clean_up)) {
+  opener_ = std::thread([this, open = std::move(way.open), token = std::move(token)]() mutable {
     this->open(std::move(open), std::move(token));
   });
 }
 
 void Session::open(Open open, std::string token) {
   try {
+    begin_worker_thread("tr-open");
     auto stream = open();
     wire::Welcome welcome = shake_hands(*stream, token);
     if (log_enabled(LogLevel::kInfo)) {
@@ -408,6 +410,7 @@ void Session::raise_lost() {
     text = cause_;
     kind = cause_class_;
   }
+  if (kind != ErrorClass::kSessionLost) Machines::instance().drop_unreached(this);
   if (kind == ErrorClass::kSessionLost) {
     raise(kind, "the session on " + url_ + " is lost, and with it the values of its tensors: " + text);
   }
@@ -418,6 +421,7 @@ void Session::stop(std::chrono::milliseconds patience, const std::string& reason
   WithoutGil without_gil;
   if (opened_.load(std::memory_order_acquire) && !is_lost()) connection_->close(reason, patience);
   fail(std::make_exception_ptr(ConnectionError(reason)));
+  if (clean_up_) clean_up_();
 }
 
 std::string Session::state() {

@@ -52,8 +52,15 @@ class Session : public transport::Connection::Handler {
  public:
   using Open = std::function<std::unique_ptr<transport::Stream>()>;
 
+  // How to get a stream to the server, and what to do when the session has been stopped (an embedded server is
+  // waited for, or killed).
+  struct Way {
+    Open open;
+    std::function<void()> clean_up;
+  };
+
   // Starts to connect in the background. `token` may be empty.
-  Session(std::string url, Open open, std::string token);
+  Session(std::string url, Way way, std::string token);
 
   const std::string& url() const { return url_; }
   // Waits for the handshake. Raises when it failed.
@@ -184,6 +191,7 @@ class Session : public transport::Connection::Handler {
   uint64_t window_applied_ = 0;  // reader thread
   std::chrono::steady_clock::time_point window_since_;
 
+  const std::function<void()> clean_up_;
   std::unique_ptr<transport::Connection> connection_;  // set once, before opened_
   std::thread opener_;
 };

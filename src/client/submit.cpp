@@ -70,6 +70,10 @@ bool to_output(const Result& result, Output& output) {
       output.tensor = result.tensor;
       return true;
     case ResultKind::kUndefined: return true;
+    case ResultKind::kInt:
+      output.kind = OutputKind::kInt;
+      output.integer = result.integer;
+      return true;
     case ResultKind::kList:
       output.kind = OutputKind::kList;
       for (const Result& item : result.items) {
@@ -119,6 +123,7 @@ c10::IValue Outputs::make(const Output& output, const Signature& signature, cons
     case OutputKind::kTensor:
       return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
           const_cast<c10::TensorImpl*>(capture.impls()[output.tensor])));
+    case OutputKind::kInt: return output.integer;
     case OutputKind::kList: break;
   }
   c10::List<at::Tensor> list;

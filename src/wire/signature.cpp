@@ -85,9 +85,10 @@ void decode_list(Reader& reader, Scope& scope, Value& value) {
 Output decode_output(Reader& reader, uint64_t tensors, bool inside_list) {
   Output output;
   const uint8_t kind = reader.u8();
-  if (kind > 3) throw ProtocolError("no output kind " + std::to_string(kind));
+  if (kind > 4) throw ProtocolError("no output kind " + std::to_string(kind));
   output.kind = static_cast<OutputKind>(kind);
   if (output.kind == OutputKind::kFresh) output.spec = decode_spec(reader);
+  if (output.kind == OutputKind::kInt) output.integer = reader.zigzag();
   if (output.kind == OutputKind::kTensor) {
     output.tensor = reader.varint();
     if (output.tensor >= tensors) throw ProtocolError("an output names a tensor that is not there");
@@ -137,6 +138,7 @@ void encode(Writer& writer, const Output& output) {
   writer.u8(static_cast<uint8_t>(output.kind));
   if (output.kind == OutputKind::kFresh) encode(writer, output.spec);
   if (output.kind == OutputKind::kTensor) writer.varint(output.tensor);
+  if (output.kind == OutputKind::kInt) writer.zigzag(output.integer);
   if (output.kind != OutputKind::kList) return;
   writer.varint(output.items.size());
   for (const Output& item : output.items) encode(writer, item);

@@ -20,7 +20,7 @@ namespace torch_remote::wire {
 //   storage   := 0 | 1 nbytes:varint             1: this call is the first to mention it; it is made here
 //   value     := kind:u8 …                       (ValueKind)
 //   outputs   := 0 | 1 n:varint output*n         0: not known before the server has answered
-//   output    := kind:u8 [spec | tensor:varint | n:varint output*n]       (OutputKind)
+//   output    := kind:u8 [spec | tensor:varint | n:varint output*n | integer:zigzag]       (OutputKind)
 //
 // `key` is also the client's cache key, byte for byte: `number` is its own for the operator, `environment` what of the context decides
 // metadata (default dtype, deterministic, fill). The server reads of them only bit 7 of `environment`: the kernel
@@ -83,12 +83,14 @@ enum class OutputKind : uint8_t {
   kFresh = 1,   // spec; a storage of its own, named by the call
   kTensor = 2,  // tensor:varint, the n-th tensor the key mentions: the same tensor comes back
   kList = 3,
+  kInt = 4,     // zigzag: a number that metadata decides (the sequence lengths that flash attention returns)
 };
 
 struct Output {
   OutputKind kind = OutputKind::kUndefined;
   TensorSpec spec;
   uint64_t tensor = 0;
+  int64_t integer = 0;
   std::vector<Output> items;
 };
 
