@@ -47,7 +47,6 @@ c10::DeviceIndex Machines::take_index(Session* session, uint8_t device) {
     if (places_[i].session.load() != nullptr) continue;
     places_[i].device.store(device);
     places_[i].session.store(session, std::memory_order_release);
-    send_default_seed(static_cast<c10::DeviceIndex>(i), session, device);
     return static_cast<c10::DeviceIndex>(i);
   }
   TORCH_CHECK(false, "all ", kMaxDevices, " remote devices are in use; stop a machine first");
@@ -61,6 +60,7 @@ int Machines::connect(const std::string& url) {
     id = add(session);
     initialized_.store(true, std::memory_order_release);
   }
+  send_seeds(session);
   if (url != "local") learn_devices(id);
   return id;
 }
@@ -74,10 +74,22 @@ void Machines::ensure_default() {
     if (has_reached_any()) return;
   }
   session = open(url == nullptr || *url == '\0' ? "local" : url);
-  MutexLock lock(mutex_);
-  if (has_reached_any()) return;  // another thread was faster; ours goes unused
-  add(session);
-  initialized_.store(true, std::memory_order_release);
+  {
+    MutexLock lock(mutex_);
+    if (has_reached_any()) return;  // another thread was faster; ours goes unused
+    add(session);
+    initialized_.store(true, std::memory_order_release);
+  }
+  send_seeds(session);
+}
+
+// The default generators of a machine's devices start from what the user has seeded. Without the lock: a session
+// that is already lost raises.
+void Machines::send_seeds(Session* session) {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].session.load() != session || session->is_lost()) continue;
+    send_default_seed(static_cast<c10::DeviceIndex>(i), session, places_[i].device.load());
+  }
 }
 
 bool Machines::has_reached_any() {
@@ -105,13 +117,16 @@ void Machines::learn_devices(int id) {
     session = machine.session;
   }
   const size_t count = session->welcome().devices.size();
-  MutexLock lock(mutex_);
-  Machine& machine = machines_[static_cast<size_t>(id)];
-  if (machine.devices_known || machine.stopped) return;
-  for (size_t i = machine.devices.size(); i < count; ++i) {
-    machine.devices.push_back(take_index(session, static_cast<uint8_t>(i)));
+  {
+    MutexLock lock(mutex_);
+    Machine& machine = machines_[static_cast<size_t>(id)];
+    if (machine.devices_known || machine.stopped) return;
+    for (size_t i = machine.devices.size(); i < count; ++i) {
+      machine.devices.push_back(take_index(session, static_cast<uint8_t>(i)));
+    }
+    machine.devices_known = true;
   }
-  machine.devices_known = true;
+  if (count > 1) send_seeds(session);
 }
 
 DevicePlace Machines::find_place(c10::DeviceIndex index) {

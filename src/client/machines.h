@@ -81,6 +81,7 @@ class Machines {
   int add(Session* session) REQUIRES(mutex_);
   bool has_reached_any() REQUIRES(mutex_);
   void learn_devices(int id);
+  void send_seeds(Session* session);
   c10::DeviceIndex take_index(Session* session, uint8_t device) REQUIRES(mutex_);
   [[noreturn]] void refuse_index(c10::DeviceIndex index);
   Session* open(const std::string& url);
