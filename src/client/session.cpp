@@ -289,6 +289,7 @@ void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
     if (failed) {
       request->error = wire::decode_error(reader);
     } else {
+      if (!request->destination.empty()) throw ProtocolError("a reply where bulk bytes were asked for");
       const auto body = reader.bytes(wire::kMaxReplyBytes, "reply");
       request->body.assign(body.begin(), body.end());
     }
@@ -326,17 +327,21 @@ std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64
   if (offset > destination.size() || length > destination.size() - offset) {
     throw ProtocolError("bulk bytes beyond what was asked for");
   }
+  if (offset != found->second->received) throw ProtocolError("bulk bytes out of order");
   return destination.subspan(offset, length);
 }
 
-void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t /*length*/, bool last) {
-  if (!last) return;
+void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
   {
     MutexLock lock(replies_mutex_);
     const auto found = requests_.find(lane);
     if (found == requests_.end()) return;
-    found->second->done = true;
-    found->second->owner.reset();
+    Request& request = *found->second;
+    request.received += length;
+    if (!last) return;
+    if (request.received != request.destination.size()) throw ProtocolError("fewer bulk bytes than were asked for");
+    request.done = true;
+    request.owner.reset();
     requests_.erase(found);
   }
   changed_.notify_all();
