@@ -56,6 +56,7 @@ Session::Session(std::string url, Open open, std::string token)
 }
 
 void Session::open(Open open, std::string token) {
+  bool is_stopped = false;
   try {
     auto stream = open();
     wire::Welcome welcome = shake_hands(*stream, token);
@@ -68,11 +69,13 @@ void Session::open(Open open, std::string token) {
     MutexLock lock(replies_mutex_);
     welcome_ = std::move(welcome);
     was_open_ = true;
+    is_stopped = is_lost();
     opened_.store(true, std::memory_order_release);
   } catch (...) {
     return fail(std::current_exception());
   }
   changed_.notify_all();
+  if (is_stopped) return connection_->abort();  // stop() has found nothing to close
   connection_->flush();
 }
 
@@ -396,7 +399,11 @@ void Session::fail(std::exception_ptr cause) noexcept {
   changed_.notify_all();
 }
 
-void Session::on_end(std::exception_ptr cause) noexcept { fail(std::move(cause)); }
+void Session::on_end(std::exception_ptr cause) noexcept {
+  const std::string reason = cause == nullptr ? connection_->peer_close_reason() : "";
+  if (!reason.empty()) cause = std::make_exception_ptr(ConnectionError("the server closed the session: " + reason));
+  fail(std::move(cause));
+}
 
 void Session::abandon() noexcept {
   lost_.store(true, std::memory_order_release);
@@ -421,8 +428,9 @@ void Session::raise_lost() {
 
 void Session::stop(std::chrono::milliseconds patience, const std::string& reason) {
   WithoutGil without_gil;
-  if (opened_.load(std::memory_order_acquire) && !is_lost()) connection_->close(reason, patience);
-  fail(std::make_exception_ptr(ConnectionError(reason)));
+  const bool was_lost = is_lost();
+  fail(std::make_exception_ptr(ConnectionError(reason)));  // first: it is the cause of what follows
+  if (!was_lost && opened_.load(std::memory_order_acquire)) connection_->close(reason, patience);
 }
 
 std::string Session::state() {
