@@ -57,6 +57,7 @@ Session::Session(std::string url, Way way, std::string token)
 }
 
 void Session::open(Open open, std::string token) {
+  bool is_stopped = false;
   try {
     begin_worker_thread("tr-open");
     auto stream = open();
@@ -70,11 +71,13 @@ void Session::open(Open open, std::string token) {
     MutexLock lock(replies_mutex_);
     welcome_ = std::move(welcome);
     was_open_ = true;
+    is_stopped = is_lost();
     opened_.store(true, std::memory_order_release);
   } catch (...) {
     return fail(std::current_exception());
   }
   changed_.notify_all();
+  if (is_stopped) return connection_->abort();  // stop() has found nothing to close
   connection_->flush();
 }
 
@@ -291,6 +294,7 @@ void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
     if (failed) {
       request->error = wire::decode_error(reader);
     } else {
+      if (!request->destination.empty()) throw ProtocolError("a reply where bulk bytes were asked for");
       const auto body = reader.bytes(wire::kMaxReplyBytes, "reply");
       request->body.assign(body.begin(), body.end());
     }
@@ -328,17 +332,21 @@ std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64
   if (offset > destination.size() || length > destination.size() - offset) {
     throw ProtocolError("bulk bytes beyond what was asked for");
   }
+  if (offset != found->second->received) throw ProtocolError("bulk bytes out of order");
   return destination.subspan(offset, length);
 }
 
-void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t /*length*/, bool last) {
-  if (!last) return;
+void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
   {
     MutexLock lock(replies_mutex_);
     const auto found = requests_.find(lane);
     if (found == requests_.end()) return;
-    found->second->done = true;
-    found->second->owner.reset();
+    Request& request = *found->second;
+    request.received += length;
+    if (!last) return;
+    if (request.received != request.destination.size()) throw ProtocolError("fewer bulk bytes than were asked for");
+    request.done = true;
+    request.owner.reset();
     requests_.erase(found);
   }
   changed_.notify_all();
@@ -393,7 +401,11 @@ void Session::fail(std::exception_ptr cause) noexcept {
   changed_.notify_all();
 }
 
-void Session::on_end(std::exception_ptr cause) noexcept { fail(std::move(cause)); }
+void Session::on_end(std::exception_ptr cause) noexcept {
+  const std::string reason = cause == nullptr ? connection_->peer_close_reason() : "";
+  if (!reason.empty()) cause = std::make_exception_ptr(ConnectionError("the server closed the session: " + reason));
+  fail(std::move(cause));
+}
 
 void Session::abandon() noexcept {
   lost_.store(true, std::memory_order_release);
@@ -410,17 +422,18 @@ void Session::raise_lost() {
     text = cause_;
     kind = cause_class_;
   }
-  if (kind != ErrorClass::kSessionLost) Machines::instance().drop_unreached(this);
   if (kind == ErrorClass::kSessionLost) {
     raise(kind, "the session on " + url_ + " is lost, and with it the values of its tensors: " + text);
   }
+  Machines::instance().drop_unreached(this);
   raise(kind, "cannot use " + url_ + ": " + text);
 }
 
 void Session::stop(std::chrono::milliseconds patience, const std::string& reason) {
   WithoutGil without_gil;
-  if (opened_.load(std::memory_order_acquire) && !is_lost()) connection_->close(reason, patience);
-  fail(std::make_exception_ptr(ConnectionError(reason)));
+  const bool was_lost = is_lost();
+  fail(std::make_exception_ptr(ConnectionError(reason)));  // first: it is the cause of what follows
+  if (!was_lost && opened_.load(std::memory_order_acquire)) connection_->close(reason, patience);
   if (clean_up_) clean_up_();
 }
 

@@ -40,6 +40,7 @@ struct Request {
   // Under Session::replies_mutex_ until done:
   bool done = false;
   bool failed = false;
+  uint64_t received = 0;  // bulk bytes so far: they come in order
   std::vector<std::byte> body;
   wire::Error error;
 };

@@ -14,15 +14,14 @@
 //               kind:u8           1 messages, 2 bulk, 3 ack, 4 ping, 5 pong, 6 close
 //               flags:u8          bit 0 (bulk only): the last chunk of its lane; all others 0
 //               reserved:u16      0
-//               sequence:u64      messages and bulk frames are numbered together: 1, 2, 3 ...; 0
-//               for the others acknowledged:u64  the highest sequence wholly received from the peer
+//               sequence:u64      messages and bulk: numbered together, 1, 2, 3 ...; the others: 0
+//               acknowledged:u64  the highest sequence wholly received from the peer
 //               applied:u64       the highest sequence of a messages frame from the peer whose
-//               effects are done;
-//                                 never more than acknowledged
-//   payload  := messages: 1 or more bytes, which src/wire explains
-//             | bulk:     lane:u64 offset:u64 bytes (offset + number of bytes fits in 64 bits)
-//             | close:    why, for people: UTF-8, at most 1024 bytes
-//             | ack, ping, pong: nothing
+//                                 effects are done; never more than acknowledged
+//   payload  := messages          1 or more bytes, which src/wire explains
+//             | bulk              lane:u64 offset:u64 bytes; offset + number of bytes fits 64 bits
+//             | close             why, for people: UTF-8, at most 1024 bytes
+//             | ack, ping, pong   nothing
 //
 // What is lost on disconnect: the frames after `acknowledged`, wholly. A frame that was cut is as
 // if it had never been sent.
