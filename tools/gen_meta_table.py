@@ -72,7 +72,10 @@ def entries(ops: pathlib.Path) -> list[tuple[str, str, str, str]]:
 def source(part: int, rows: list[tuple[str, str, str, str]]) -> str:
     lines = ["// Made by tools/gen_meta_table.py.", '#include "client/meta_table.h"', ""]
     for stem in sorted({row[0] for row in rows}):
-        lines += [f"#include <ATen/ops/{stem}_meta_dispatch.h>", f"#include <ATen/ops/{stem}_ops.h>"]
+        lines += [
+            f"#include <ATen/ops/{stem}_meta_dispatch.h>",
+            f"#include <ATen/ops/{stem}_ops.h>",
+        ]
     lines += ["", "namespace torch_remote::client {", ""]
     lines += [f"void fill_meta_table_{part}(MetaTable& table) {{"]
     lines += [

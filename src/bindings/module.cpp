@@ -1,6 +1,7 @@
 // torch_remote._C: the only file that knows pybind11.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/device_lazy_init.h>
@@ -52,7 +53,8 @@ py::dict machine_info(int id) {
 }
 
 py::dict counters() {
-  uint64_t calls = 0, syncs = 0, frames = 0, sent = 0, received = 0, signatures = 0, meta = 0, server = 0;
+  uint64_t calls = 0, syncs = 0, frames = 0, sent = 0, received = 0, signatures = 0, meta = 0,
+           server = 0;
   for (Session* session : Machines::instance().sessions()) {
     client::Counters& one = session->counters();
     calls += one.calls;
@@ -86,7 +88,8 @@ uint64_t server_mispredicted() {
 }
 
 void synchronize(int index) {
-  if (!Machines::instance().is_initialized()) return;  // nothing has been sent
+  if (!Machines::instance().is_initialized())
+    return;  // nothing has been sent
   const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
   place.session->synchronize();
 }
@@ -107,36 +110,42 @@ PYBIND11_MODULE(_C, module) {
   module.attr("BUILT_FOR_TORCH") = TORCH_VERSION;
   module.def("init", torch::wrap_pybind_function(initialise));
   module.def("set_exception_types", torch::wrap_pybind_function(set_exception_types));
-  module.def("set_server_path", [](std::string path) { Machines::instance().set_server_path(std::move(path)); });
-  module.def("connect", torch::wrap_pybind_function([](const std::string& url, const py::dict& /*options*/) {
-    return Machines::instance().connect(url);
-  }));
-  module.def("ensure_default", torch::wrap_pybind_function([] { Machines::instance().ensure_default(); }));
+  module.def("set_server_path",
+             [](std::string path) { Machines::instance().set_server_path(std::move(path)); });
+  module.def("connect",
+             torch::wrap_pybind_function([](const std::string& url, const py::dict& /*options*/) {
+               return Machines::instance().connect(url);
+             }));
+  module.def("ensure_default",
+             torch::wrap_pybind_function([] { Machines::instance().ensure_default(); }));
   module.def("machine_devices", torch::wrap_pybind_function([](int id) {
-    std::vector<int> devices;
-    for (const auto index : Machines::instance().devices_of(id)) devices.push_back(index);
-    return devices;
-  }));
-  module.def("machine_stop", torch::wrap_pybind_function([](int id) { Machines::instance().stop(id); }));
+               std::vector<int> devices;
+               for (const auto index : Machines::instance().devices_of(id))
+                 devices.push_back(index);
+               return devices;
+             }));
+  module.def("machine_stop",
+             torch::wrap_pybind_function([](int id) { Machines::instance().stop(id); }));
   module.def("machine_ids", [] { return Machines::instance().ids(); });
   module.def("machine_info", torch::wrap_pybind_function(machine_info));
   module.def("device_count", [] { return static_cast<int>(Machines::instance().device_count()); });
   module.def("is_initialized", [] { return Machines::instance().is_initialized(); });
   module.def("current_device", [] { return static_cast<int>(client::current_device()); });
   module.def("set_device", torch::wrap_pybind_function([](int index) {
-    // remote:0 is there once it is used; asking for it starts nothing.
-    if (index != 0 || Machines::instance().is_initialized()) {
-      Machines::instance().place(static_cast<c10::DeviceIndex>(index));
-    }
-    client::set_current_device(static_cast<c10::DeviceIndex>(index));
-  }));
+               // remote:0 is there once it is used; asking for it starts nothing.
+               if (index != 0 || Machines::instance().is_initialized()) {
+                 Machines::instance().place(static_cast<c10::DeviceIndex>(index));
+               }
+               client::set_current_device(static_cast<c10::DeviceIndex>(index));
+             }));
   module.def("exchange_device", [](int index) {
     const int before = client::current_device();
     client::set_current_device(static_cast<c10::DeviceIndex>(index));
     return before;
   });
   module.def("maybe_exchange_device", [](int index) {
-    if (index < 0) return -1;
+    if (index < 0)
+      return -1;
     const int before = client::current_device();
     client::set_current_device(static_cast<c10::DeviceIndex>(index));
     return before;

@@ -1,9 +1,10 @@
 #include "bindings/python_hooks.h"
 
-#include <torch/csrc/Exceptions.h>
+#include <array>
+
 #include <unistd.h>
 
-#include <array>
+#include <torch/csrc/Exceptions.h>
 
 #include "client/errors.h"
 
@@ -30,7 +31,9 @@ void raise_remote(const wire::Error& /*error*/, const std::string& text) {
   raise_python(exception_types[static_cast<size_t>(client::ErrorClass::kRemote)], text);
 }
 
-void* release_gil() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+void* release_gil() {
+  return PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+}
 
 // Once the interpreter is going down, taking the GIL would end this thread by unwinding it, through destructors
 // that may not throw: it sleeps until the process ends instead.
@@ -40,14 +43,16 @@ void acquire_gil(void* state) {
 #else
   const bool finalizing = _Py_IsFinalizing();
 #endif
-  while (finalizing) pause();
+  while (finalizing)
+    pause();
   PyEval_RestoreThread(static_cast<PyThreadState*>(state));
 }
 
 // Runs signal handlers, if this is the main thread; an exception of theirs (KeyboardInterrupt) ends the wait.
 void check_signals() {
   py::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() == 0) return;
+  if (PyErr_CheckSignals() == 0)
+    return;
   python_error error;
   error.persist();
   throw error;
@@ -63,8 +68,8 @@ void install_python_hooks() {
   client::python_hooks.check_signals = &check_signals;
 }
 
-void set_exception_types(const py::object& remote, const py::object& lost, const py::object& protocol,
-                         const py::object& connection) {
+void set_exception_types(const py::object& remote, const py::object& lost,
+                         const py::object& protocol, const py::object& connection) {
   size_t i = 0;
   for (const py::object* type : {&remote, &lost, &protocol, &connection}) {
     exception_types[i++] = py::object(*type).release().ptr();

@@ -8,7 +8,7 @@ namespace torch_remote::bindings {
 void install_python_hooks();
 
 // The classes raised: RemoteError, SessionLost, ProtocolError, ConnectionError.
-void set_exception_types(const pybind11::object& remote, const pybind11::object& lost, const pybind11::object& protocol,
-                         const pybind11::object& connection);
+void set_exception_types(const pybind11::object& remote, const pybind11::object& lost,
+                         const pybind11::object& protocol, const pybind11::object& connection);
 
 }  // namespace torch_remote::bindings

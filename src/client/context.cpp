@@ -17,7 +17,8 @@ void put(ContextValues& values, Setting setting, T value) {
 }
 
 int16_t deterministic(const at::Context& context) {
-  if (!context.deterministicAlgorithms()) return 0;
+  if (!context.deterministicAlgorithms())
+    return 0;
   return context.deterministicAlgorithmsWarnOnly() ? 2 : 1;
 }
 
@@ -28,7 +29,8 @@ ContextValues read_context() {
   ContextValues values = unsent_context();  // what is not read is not sent
   put(values, Setting::kThreads, at::get_num_threads());
   put(values, Setting::kDefaultDtype,
-      marshal::to_wire(c10::typeMetaToScalarType(c10::get_default_dtype())).value_or(wire::Dtype::kFloat32));
+      marshal::to_wire(c10::typeMetaToScalarType(c10::get_default_dtype()))
+          .value_or(wire::Dtype::kFloat32));
   put(values, Setting::kDeterministic, deterministic(context));
   put(values, Setting::kFillUninitialized, context.deterministicFillUninitializedMemory());
   put(values, Setting::kMatmulPrecision, context.float32MatmulPrecision());
@@ -48,8 +50,10 @@ ContextValues read_context() {
   put(values, Setting::kOverrideableSdp, context.userEnabledOverrideableSDP());
   put(values, Setting::kMathSdpReduction, context.allowFP16BF16ReductionMathSDP());
   put(values, Setting::kLinalgBackend, context.linalgPreferredBackend());
-  put(values, Setting::kCublasTf32, context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL));
-  put(values, Setting::kCudnnTf32, context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV));
+  put(values, Setting::kCublasTf32,
+      context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL));
+  put(values, Setting::kCudnnTf32,
+      context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV));
   put(values, Setting::kMatmulPrecisionCudnn,
       context.float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL));
   return values;
@@ -66,7 +70,8 @@ uint8_t read_environment() {
 wire::Context difference(const ContextValues& before, const ContextValues& now) {
   wire::Context context;
   for (size_t i = 1; i < now.size(); ++i) {
-    if (before[i] != now[i]) context.settings.push_back({static_cast<Setting>(i), now[i]});
+    if (before[i] != now[i])
+      context.settings.push_back({static_cast<Setting>(i), now[i]});
   }
   return context;
 }

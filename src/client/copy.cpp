@@ -22,7 +22,8 @@ namespace {
 constexpr uint64_t kCopiedUpload = 1 << 20;
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), static_cast<size_t>(tensor.nbytes())};
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()),
+          static_cast<size_t>(tensor.nbytes())};
 }
 
 // Sends BEGIN for `bytes` into `record` at `offset`, and the bytes.
@@ -46,21 +47,26 @@ class Upload {
 
   // `owner` keeps the bytes. Returns at once, or with `wait` when the server has them all.
   void send_bulk(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, bool wait) {
-    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) { return declare(writer); });
+    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      return declare(writer);
+    });
     begin_.length = bytes.size();
     const auto request = session_.make_request({}, nullptr);
     begin_.upload = request->id;
     Session& session = session_;
     session_.upload(begin_, bytes, std::move(owner),
                     [&session, id = request->id](bool) { session.complete_upload(id); });
-    if (wait) session_.wait(request, "an upload");
+    if (wait)
+      session_.wait(request, "an upload");
   }
 
  private:
   // The server must know the storage before bytes can go into it. Under the submit lock.
   bool declare(wire::Writer& writer) {
-    if (record_.announced.exchange(true, std::memory_order_relaxed)) return false;
-    encode(writer, wire::Resize{record_.name, record_.server_device, record_.nbytes.load(std::memory_order_relaxed)});
+    if (record_.announced.exchange(true, std::memory_order_relaxed))
+      return false;
+    encode(writer, wire::Resize{record_.name, record_.server_device,
+                                record_.nbytes.load(std::memory_order_relaxed)});
     return true;
   }
 
@@ -72,11 +78,14 @@ class Upload {
 // The bytes of a dense CPU tensor into a remote one of the same sizes and strides.
 void upload(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   const auto bytes = bytes_of(source);
-  if (bytes.empty()) return;
+  if (bytes.empty())
+    return;
   StorageRecord& record = *record_of(destination);
   session_of(record)->wait_for_credit();
-  Upload upload(record, static_cast<uint64_t>(destination.storage_offset()) * destination.itemsize());
-  if (bytes.size() <= wire::kMaxInlineBytes / 4) return upload.send_inline(bytes);
+  Upload upload(record,
+                static_cast<uint64_t>(destination.storage_offset()) * destination.itemsize());
+  if (bytes.size() <= wire::kMaxInlineBytes / 4)
+    return upload.send_inline(bytes);
   const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
   if (pinned) {
     return upload.send_bulk(bytes, std::make_shared<at::Tensor>(source), false);
@@ -89,7 +98,8 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
 }
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes().equals(b.sizes()) && a.strides().equals(b.strides()) && a.is_non_overlapping_and_dense();
+  return a.sizes().equals(b.sizes()) && a.strides().equals(b.strides()) &&
+         a.is_non_overlapping_and_dense();
 }
 
 // `destination.copy_(source)` on the server, as one call.
@@ -101,10 +111,13 @@ void copy_on_server(const at::Tensor& destination, const at::Tensor& source, boo
 
 void copy_from_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   // As CUDA does: the host converts, then the bytes travel.
-  at::Tensor ready = source.scalar_type() == destination.scalar_type() ? source : source.to(destination.scalar_type());
+  at::Tensor ready = source.scalar_type() == destination.scalar_type()
+                         ? source
+                         : source.to(destination.scalar_type());
   ready = ready.resolve_conj().resolve_neg();
   const bool plain = !destination.is_conj() && !destination.is_neg();
-  if (plain && same_layout(destination, ready)) return upload(destination, ready, non_blocking);
+  if (plain && same_layout(destination, ready))
+    return upload(destination, ready, non_blocking);
   ready = ready.contiguous();
   if (plain && destination.is_contiguous() && destination.sizes().equals(ready.sizes())) {
     return upload(destination, ready, non_blocking);
@@ -120,7 +133,8 @@ void copy_to_host(const at::Tensor& destination, const at::Tensor& source) {
 }
 
 // Reads elements of `spec`'s view into `into`.
-void read_into(const at::Tensor& tensor, std::span<std::byte> into, std::shared_ptr<const void> owner) {
+void read_into(const at::Tensor& tensor, std::span<std::byte> into,
+               std::shared_ptr<const void> owner) {
   StorageRecord& record = *record_of(tensor);
   Session& session = *session_of(record);
   const bool bulk = into.size() > wire::kMaxInlineBytes;
@@ -133,14 +147,17 @@ void read_into(const at::Tensor& tensor, std::span<std::byte> into, std::shared_
   read.spec = marshal::spec_of(tensor);
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     if (!record.announced.exchange(true, std::memory_order_relaxed)) {
-      encode(writer, wire::Resize{record.name, record.server_device, record.nbytes.load(std::memory_order_relaxed)});
+      encode(writer, wire::Resize{record.name, record.server_device,
+                                  record.nbytes.load(std::memory_order_relaxed)});
     }
     encode(writer, read);
     return true;
   });
   session.wait(request, "a value");
-  if (bulk) return;
-  if (request->body.size() != into.size()) raise(ErrorClass::kProtocol, "the server sent another number of bytes");
+  if (bulk)
+    return;
+  if (request->body.size() != into.size())
+    raise(ErrorClass::kProtocol, "the server sent another number of bytes");
   std::memcpy(into.data(), request->body.data(), into.size());
 }
 
@@ -148,31 +165,40 @@ void read_into(const at::Tensor& tensor, std::span<std::byte> into, std::shared_
 
 at::Tensor download(const at::Tensor& tensor) {
   at::Tensor result = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-  if (tensor.numel() == 0) return result;
-  read_into(tensor, {static_cast<std::byte*>(result.mutable_data_ptr()), static_cast<size_t>(result.nbytes())},
-            std::make_shared<at::Tensor>(result));
+  if (tensor.numel() == 0)
+    return result;
+  read_into(
+      tensor,
+      {static_cast<std::byte*>(result.mutable_data_ptr()), static_cast<size_t>(result.nbytes())},
+      std::make_shared<at::Tensor>(result));
   return result;
 }
 
 void copy_tensor(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   const bool to_remote = destination.device().is_privateuseone();
   const bool from_remote = source.device().is_privateuseone();
-  if (destination.numel() == 0) return;
+  if (destination.numel() == 0)
+    return;
   if (to_remote && from_remote) {
-    if (destination.device() == source.device()) return copy_on_server(destination, source, non_blocking);
+    if (destination.device() == source.device())
+      return copy_on_server(destination, source, non_blocking);
     return copy_from_host(destination, download(source), false);
   }
-  if (to_remote) return copy_from_host(destination, source.is_cpu() ? source : source.cpu(), non_blocking);
-  if (destination.is_cpu()) return copy_to_host(destination, source);
+  if (to_remote)
+    return copy_from_host(destination, source.is_cpu() ? source : source.cpu(), non_blocking);
+  if (destination.is_cpu())
+    return copy_to_host(destination, source);
   destination.copy_(download(source));
 }
 
 void copy_addresses(void* destination, const void* source, size_t count) {
   auto tensor_at = [count](const void* address) {
     auto* record = RecordPool::instance().find(reinterpret_cast<uint64_t>(address));
-    const c10::Device device = record == nullptr
-                                   ? c10::Device(c10::kCPU)
-                                   : c10::Device(c10::kPrivateUse1, Machines::instance().index_of(session_of(*record), record->server_device));
+    const c10::Device device =
+        record == nullptr
+            ? c10::Device(c10::kCPU)
+            : c10::Device(c10::kPrivateUse1, Machines::instance().index_of(session_of(*record),
+                                                                           record->server_device));
     return at::from_blob(const_cast<void*>(address), {static_cast<int64_t>(count)},
                          at::TensorOptions().dtype(at::kByte).device(device));
   };

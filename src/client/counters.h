@@ -8,9 +8,9 @@ namespace torch_remote::client {
 // What one session has counted since it began. Plain relaxed counters: read for statistics only.
 struct Counters {
   using Count = std::atomic<uint64_t>;
-  Count calls{0};               // CALL messages encoded
-  Count syncs{0};               // times a thread waited for the server
-  Count bytes_sent{0};          // at encoding
+  Count calls{0};       // CALL messages encoded
+  Count syncs{0};       // times a thread waited for the server
+  Count bytes_sent{0};  // at encoding
   Count signatures_sent{0};
   Count inferred_by_meta{0};    // cache misses that a Python Meta kernel answered
   Count inferred_by_server{0};  // cache misses that the server answered

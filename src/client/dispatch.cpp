@@ -26,12 +26,16 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 class CaptureScope {
  public:
   CaptureScope() {
-    if (pool().size() == depth()) pool().push_back(std::make_unique<marshal::Capture>());
+    if (pool().size() == depth())
+      pool().push_back(std::make_unique<marshal::Capture>());
     capture_ = pool()[depth()++].get();
   }
+
   ~CaptureScope() { --depth(); }
+
   CaptureScope(const CaptureScope&) = delete;
   CaptureScope& operator=(const CaptureScope&) = delete;
+
   marshal::Capture& operator*() { return *capture_; }
 
  private:
@@ -39,18 +43,22 @@ class CaptureScope {
     thread_local std::vector<std::unique_ptr<marshal::Capture>> captures;
     return captures;
   }
+
   static size_t& depth() {
     thread_local size_t value = 0;
     return value;
   }
+
   marshal::Capture* capture_;
 };
 
 void capture_call(marshal::Capture& capture, const OperatorInfo& info, Arguments arguments) {
   uint8_t environment = read_environment();
-  if (C10_UNLIKELY(info.looks_at_grad_mode) && at::GradMode::is_enabled()) environment |= kGradModeBit;
+  if (C10_UNLIKELY(info.looks_at_grad_mode) && at::GradMode::is_enabled())
+    environment |= kGradModeBit;
   capture.begin(info.id, info.name.c_str(), environment, arguments.size());
-  for (size_t i = 0; i < arguments.size(); ++i) capture.add(info.arguments[i], arguments[i]);
+  for (size_t i = 0; i < arguments.size(); ++i)
+    capture.add(info.arguments[i], arguments[i]);
   capture.finish();
 }
 
@@ -64,17 +72,19 @@ DevicePlace place_of(const marshal::Capture& capture, c10::DeviceIndex index) {
 
 void replace_stack(torch::jit::Stack* stack, size_t arguments, Results& results) {
   torch::jit::drop(*stack, arguments);
-  for (c10::IValue& result : results) stack->push_back(std::move(result));
+  for (c10::IValue& result : results)
+    stack->push_back(std::move(result));
 }
 
 // Where a call went and why, for TORCH_REMOTE_LOG=debug.
 void tell(const OperatorInfo& info, const char* where, const char* why) {
-  if (!log_enabled(LogLevel::kDebug)) return;
+  if (!log_enabled(LogLevel::kDebug))
+    return;
   log(LogLevel::kDebug, "call", {{"operator", info.name}, {"ran", where}, {"why", why}});
 }
 
-SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& capture, uint64_t hash,
-                            Inference inference) {
+SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& capture,
+                            uint64_t hash, Inference inference) {
   auto signature = c10::make_intrusive<Signature>();
   signature->key.assign(capture.key().begin(), capture.key().end());
   signature->hash = hash;
@@ -90,18 +100,23 @@ SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& ca
 void send_host_indices(torch::jit::Stack* stack, size_t arguments) {
   std::optional<c10::Device> device;
   for (const c10::IValue& value : torch::jit::last(*stack, arguments)) {
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
-    if (value.toTensor().device().is_privateuseone()) device = value.toTensor().device();
+    if (!value.isTensor() || !value.toTensor().defined())
+      continue;
+    if (value.toTensor().device().is_privateuseone())
+      device = value.toTensor().device();
   }
-  if (!device.has_value()) return;
+  if (!device.has_value())
+    return;
   for (size_t i = stack->size() - arguments; i < stack->size(); ++i) {
-    if (!(*stack)[i].isOptionalTensorList()) continue;
+    if (!(*stack)[i].isOptionalTensorList())
+      continue;
     c10::List<std::optional<at::Tensor>> list;
     for (const c10::IValue& item : (*stack)[i].toListRef()) {
-      const bool on_host = item.isTensor() && item.toTensor().defined() && item.toTensor().device().is_cpu() &&
-                           item.toTensor().dim() > 0;
+      const bool on_host = item.isTensor() && item.toTensor().defined() &&
+                           item.toTensor().device().is_cpu() && item.toTensor().dim() > 0;
       list.push_back(item.isNone() ? std::optional<at::Tensor>()
-                                   : on_host ? item.toTensor().to(*device) : item.toTensor());
+                     : on_host     ? item.toTensor().to(*device)
+                                   : item.toTensor());
     }
     (*stack)[i] = std::move(list);
   }
@@ -118,18 +133,22 @@ Step ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal:
     call_functional_twin(info, stack);
     return Step::kDone;
   }
-  tell(info, "server, waited for", info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
-  if (!info.depends_on_data) ++place.session->counters().inferred_by_server;
+  tell(info, "server, waited for",
+       info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
+  if (!info.depends_on_data)
+    ++place.session->counters().inferred_by_server;
   std::optional<Results> results = query_call(*place.session, info, std::move(signature), capture,
                                               torch::jit::last(*stack, count), device, place);
-  if (!results.has_value()) return Step::kAgain;
+  if (!results.has_value())
+    return Step::kAgain;
   replace_stack(stack, count, *results);
   return Step::kDone;
 }
 
 // TORCH_REMOTE_BLOCKING=1: errors come from the call that made them.
 void wait_if_blocking(Session& session) {
-  if (is_blocking()) session.synchronize();
+  if (is_blocking())
+    session.synchronize();
 }
 
 Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
@@ -143,12 +162,14 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   const c10::Device device(c10::kPrivateUse1, index);
   capture.set_server_device(place.device);
   const uint64_t hash = hash_bytes(capture.key());
-  SignaturePtr signature =
-      place.session->with_signatures([&](SignatureTable& table) { return table.find(hash, capture.key()); });
+  SignaturePtr signature = place.session->with_signatures(
+      [&](SignatureTable& table) { return table.find(hash, capture.key()); });
   if (!signature) {
     Inference inference = infer(info, arguments, capture.impls());
-    if (inference.result == Inferred::kResized) return Step::kAgain;
-    if (inference.by_python) ++place.session->counters().inferred_by_meta;
+    if (inference.result == Inferred::kResized)
+      return Step::kAgain;
+    if (inference.by_python)
+      ++place.session->counters().inferred_by_meta;
     signature = make_signature(info, capture, hash, std::move(inference));
   }
   place.session->wait_for_credit();
@@ -156,7 +177,8 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     return ask_server(info, std::move(signature), capture, stack, device, place);
   }
   Outputs outputs(*signature, capture, device, place);
-  if (!send_call(*place.session, signature, capture, outputs, arguments)) return Step::kAgain;
+  if (!send_call(*place.session, signature, capture, outputs, arguments))
+    return Step::kAgain;
   tell(info, "server", "streamed");
   replace_stack(stack, count, outputs.results());
   wait_if_blocking(*place.session);
@@ -166,10 +188,13 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
 }  // namespace
 
 void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
-  if (C10_UNLIKELY(in_forked_child())) refuse_in_forked_child();
+  if (C10_UNLIKELY(in_forked_child()))
+    refuse_in_forked_child();
   const OperatorInfo& info = operator_info(operation);
-  if (C10_UNLIKELY(info.is_refused)) refuse_layout(operation, stack);
-  if (info.takes_host_indices) send_host_indices(stack, info.arguments.size());
+  if (C10_UNLIKELY(info.is_refused))
+    refuse_layout(operation, stack);
+  if (info.takes_host_indices)
+    send_host_indices(stack, info.arguments.size());
   while (step(info, stack) == Step::kAgain) {
   }
 }

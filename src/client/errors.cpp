@@ -8,12 +8,14 @@ namespace torch_remote::client {
 PythonHooks python_hooks;
 
 void raise(ErrorClass kind, const std::string& text) {
-  if (python_hooks.raise != nullptr) python_hooks.raise(kind, text);
+  if (python_hooks.raise != nullptr)
+    python_hooks.raise(kind, text);
   throw std::runtime_error(text);
 }
 
 void raise_remote(const wire::Error& error, const std::string& text) {
-  if (python_hooks.raise_remote != nullptr) python_hooks.raise_remote(error, text);
+  if (python_hooks.raise_remote != nullptr)
+    python_hooks.raise_remote(error, text);
   throw std::runtime_error(text);
 }
 

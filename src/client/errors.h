@@ -12,11 +12,13 @@ enum class ErrorClass { kRemote, kSessionLost, kProtocol, kConnection };
 // (C++ tests) the defaults throw std::runtime_error and do nothing.
 struct PythonHooks {
   void (*raise)(ErrorClass kind, const std::string& text) = nullptr;  // does not return
-  void (*raise_remote)(const wire::Error& error, const std::string& text) = nullptr;  // does not return
-  void* (*release_gil)() = nullptr;       // null when this thread does not hold it
+  void (*raise_remote)(const wire::Error& error,
+                       const std::string& text) = nullptr;  // does not return
+  void* (*release_gil)() = nullptr;  // null when this thread does not hold it
   void (*acquire_gil)(void* state) = nullptr;
-  void (*check_signals)() = nullptr;      // throws when the user has interrupted; with the GIL released
+  void (*check_signals)() = nullptr;  // throws when the user has interrupted; with the GIL released
 };
+
 extern PythonHooks python_hooks;
 
 [[noreturn]] void raise(ErrorClass kind, const std::string& text);
@@ -26,9 +28,12 @@ extern PythonHooks python_hooks;
 class WithoutGil {
  public:
   WithoutGil() : state_(python_hooks.release_gil ? python_hooks.release_gil() : nullptr) {}
+
   ~WithoutGil() {
-    if (state_ != nullptr) python_hooks.acquire_gil(state_);
+    if (state_ != nullptr)
+      python_hooks.acquire_gil(state_);
   }
+
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 

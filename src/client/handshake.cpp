@@ -1,8 +1,8 @@
 #include "client/handshake.h"
 
-#include <torch/version.h>
-
 #include <array>
+
+#include <torch/version.h>
 
 #include "base/error.h"
 #include "base/platform.h"
@@ -21,7 +21,9 @@ constexpr auto kPatience = std::chrono::seconds(60);
 void read_exactly(transport::Stream& stream, std::span<std::byte> into) {
   while (!into.empty()) {
     const size_t got = stream.read_some(into);
-    if (got == 0) throw ConnectionError("the server closed the connection, or did not answer, during the handshake");
+    if (got == 0)
+      throw ConnectionError(
+          "the server closed the connection, or did not answer, during the handshake");
     into = into.subspan(got);
   }
 }
@@ -29,7 +31,8 @@ void read_exactly(transport::Stream& stream, std::span<std::byte> into) {
 Bytes read_block(transport::Stream& stream) {
   uint32_t length = 0;
   read_exactly(stream, std::as_writable_bytes(std::span(&length, 1)));
-  if (length > wire::kMaxHandshakeBytes) throw ProtocolError("a handshake message is too long");
+  if (length > wire::kMaxHandshakeBytes)
+    throw ProtocolError("a handshake message is too long");
   Bytes body(length);
   read_exactly(stream, body);
   return body;
@@ -37,8 +40,8 @@ Bytes read_block(transport::Stream& stream) {
 
 void write_block(transport::Stream& stream, std::span<const std::byte> before, const Bytes& body) {
   const auto length = static_cast<uint32_t>(body.size());
-  const std::array<std::span<const std::byte>, 3> parts = {before, std::as_bytes(std::span(&length, 1)),
-                                                           body};
+  const std::array<std::span<const std::byte>, 3> parts = {
+      before, std::as_bytes(std::span(&length, 1)), body};
   stream.write(parts);
 }
 
@@ -52,9 +55,11 @@ Bytes body_of(const Message& message) {
 // Makes sure that the server knows the token before anything is proven to it.
 wire::ProofMessage prove(const std::string& token, const Bytes& ours, wire::Hello theirs) {
   wire::ProofMessage message;
-  if (token.empty()) return message;
+  if (token.empty())
+    return message;
   if (!theirs.has_proof) {
-    throw ConnectionError("the server does not prove that it knows the token; is it another server?");
+    throw ConnectionError(
+        "the server does not prove that it knows the token; is it another server?");
   }
   const wire::Proof proof = theirs.proof;
   theirs.has_proof = false;
@@ -86,13 +91,16 @@ wire::Welcome shake_hands(transport::Stream& stream, const std::string& token) {
   const wire::Hello theirs = wire::decode_hello(answer);
   wire::agree(theirs.min, theirs.max);
   if (token.empty() && theirs.has_proof) {
-    throw ConnectionError("the server wants a token; set TORCH_REMOTE_TOKEN_FILE or TORCH_REMOTE_TOKEN");
+    throw ConnectionError(
+        "the server wants a token; set TORCH_REMOTE_TOKEN_FILE or TORCH_REMOTE_TOKEN");
   }
   write_block(stream, {}, body_of(prove(token, ours, theirs)));
 
   wire::Welcome welcome = wire::decode_welcome(read_block(stream));
-  if (!welcome.ok) throw ConnectionError(welcome.reason);
-  if (welcome.devices.empty()) throw ProtocolError("the server has no device");
+  if (!welcome.ok)
+    throw ConnectionError(welcome.reason);
+  if (welcome.devices.empty())
+    throw ProtocolError("the server has no device");
   return welcome;
 }
 

@@ -1,9 +1,9 @@
 #include "client/infer.h"
 
+#include <algorithm>
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
-
-#include <algorithm>
 
 #include "base/log.h"
 #include "client/errors.h"
@@ -18,11 +18,16 @@ using wire::OutputKind;
 
 // A tensor with the same metadata on the meta device.
 at::Tensor to_meta(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;
-  at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-  if (tensor.is_conj()) meta._set_conj(true);
-  if (tensor.is_neg()) meta._set_neg(true);
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  if (!tensor.defined() || !tensor.device().is_privateuseone())
+    return tensor;
+  at::Tensor meta =
+      at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  if (tensor.is_conj())
+    meta._set_conj(true);
+  if (tensor.is_neg())
+    meta._set_neg(true);
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
   return meta;
 }
 
@@ -31,7 +36,8 @@ at::Tensor to_meta(const at::Tensor& tensor) {
 class MetaArguments {
  public:
   explicit MetaArguments(c10::ArrayRef<c10::IValue> arguments) {
-    for (const c10::IValue& argument : arguments) stack_.push_back(convert(argument));
+    for (const c10::IValue& argument : arguments)
+      stack_.push_back(convert(argument));
   }
 
   torch::jit::Stack& stack() { return stack_; }
@@ -39,34 +45,42 @@ class MetaArguments {
   // The real tensor a meta tensor stands for, or null.
   const at::TensorImpl* real(const at::Tensor& meta) const {
     for (const auto& [from, to] : pairs_) {
-      if (to.is_same(meta)) return from;
+      if (to.is_same(meta))
+        return from;
     }
     return nullptr;
   }
 
  private:
   at::Tensor convert_tensor(const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.device().is_privateuseone()) return tensor;
+    if (!tensor.defined() || !tensor.device().is_privateuseone())
+      return tensor;
     for (const auto& [from, to] : pairs_) {
-      if (from == tensor.unsafeGetTensorImpl()) return to;
+      if (from == tensor.unsafeGetTensorImpl())
+        return to;
     }
     pairs_.emplace_back(tensor.unsafeGetTensorImpl(), to_meta(tensor));
     return pairs_.back().second;
   }
 
   c10::IValue convert(const c10::IValue& value) {
-    if (value.isTensor()) return convert_tensor(value.toTensor());
-    if (value.isDevice() && value.toDevice().is_privateuseone()) return c10::Device(c10::kMeta);
-    if (value.isGenerator()) return c10::IValue();
+    if (value.isTensor())
+      return convert_tensor(value.toTensor());
+    if (value.isDevice() && value.toDevice().is_privateuseone())
+      return c10::Device(c10::kMeta);
+    if (value.isGenerator())
+      return c10::IValue();
     if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const c10::IValue& item : value.toListRef()) list.push_back(convert_tensor(item.toTensor()));
+      for (const c10::IValue& item : value.toListRef())
+        list.push_back(convert_tensor(item.toTensor()));
       return list;
     }
     if (value.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
       for (const c10::IValue& item : value.toListRef()) {
-        list.push_back(item.isNone() ? std::optional<at::Tensor>() : convert_tensor(item.toTensor()));
+        list.push_back(item.isNone() ? std::optional<at::Tensor>()
+                                     : convert_tensor(item.toTensor()));
       }
       return list;
     }
@@ -80,10 +94,12 @@ class MetaArguments {
 Output output_of(const at::Tensor& meta, const MetaArguments& arguments,
                  c10::ArrayRef<const at::TensorImpl*> mentioned) {
   Output output;
-  if (!meta.defined()) return output;
+  if (!meta.defined())
+    return output;
   if (const at::TensorImpl* real = arguments.real(meta)) {
     for (size_t i = 0; i < mentioned.size(); ++i) {
-      if (mentioned[i] != real) continue;
+      if (mentioned[i] != real)
+        continue;
       output.kind = OutputKind::kTensor;
       output.tensor = i;
       return output;
@@ -119,7 +135,8 @@ bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
   bool resized = false;
   for (size_t i = 0; i < info.out_arguments.size(); ++i) {
     const at::Tensor& out = arguments[info.out_arguments[i]].toTensor();
-    if (!out.defined() || out.sizes().equals(metas[i].sizes())) continue;
+    if (!out.defined() || out.sizes().equals(metas[i].sizes()))
+      continue;
     resized |= at::native::resize_output(out, metas[i].sizes());
     if (!out.strides().equals(metas[i].strides()) && out.sizes().equals(metas[i].sizes())) {
       out.unsafeGetTensorImpl()->set_sizes_and_strides(metas[i].sizes(), metas[i].strides());
@@ -130,25 +147,30 @@ bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
 
 std::vector<at::Tensor> metas_of_outs(const OperatorInfo& info, const torch::jit::Stack& stack) {
   std::vector<at::Tensor> metas;
-  for (const uint32_t index : info.out_arguments) metas.push_back(stack[index].toTensor());
+  for (const uint32_t index : info.out_arguments)
+    metas.push_back(stack[index].toTensor());
   return metas;
 }
 
 bool outs_are_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   for (const uint32_t index : info.out_arguments) {
-    if (!arguments[index].isTensor()) return false;
+    if (!arguments[index].isTensor())
+      return false;
   }
   return true;
 }
 
 // Whether the kernel might refuse the dtype of an `out=` tensor, which Meta kernels do not look at.
 bool is_doubtful(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
-  if (info.out_arguments.empty()) return false;
+  if (info.out_arguments.empty())
+    return false;
   const c10::IValue& first = arguments[0];
-  if (!first.isTensor() && !(first.isTensorList() && !first.toListRef().empty())) return false;
+  if (!first.isTensor() && !(first.isTensorList() && !first.toListRef().empty()))
+    return false;
   const at::Tensor& input = first.isTensor() ? first.toTensor() : first.toListRef()[0].toTensor();
   for (const uint32_t index : info.out_arguments) {
-    if (input.defined() && arguments[index].toTensor().scalar_type() != input.scalar_type()) return true;
+    if (input.defined() && arguments[index].toTensor().scalar_type() != input.scalar_type())
+      return true;
   }
   return false;
 }
@@ -160,25 +182,31 @@ Inference run_meta(const OperatorInfo& info, c10::ArrayRef<c10::IValue> argument
   MetaArguments meta(arguments);
   const std::vector<at::Tensor> outs = metas_of_outs(info, meta.stack());
   kernel(meta.stack());
-  if (resize_outs(info, arguments, outs)) return {Inferred::kResized, {}};
-  if (is_doubtful(info, arguments)) return {Inferred::kDoubtful, {}};
+  if (resize_outs(info, arguments, outs))
+    return {Inferred::kResized, {}};
+  if (is_doubtful(info, arguments))
+    return {Inferred::kDoubtful, {}};
   return {Inferred::kKnown, outputs_of(meta.stack(), meta, mentioned)};
 }
 
 // An `out=` form whose own Meta kernel does not answer: the sizes come from its functional twin.
 Inference ask_twin(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   const OperatorInfo* twin = functional_twin(info);
-  if (twin == nullptr || !outs_are_tensors(info, arguments)) return {};
+  if (twin == nullptr || !outs_are_tensors(info, arguments))
+    return {};
   const auto inputs = arguments.slice(0, twin->arguments.size());
   const Inference inference = infer(*twin, inputs, {});
-  if (inference.result != Inferred::kKnown) return {};
+  if (inference.result != Inferred::kKnown)
+    return {};
   std::vector<at::Tensor> metas;
   for (const Output& output : inference.outputs) {
-    if (output.kind != OutputKind::kFresh) return {};
+    if (output.kind != OutputKind::kFresh)
+      return {};
     metas.push_back(at::detail::empty_strided_meta(output.spec.sizes, output.spec.strides,
                                                    marshal::from_wire(output.spec.dtype)));
   }
-  if (metas.size() != info.out_arguments.size()) return {};
+  if (metas.size() != info.out_arguments.size())
+    return {};
   return {resize_outs(info, arguments, metas) ? Inferred::kResized : Inferred::kDoubtful, {}};
 }
 
@@ -186,14 +214,14 @@ Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> ar
                          c10::ArrayRef<const at::TensorImpl*> mentioned) {
   try {
     c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset);
-    Inference inference = run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
-      info.handle.callBoxed(stack);
-    });
+    Inference inference = run_meta(info, arguments, mentioned,
+                                   [&](torch::jit::Stack& stack) { info.handle.callBoxed(stack); });
     inference.by_python = true;
     return inference;
   } catch (const std::exception& error) {
     // The server cannot be asked (arange, eye): Meta's word is the last.
-    if (!info.out_arguments.empty() && functional_twin(info) == nullptr) throw;
+    if (!info.out_arguments.empty() && functional_twin(info) == nullptr)
+      throw;
     if (log_enabled(LogLevel::kDebug)) {
       log(LogLevel::kDebug, "Meta does not know", {{"operator", info.name}, {"why", error.what()}});
     }
@@ -212,24 +240,30 @@ Inference ask_meta_function(const OperatorInfo& info, c10::ArrayRef<c10::IValue>
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     const size_t at = text.find(kMixed);
-    if (at == text.npos || mentioned.empty()) throw;
-    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
-                mentioned[0]->device(), " and ", text.substr(at + kMixed.size()), " (when checking arguments of ",
-                info.name, ")");
+    if (at == text.npos || mentioned.empty())
+      throw;
+    TORCH_CHECK(false,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                mentioned[0]->device(), " and ", text.substr(at + kMixed.size()),
+                " (when checking arguments of ", info.name, ")");
   }
 }
 
 // Nothing new comes out: every return is an argument that was written.
 bool returns_only_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
-                            c10::ArrayRef<const at::TensorImpl*> mentioned, std::vector<Output>& outputs) {
-  if (info.has_fresh_outputs) return false;
+                            c10::ArrayRef<const at::TensorImpl*> mentioned,
+                            std::vector<Output>& outputs) {
+  if (info.has_fresh_outputs)
+    return false;
   for (const ReturnInfo& result : info.returns) {
     const c10::IValue& argument = arguments[static_cast<size_t>(result.written_argument)];
-    if (!argument.isTensor()) return false;
+    if (!argument.isTensor())
+      return false;
     Output output;
     output.kind = OutputKind::kTensor;
     for (size_t i = 0; i < mentioned.size(); ++i) {
-      if (mentioned[i] == argument.toTensor().unsafeGetTensorImpl()) output.tensor = i;
+      if (mentioned[i] == argument.toTensor().unsafeGetTensorImpl())
+        output.tensor = i;
     }
     outputs.push_back(std::move(output));
   }
@@ -237,13 +271,15 @@ bool returns_only_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue>
 }
 
 bool is_mask(const c10::IValue& index) {
-  if (!index.isTensor() || !index.toTensor().defined()) return false;
+  if (!index.isTensor() || !index.toTensor().defined())
+    return false;
   return index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte;
 }
 
 // Indexing depends on data only with a mask among the indices.
 bool depends_on_data(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
-  if (!info.depends_on_data || !info.takes_host_indices) return info.depends_on_data;
+  if (!info.depends_on_data || !info.takes_host_indices)
+    return info.depends_on_data;
   const auto indices = arguments[1].toListRef();
   return std::any_of(indices.begin(), indices.end(), is_mask);
 }
@@ -258,14 +294,19 @@ Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
     return inference;
   }
   inference.outputs.clear();
-  if (info.asks_server) return inference;
-  if (info.out_arguments.empty() && depends_on_data(info, arguments)) return inference;
-  if (info.meta != nullptr) return ask_meta_function(info, arguments, mentioned);
-  if (info.out_arguments.empty() && returns_only_arguments(info, arguments, mentioned, inference.outputs)) {
+  if (info.asks_server)
+    return inference;
+  if (info.out_arguments.empty() && depends_on_data(info, arguments))
+    return inference;
+  if (info.meta != nullptr)
+    return ask_meta_function(info, arguments, mentioned);
+  if (info.out_arguments.empty() &&
+      returns_only_arguments(info, arguments, mentioned, inference.outputs)) {
     inference.result = Inferred::kKnown;
     return inference;
   }
-  if (!outs_are_tensors(info, arguments)) return inference;
+  if (!outs_are_tensors(info, arguments))
+    return inference;
   return ask_dispatcher(info, arguments, mentioned);
 }
 

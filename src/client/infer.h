@@ -1,8 +1,8 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "client/operator.h"
 #include "wire/signature.h"
@@ -12,7 +12,7 @@ namespace torch_remote::client {
 enum class Inferred {
   kKnown,    // `outputs` is filled in
   kUnknown,  // only the server can tell
-  kDoubtful, // the sizes of `out=` fit, but the kernel may refuse their dtype: ask the server this once
+  kDoubtful,  // the sizes of `out=` fit, but the kernel may refuse their dtype: ask the server this once
   kResized,  // an `out=` tensor was resized to fit: the call has to be looked at again
 };
 

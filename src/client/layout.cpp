@@ -11,8 +11,9 @@ constexpr std::array<std::string_view, 6> kOtherLayouts = {
 };
 
 constexpr std::array<std::string_view, 9> kMakers = {
-    "aten::_to_sparse",      "aten::to_mkldnn",         "aten::quantize_per_", "aten::_nested_",   "aten::_sparse_coo",
-    "aten::_sparse_compressed", "aten::_make_per_", "aten::mkldnn_reorder",  "aten::to_padded",
+    "aten::_to_sparse", "aten::to_mkldnn",      "aten::quantize_per_",
+    "aten::_nested_",   "aten::_sparse_coo",    "aten::_sparse_compressed",
+    "aten::_make_per_", "aten::mkldnn_reorder", "aten::to_padded",
 };
 
 }  // namespace
@@ -23,13 +24,15 @@ bool mentions_another_layout(std::string_view name) {
 }
 
 bool makes_another_layout(std::string_view name) {
-  return std::any_of(kMakers.begin(), kMakers.end(), [name](std::string_view start) { return name.starts_with(start); });
+  return std::any_of(kMakers.begin(), kMakers.end(),
+                     [name](std::string_view start) { return name.starts_with(start); });
 }
 
 void refuse_layout(const c10::OperatorHandle& operation, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, operation.operator_name().name,
-                              ": a remote device holds dense tensors only, not sparse, nested, quantized or mkldnn "
-                              "ones; move the tensor with .cpu() first");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, operation.operator_name().name,
+      ": a remote device holds dense tensors only, not sparse, nested, quantized or mkldnn "
+      "ones; move the tensor with .cpu() first");
 }
 
 }  // namespace torch_remote::client

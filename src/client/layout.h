@@ -1,9 +1,9 @@
 #pragma once
 
+#include <string_view>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-
-#include <string_view>
 
 namespace torch_remote::client {
 

@@ -1,9 +1,9 @@
 #include "client/machines.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cstdlib>
+
+#include <c10/util/Exception.h>
 
 #include "base/error.h"
 #include "client/backend/generator.h"
@@ -23,7 +23,8 @@ void Machines::set_server_path(std::string path) {
 }
 
 Session* Machines::open(const std::string& url) {
-  if (in_forked_child()) refuse_in_forked_child();
+  if (in_forked_child())
+    refuse_in_forked_child();
   std::string path;
   {
     MutexLock lock(mutex_);
@@ -44,7 +45,8 @@ int Machines::add(Session* session) {
 
 c10::DeviceIndex Machines::take_index(Session* session, uint8_t device) {
   for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].session.load() != nullptr) continue;
+    if (places_[i].session.load() != nullptr)
+      continue;
     places_[i].device.store(device);
     places_[i].session.store(session, std::memory_order_release);
     return static_cast<c10::DeviceIndex>(i);
@@ -61,22 +63,26 @@ int Machines::connect(const std::string& url) {
     initialized_.store(true, std::memory_order_release);
   }
   send_seeds(session);
-  if (url != "local") learn_devices(id);
+  if (url != "local")
+    learn_devices(id);
   return id;
 }
 
 void Machines::ensure_default() {
-  if (is_initialized()) return;
+  if (is_initialized() || is_exiting())
+    return;
   const char* url = std::getenv("TORCH_REMOTE");
   Session* session = nullptr;
   {
     MutexLock lock(mutex_);
-    if (has_reached_any()) return;
+    if (has_machine())
+      return;
   }
   session = open(url == nullptr || *url == '\0' ? "local" : url);
   {
     MutexLock lock(mutex_);
-    if (has_reached_any()) return;  // another thread was faster; ours goes unused
+    if (has_machine())
+      return;  // another thread was faster; ours goes unused
     add(session);
     initialized_.store(true, std::memory_order_release);
   }
@@ -87,24 +93,27 @@ void Machines::ensure_default() {
 // that is already lost raises.
 void Machines::send_seeds(Session* session) {
   for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].session.load() != session || session->is_lost()) continue;
+    if (places_[i].session.load() != session || session->is_lost())
+      continue;
     send_default_seed(static_cast<c10::DeviceIndex>(i), session, places_[i].device.load());
   }
 }
 
-bool Machines::has_reached_any() {
-  return std::any_of(machines_.begin(), machines_.end(), [](const Machine& machine) { return !machine.unreached; });
+bool Machines::has_machine() {
+  return std::any_of(machines_.begin(), machines_.end(),
+                     [](const Machine& machine) { return !machine.stopped; });
 }
 
 void Machines::drop_unreached(const Session* session) {
   MutexLock lock(mutex_);
   for (Machine& machine : machines_) {
-    if (machine.session != session || machine.stopped) continue;
+    if (machine.session != session || machine.stopped)
+      continue;
     machine.stopped = true;
-    machine.unreached = true;
-    for (const c10::DeviceIndex index : machine.devices) places_[static_cast<size_t>(index)].session.store(nullptr);
+    for (const c10::DeviceIndex index : machine.devices)
+      places_[static_cast<size_t>(index)].session.store(nullptr);
   }
-  initialized_.store(has_reached_any(), std::memory_order_release);
+  initialized_.store(has_machine(), std::memory_order_release);
 }
 
 // Waits for the handshake, then gives every device of the machine an index.
@@ -113,29 +122,35 @@ void Machines::learn_devices(int id) {
   {
     MutexLock lock(mutex_);
     const Machine& machine = machines_[static_cast<size_t>(id)];
-    if (machine.devices_known || machine.stopped) return;
+    if (machine.devices_known || machine.stopped)
+      return;
     session = machine.session;
   }
   const size_t count = session->welcome().devices.size();
   {
     MutexLock lock(mutex_);
     Machine& machine = machines_[static_cast<size_t>(id)];
-    if (machine.devices_known || machine.stopped) return;
+    if (machine.devices_known || machine.stopped)
+      return;
     for (size_t i = machine.devices.size(); i < count; ++i) {
       machine.devices.push_back(take_index(session, static_cast<uint8_t>(i)));
     }
     machine.devices_known = true;
   }
-  if (count > 1) send_seeds(session);
+  if (count > 1)
+    send_seeds(session);
 }
 
 DevicePlace Machines::find_place(c10::DeviceIndex index) {
-  if (in_forked_child()) refuse_in_forked_child();
+  if (in_forked_child())
+    refuse_in_forked_child();
   ensure_default();
   if (!has_device(index)) {
-    for (const int id : ids()) learn_devices(id);
+    for (const int id : ids())
+      learn_devices(id);
   }
-  if (!has_device(index)) refuse_index(index);
+  if (!has_device(index))
+    refuse_index(index);
   const Place& place = places_[static_cast<size_t>(index)];
   Session* session = place.session.load(std::memory_order_acquire);
   return {session, place.device.load()};
@@ -145,8 +160,10 @@ void Machines::refuse_index(c10::DeviceIndex index) {
   park_if_exiting();
   std::string there;
   for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].session.load() == nullptr) continue;
-    there += (there.empty() ? "" : ", ") + c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(i)).str();
+    if (places_[i].session.load() == nullptr)
+      continue;
+    there += (there.empty() ? "" : ", ") +
+             c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(i)).str();
   }
   const std::string name = c10::DeviceTypeName(c10::kPrivateUse1, true);
   TORCH_CHECK(false, index < 0 ? "that device index" : name + ":" + std::to_string(index),
@@ -156,7 +173,8 @@ void Machines::refuse_index(c10::DeviceIndex index) {
 c10::DeviceIndex Machines::device_count() {
   c10::DeviceIndex count = 0;
   for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].session.load() != nullptr) count = static_cast<c10::DeviceIndex>(i + 1);
+    if (places_[i].session.load() != nullptr)
+      count = static_cast<c10::DeviceIndex>(i + 1);
   }
   return count;
 }
@@ -184,7 +202,8 @@ Session* Machines::session(int id) {
 std::vector<Session*> Machines::sessions() {
   MutexLock lock(mutex_);
   std::vector<Session*> sessions;
-  for (const Machine& machine : machines_) sessions.push_back(machine.session);
+  for (const Machine& machine : machines_)
+    sessions.push_back(machine.session);
   return sessions;
 }
 
@@ -192,7 +211,8 @@ std::vector<int> Machines::ids() {
   MutexLock lock(mutex_);
   std::vector<int> ids;
   for (const Machine& machine : machines_) {
-    if (!machine.stopped) ids.push_back(machine.id);
+    if (!machine.stopped)
+      ids.push_back(machine.id);
   }
   return ids;
 }
@@ -202,27 +222,32 @@ void Machines::stop(int id) {
   {
     MutexLock lock(mutex_);
     Machine& machine = machines_.at(static_cast<size_t>(id));
-    if (machine.stopped) return;
+    if (machine.stopped)
+      return;
     machine.stopped = true;
     session = machine.session;
     for (const c10::DeviceIndex index : machine.devices) {
       places_[static_cast<size_t>(index)].session.store(nullptr, std::memory_order_release);
     }
+    initialized_.store(has_machine(), std::memory_order_release);
   }
   session->stop(std::chrono::seconds(2), "the machine was stopped by this process");
 }
 
 void Machines::abandon_in_forked_child() noexcept {
   for (Place& place : places_) {
-    if (Session* session = place.session.load()) session->abandon();
+    if (Session* session = place.session.load())
+      session->abandon();
     place.session.store(nullptr);
   }
 }
 
 void Machines::shutdown() {
-  if (in_forked_child()) return;
+  if (in_forked_child())
+    return;
   mark_exiting();
-  for (const int id : ids()) stop(id);
+  for (const int id : ids())
+    stop(id);
 }
 
 }  // namespace torch_remote::client

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <c10/core/Device.h>
 
 #include "base/mutex.h"
 #include "client/session.h"
@@ -30,7 +30,7 @@ class Machines {
 
   // Connects to a new machine; the first one becomes remote:0. Returns its id.
   int connect(const std::string& url);
-  // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected.
+  // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected. Not after shutdown().
   void ensure_default();
   void stop(int id);
   // A machine that could not be reached: its index is free again, and the default may be tried anew.
@@ -39,19 +39,25 @@ class Machines {
   // Where a device lives. Starts the default machine for remote:0; waits for handshakes for others.
   DevicePlace place(c10::DeviceIndex index) {
     if (index >= 0 && index < kMaxDevices) {
-      Session* session = places_[static_cast<size_t>(index)].session.load(std::memory_order_acquire);
-      if (session != nullptr) return {session, places_[static_cast<size_t>(index)].device.load(std::memory_order_relaxed)};
+      Session* session =
+          places_[static_cast<size_t>(index)].session.load(std::memory_order_acquire);
+      if (session != nullptr)
+        return {session,
+                places_[static_cast<size_t>(index)].device.load(std::memory_order_relaxed)};
     }
     return find_place(index);
   }
 
   bool has_device(c10::DeviceIndex index) const {
-    return index >= 0 && index < kMaxDevices && places_[static_cast<size_t>(index)].session.load() != nullptr;
+    return index >= 0 && index < kMaxDevices &&
+           places_[static_cast<size_t>(index)].session.load() != nullptr;
   }
 
   // Devices of connected machines; 0 before the first.
   c10::DeviceIndex device_count();
+
   bool is_initialized() { return initialized_.load(std::memory_order_acquire); }
+
   // Which remote:k a server's device is; 0 for a machine that was stopped.
   c10::DeviceIndex index_of(const Session* session, uint8_t device) const;
   std::vector<c10::DeviceIndex> devices_of(int id);
@@ -68,18 +74,18 @@ class Machines {
     std::atomic<Session*> session{nullptr};
     std::atomic<uint8_t> device{0};
   };
+
   struct Machine {
     int id = 0;
     Session* session = nullptr;
     bool stopped = false;
-    bool unreached = false;
     bool devices_known = false;
     std::vector<c10::DeviceIndex> devices;
   };
 
   DevicePlace find_place(c10::DeviceIndex index);
   int add(Session* session) REQUIRES(mutex_);
-  bool has_reached_any() REQUIRES(mutex_);
+  bool has_machine() REQUIRES(mutex_);
   void learn_devices(int id);
   void send_seeds(Session* session);
   c10::DeviceIndex take_index(Session* session, uint8_t device) REQUIRES(mutex_);

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <ATen/core/boxing/KernelFunction.h>
-
 #include <string_view>
 #include <unordered_map>
+
+#include <ATen/core/boxing/KernelFunction.h>
 
 namespace torch_remote::client {
 

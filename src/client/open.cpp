@@ -1,13 +1,14 @@
 #include "client/open.h"
 
-#include <ATen/Parallel.h>
+#include <cstdlib>
+#include <fstream>
+
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <fstream>
+#include <ATen/Parallel.h>
 
 #include "base/error.h"
 #include "base/mutex.h"
@@ -32,21 +33,26 @@ void end_embedded(Embedded& embedded) {
   constexpr int kGraceMilliseconds = 500;
   MutexLock lock(embedded.mutex);
   const pid_t pid = embedded.child.pid;
-  if (pid <= 0) return;
+  if (pid <= 0)
+    return;
   pollfd ended{embedded.child.pidfd.get(), POLLIN, 0};
   const bool gone = embedded.child.pidfd.get() >= 0 && poll(&ended, 1, kGraceMilliseconds) == 1;
-  if (!gone) kill(pid, SIGKILL);
+  if (!gone)
+    kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
   embedded.child.pid = -1;
 }
 
-std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int threads, Embedded& embedded) {
+std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int threads,
+                                                  Embedded& embedded) {
   auto [ours, theirs] = socket_pair();
-  const std::vector<std::string> arguments = {"torch-remote-server", "serve", "--session-fd",
-                                              std::to_string(kInheritedDescriptor), "--parent-pid",
-                                              std::to_string(getpid())};
+  const std::vector<std::string> arguments = {
+      "torch-remote-server", "serve",
+      "--session-fd",        std::to_string(kInheritedDescriptor),
+      "--parent-pid",        std::to_string(getpid())};
   // OpenMP reads its number of threads once, before the context can tell it ours.
-  Child child = spawn_server(path, arguments, {{"OMP_NUM_THREADS", std::to_string(threads)}}, std::move(theirs));
+  Child child = spawn_server(path, arguments, {{"OMP_NUM_THREADS", std::to_string(threads)}},
+                             std::move(theirs));
   MutexLock lock(embedded.mutex);
   embedded.child = std::move(child);
   return transport::socket_stream(std::move(ours), "the embedded server");
@@ -54,7 +60,8 @@ std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int t
 
 std::unique_ptr<transport::Stream> with_delay(std::unique_ptr<transport::Stream> stream) {
   const char* net = std::getenv("TORCH_REMOTE_NET");
-  if (net == nullptr || *net == '\0') return stream;
+  if (net == nullptr || *net == '\0')
+    return stream;
   return transport::delayed(std::move(stream), transport::parse_delay(net));
 }
 
@@ -64,7 +71,9 @@ Session::Way way_to(const std::string& url, const std::string& server_path) {
   if (url == "local") {
     const int threads = at::get_num_threads();
     auto embedded = std::make_shared<Embedded>();
-    return {[server_path, threads, embedded] { return with_delay(start_embedded(server_path, threads, *embedded)); },
+    return {[server_path, threads, embedded] {
+              return with_delay(start_embedded(server_path, threads, *embedded));
+            },
             [embedded] { end_embedded(*embedded); }};
   }
   const transport::Address address = transport::parse_address(url);
@@ -78,7 +87,8 @@ std::string token_from_environment() {
   if (const char* path = std::getenv("TORCH_REMOTE_TOKEN_FILE")) {
     std::ifstream file(path);
     std::string token;
-    if (!(file >> token)) throw ConnectionError(std::string("cannot read a token from ") + path);
+    if (!(file >> token))
+      throw ConnectionError(std::string("cannot read a token from ") + path);
     return token;
   }
   const char* token = std::getenv("TORCH_REMOTE_TOKEN");

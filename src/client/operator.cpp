@@ -1,12 +1,12 @@
 #include "client/operator.h"
 
-#include <ATen/core/enum_tag.h>
-#include <c10/util/flat_hash_map.h>
-
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <unordered_map>
+
+#include <ATen/core/enum_tag.h>
+#include <c10/util/flat_hash_map.h>
 
 #include "base/mutex.h"
 #include "client/layout.h"
@@ -18,29 +18,63 @@ constexpr std::array<std::string_view, 2> kShapedByNumbers = {"aten::arange", "a
 
 // Data decides what comes out, and no tag says so.
 constexpr std::array<std::string_view, 12> kDependOnData = {
-    "aten::_unique",        "aten::histogram.bin_ct",      "aten::_histogramdd_bin_edges",
-    "aten::equal",          "aten::_linalg_check_errors",  "aten::masked_scatter_backward",
-    "aten::linalg_lstsq",   "aten::is_set_to",             "aten::_use_cudnn_ctc_loss",
-    "aten::_use_cudnn_ctc_loss.Tensor", "aten::_histogramdd_from_bin_cts", "aten::_assert_async",
+    "aten::_unique",
+    "aten::histogram.bin_ct",
+    "aten::_histogramdd_bin_edges",
+    "aten::equal",
+    "aten::_linalg_check_errors",
+    "aten::masked_scatter_backward",
+    "aten::linalg_lstsq",
+    "aten::is_set_to",
+    "aten::_use_cudnn_ctc_loss",
+    "aten::_use_cudnn_ctc_loss.Tensor",
+    "aten::_histogramdd_from_bin_cts",
+    "aten::_assert_async",
 };
 
 // Where our shape function does not answer, Meta would, and is known to be wrong, mostly about strides: so the
 // server is asked, once for each signature.
 constexpr std::array<std::string_view, 29> kAskTheServer = {
     "aten::mkldnn_rnn_layer",  // oneDNN decides how large its workspace is
-    "aten::_fft_r2c", "aten::_fft_c2r", "aten::_fft_c2c", "aten::linalg_eig", "aten::_linalg_eigvals",
-    "aten::_linalg_svd", "aten::_linalg_eigh", "aten::geqrf", "aten::max_unpool2d", "aten::max_unpool3d",
-    "aten::col2im", "aten::im2col", "aten::nonzero_static", "aten::_embedding_bag",
-    "aten::_embedding_bag_forward_only", "aten::convolution", "aten::convolution_backward",
-    "aten::native_batch_norm", "aten::native_batch_norm_backward", "aten::_native_batch_norm_legit",
-    "aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_with_update", "aten::_batch_norm_no_update",
-    "aten::native_group_norm", "aten::native_group_norm_backward", "aten::native_layer_norm",
-    "aten::native_layer_norm_backward", "aten::linalg_lu_solve",
+    "aten::_fft_r2c",
+    "aten::_fft_c2r",
+    "aten::_fft_c2c",
+    "aten::linalg_eig",
+    "aten::_linalg_eigvals",
+    "aten::_linalg_svd",
+    "aten::_linalg_eigh",
+    "aten::geqrf",
+    "aten::max_unpool2d",
+    "aten::max_unpool3d",
+    "aten::col2im",
+    "aten::im2col",
+    "aten::nonzero_static",
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only",
+    "aten::convolution",
+    "aten::convolution_backward",
+    "aten::native_batch_norm",
+    "aten::native_batch_norm_backward",
+    "aten::_native_batch_norm_legit",
+    "aten::_native_batch_norm_legit_no_training",
+    "aten::_batch_norm_with_update",
+    "aten::_batch_norm_no_update",
+    "aten::native_group_norm",
+    "aten::native_group_norm_backward",
+    "aten::native_layer_norm",
+    "aten::native_layer_norm_backward",
+    "aten::linalg_lu_solve",
 };
 
 constexpr std::array<std::string_view, 9> kHostIndices = {
-    "aten::index",      "aten::index_put",  "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
-    "aten::_unsafe_index_put", "aten::_unsafe_masked_index", "aten::_unsafe_masked_index_put_accumulate",
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index",
+    "aten::_unsafe_index_put",
+    "aten::_unsafe_masked_index",
+    "aten::_unsafe_masked_index_put_accumulate",
     "aten::_index_put_impl",
 };
 
@@ -50,14 +84,17 @@ bool contains(const List& list, std::string_view name) {
 }
 
 bool has_dynamic_tag(const c10::OperatorHandle& operation) {
-  return operation.hasTag(at::Tag::dynamic_output_shape) || operation.hasTag(at::Tag::data_dependent_output);
+  return operation.hasTag(at::Tag::dynamic_output_shape) ||
+         operation.hasTag(at::Tag::data_dependent_output);
 }
 
 int written_by(const c10::FunctionSchema& schema, const c10::Argument& result) {
-  if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return -1;
+  if (result.alias_info() == nullptr || !result.alias_info()->isWrite())
+    return -1;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    if (alias != nullptr && alias->isWrite() && alias->beforeSets() == result.alias_info()->beforeSets()) {
+    if (alias != nullptr && alias->isWrite() &&
+        alias->beforeSets() == result.alias_info()->beforeSets()) {
       return static_cast<int>(i);
     }
   }
@@ -69,7 +106,8 @@ ReturnInfo return_info(const c10::FunctionSchema& schema, const c10::Argument& r
   const auto kind = result.real_type()->kind();
   info.is_tensor = kind == c10::TypeKind::TensorType;
   info.is_list = kind == c10::TypeKind::ListType &&
-                 result.real_type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
+                 result.real_type()->castRaw<c10::ListType>()->getElementType()->kind() ==
+                     c10::TypeKind::TensorType;
   info.written_argument = written_by(schema, result);
   return info;
 }
@@ -96,19 +134,23 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
     const c10::Argument& argument = schema.arguments()[i];
     introduction.arguments.push_back(argument.name());
     arguments.push_back(marshal::argument_info(argument, shaped_by_numbers));
-    if (argument.is_out()) out_arguments.push_back(static_cast<uint32_t>(i));
+    if (argument.is_out())
+      out_arguments.push_back(static_cast<uint32_t>(i));
   }
   size_t tensors = 0;
   for (const c10::Argument& result : schema.returns()) {
     returns.push_back(return_info(schema, result));
-    if (returns.back().is_tensor || returns.back().is_list) ++tensors;
-    if (returns.back().written_argument < 0) has_fresh_outputs = true;
+    if (returns.back().is_tensor || returns.back().is_list)
+      ++tensors;
+    if (returns.back().written_argument < 0)
+      has_fresh_outputs = true;
   }
   // A number for the user is read from data; one that comes with tensors (flash attention's sequence lengths) is
   // metadata, told by the server once for each signature.
   const bool returns_numbers = tensors != returns.size();
   depends_on_data = returns_numbers && tensors == 0;
-  if (has_dynamic_tag(operation) || contains(kDependOnData, name)) depends_on_data = true;
+  if (has_dynamic_tag(operation) || contains(kDependOnData, name))
+    depends_on_data = true;
   is_refused = makes_another_layout(name);
   asks_server = returns_numbers || contains(kAskTheServer, introduction.name);
   looks_at_grad_mode = name == "aten::mkldnn_rnn_layer";  // a workspace for backward, or none
@@ -121,10 +163,12 @@ const OperatorInfo& operator_info(const c10::OperatorHandle& operation) {
   thread_local ska::flat_hash_map<const c10::FunctionSchema*, const OperatorInfo*> seen;
   const c10::FunctionSchema* schema = &operation.schema();
   const auto found = seen.find(schema);
-  if (C10_LIKELY(found != seen.end())) return *found->second;
+  if (C10_LIKELY(found != seen.end()))
+    return *found->second;
 
   static auto* mutex = new Mutex;
-  static auto* all = new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorInfo>>;
+  static auto* all =
+      new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorInfo>>;
   auto made = std::make_unique<OperatorInfo>(operation);
   MutexLock lock(*mutex);
   const auto& info = *all->try_emplace(schema, std::move(made)).first->second;

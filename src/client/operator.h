@@ -1,11 +1,11 @@
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 #include "marshal/encode.h"
 #include "wire/signature.h"
@@ -16,7 +16,8 @@ struct OperatorInfo;
 
 // Works out an operator's outputs from its arguments without running anything. False: it does not know;
 // ask Meta.
-using ShapeFunction = bool (*)(c10::ArrayRef<c10::IValue> arguments, std::vector<wire::Output>& outputs);
+using ShapeFunction = bool (*)(c10::ArrayRef<c10::IValue> arguments,
+                               std::vector<wire::Output>& outputs);
 
 struct ReturnInfo {
   bool is_tensor = false;
@@ -38,9 +39,9 @@ struct OperatorInfo {
   bool has_fresh_outputs = false;       // some return is a new tensor
   bool depends_on_data = false;         // only the server can tell what comes out, each time anew
   bool is_refused = false;              // makes a sparse, nested, … tensor
-  bool asks_server = false;             // Meta is wrong about it: the server says once for each signature
-  bool looks_at_grad_mode = false;      // its kernel does; so the server must know it
-  bool takes_host_indices = false;      // index tensors may lie on the CPU, as with CUDA
+  bool asks_server = false;  // Meta is wrong about it: the server says once for each signature
+  bool looks_at_grad_mode = false;  // its kernel does; so the server must know it
+  bool takes_host_indices = false;  // index tensors may lie on the CPU, as with CUDA
   ShapeFunction shape = nullptr;
   const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any
 };

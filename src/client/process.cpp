@@ -1,12 +1,13 @@
 #include "client/process.h"
 
-#include <c10/util/Exception.h>
-#include <pthread.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <string_view>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <c10/util/Exception.h>
 
 #include "base/duration.h"
 #include "client/errors.h"
@@ -20,11 +21,15 @@ std::atomic<bool> exiting{false};
 
 }  // namespace
 
-bool in_forked_child() { return forked_child.load(std::memory_order_relaxed); }
+bool in_forked_child() {
+  return forked_child.load(std::memory_order_relaxed);
+}
 
 void refuse_in_forked_child() {
-  TORCH_CHECK(false, "Cannot re-initialize remote in forked subprocess. To use remote with multiprocessing, "
-                     "you must use the 'spawn' start method");
+  TORCH_CHECK(
+      false,
+      "Cannot re-initialize remote in forked subprocess. To use remote with multiprocessing, "
+      "you must use the 'spawn' start method");
 }
 
 void watch_forks() {
@@ -37,7 +42,8 @@ void watch_forks() {
 
 transport::Connection::Options keepalive_options() {
   transport::Connection::Options options;
-  if (const char* text = std::getenv("TORCH_REMOTE_KEEPALIVE")) options.keepalive = parse_duration(text);
+  if (const char* text = std::getenv("TORCH_REMOTE_KEEPALIVE"))
+    options.keepalive = parse_duration(text);
   return options;
 }
 
@@ -50,12 +56,19 @@ bool is_blocking() {
 }
 
 void park_if_exiting() {
-  if (!is_exiting() || getpid() == gettid()) return;
+  if (!is_exiting() || getpid() == gettid())
+    return;
   WithoutGil without_gil;
-  while (true) pause();
+  while (true)
+    pause();
 }
 
-void mark_exiting() { exiting.store(true, std::memory_order_relaxed); }
-bool is_exiting() { return exiting.load(std::memory_order_relaxed); }
+void mark_exiting() {
+  exiting.store(true, std::memory_order_relaxed);
+}
+
+bool is_exiting() {
+  return exiting.load(std::memory_order_relaxed);
+}
 
 }  // namespace torch_remote::client

@@ -1,12 +1,14 @@
 // Everything PyTorch is told of this backend. The only file with registration macros.
-#include <ATen/core/enum_tag.h>
-#include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <torch/library.h>
+#include "client/register.h"
 
 #include <algorithm>
 #include <array>
 #include <string_view>
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
 
 #include "client/backend/allocator.h"
 #include "client/backend/generator.h"
@@ -18,7 +20,6 @@
 #include "client/kernels/tensors.h"
 #include "client/layout.h"
 #include "client/operator.h"
-#include "client/register.h"
 #include "client/storage.h"
 
 namespace torch_remote::client {
@@ -29,15 +30,43 @@ using torch::CppFunction;
 // Composite-explicit operators that stay on the client: they make tensors (and end in `empty` and one call),
 // or only look at metadata.
 constexpr std::array<std::string_view, 37> kStayHere = {
-    "aten::_to_copy",     "aten::copy_",           "aten::empty_like",    "aten::zeros_like",
-    "aten::ones_like",    "aten::full_like",       "aten::rand_like",     "aten::randn_like",
-    "aten::randint_like", "aten::new_empty",       "aten::new_empty_strided", "aten::new_full",
-    "aten::new_zeros",    "aten::new_ones",        "aten::resize_as_",    "aten::resize",
-    "aten::resize_as",    "aten::set_data",        "aten::is_same_size",  "aten::_copy_from",
-    "aten::detach",       "aten::alias",           "aten::lift",          "aten::lift_fresh",
-    "aten::_lazy_clone",  "aten::is_pinned",       "aten::_pin_memory",   "aten::split",
-    "aten::unbind",       "aten::sym_size",        "aten::_resize_output", "aten::_resize_output_",
-    "aten::_pack_padded_sequence", "aten::item",         "aten::dense_dim",       "aten::sparse_dim",    "aten::_reshape_alias_copy",
+    "aten::_to_copy",
+    "aten::copy_",
+    "aten::empty_like",
+    "aten::zeros_like",
+    "aten::ones_like",
+    "aten::full_like",
+    "aten::rand_like",
+    "aten::randn_like",
+    "aten::randint_like",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+    "aten::new_full",
+    "aten::new_zeros",
+    "aten::new_ones",
+    "aten::resize_as_",
+    "aten::resize",
+    "aten::resize_as",
+    "aten::set_data",
+    "aten::is_same_size",
+    "aten::_copy_from",
+    "aten::detach",
+    "aten::alias",
+    "aten::lift",
+    "aten::lift_fresh",
+    "aten::_lazy_clone",
+    "aten::is_pinned",
+    "aten::_pin_memory",
+    "aten::split",
+    "aten::unbind",
+    "aten::sym_size",
+    "aten::_resize_output",
+    "aten::_resize_output_",
+    "aten::_pack_padded_sequence",
+    "aten::item",
+    "aten::dense_dim",
+    "aten::sparse_dim",
+    "aten::_reshape_alias_copy",
 };
 
 bool has_tensor(const std::vector<c10::Argument>& arguments) {
@@ -48,9 +77,10 @@ bool has_tensor(const std::vector<c10::Argument>& arguments) {
 }
 
 bool is_view(const c10::FunctionSchema& schema) {
-  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& result) {
-    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-  });
+  return std::any_of(schema.returns().begin(), schema.returns().end(),
+                     [](const c10::Argument& result) {
+                       return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+                     });
 }
 
 bool has_kernel(const c10::OperatorHandle& operation, c10::DispatchKey key) {
@@ -60,11 +90,15 @@ bool has_kernel(const c10::OperatorHandle& operation, c10::DispatchKey key) {
 // mul.Scalar is mul.Tensor with the number in a tensor, and sort is sort.stable: one call that way too, and
 // PyTorch's C++ shape code tells its result.
 bool becomes_another_overload(const c10::FunctionSchema& schema) {
-  if (schema.name() == "aten::sort" && schema.overload_name().empty()) return true;
+  if (schema.name() == "aten::sort" && schema.overload_name().empty())
+    return true;
   constexpr std::string_view kScalar = "Scalar";
-  if (!schema.overload_name().starts_with(kScalar)) return false;
-  if (find_meta_kernel(schema.name() + "." + schema.overload_name()) != nullptr) return false;
-  return find_meta_kernel(schema.name() + ".Tensor" + schema.overload_name().substr(kScalar.size())) != nullptr;
+  if (!schema.overload_name().starts_with(kScalar))
+    return false;
+  if (find_meta_kernel(schema.name() + "." + schema.overload_name()) != nullptr)
+    return false;
+  return find_meta_kernel(schema.name() + ".Tensor" +
+                          schema.overload_name().substr(kScalar.size())) != nullptr;
 }
 
 // Operators that PyTorch would take apart on the client although the server can run them whole.
@@ -72,28 +106,36 @@ bool travels_whole(const c10::OperatorHandle& operation) {
   using c10::DispatchKey;
   const auto& schema = operation.schema();
   const std::string_view name = schema.name();
-  if (!name.starts_with("aten::") || is_view(schema) || mentions_another_layout(name)) return false;
-  if (!has_tensor(schema.arguments()) || std::find(kStayHere.begin(), kStayHere.end(), name) != kStayHere.end()) {
+  if (!name.starts_with("aten::") || is_view(schema) || mentions_another_layout(name))
+    return false;
+  if (!has_tensor(schema.arguments()) ||
+      std::find(kStayHere.begin(), kStayHere.end(), name) != kStayHere.end()) {
     return false;
   }
   // squeeze_, t_, …: metadata of this side. squeeze_copy, …: a view and a clone.
-  if (operation.hasTag(at::Tag::inplace_view) || operation.hasTag(at::Tag::view_copy)) return false;
-  if (has_kernel(operation, DispatchKey::PrivateUse1) || becomes_another_overload(schema)) return false;
+  if (operation.hasTag(at::Tag::inplace_view) || operation.hasTag(at::Tag::view_copy))
+    return false;
+  if (has_kernel(operation, DispatchKey::PrivateUse1) || becomes_another_overload(schema))
+    return false;
   // A few have a composed kernel beside the one for CPU and CUDA (silu_backward); the server would use the latter.
-  if (has_kernel(operation, DispatchKey::CompositeImplicitAutograd)) return has_kernel(operation, DispatchKey::CPU);
-  if (operation.hasTag(at::Tag::generated)) return false;
+  if (has_kernel(operation, DispatchKey::CompositeImplicitAutograd))
+    return has_kernel(operation, DispatchKey::CPU);
+  if (operation.hasTag(at::Tag::generated))
+    return false;
   return has_kernel(operation, DispatchKey::CompositeExplicitAutogradNonFunctional) ||
          has_kernel(operation, DispatchKey::CompositeExplicitAutograd);
 }
 
 void register_whole_operators() {
-  static auto* library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto operation = dispatcher.findSchema(name);
-    if (!operation.has_value() || !travels_whole(*operation)) continue;
-    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    if (!operation.has_value() || !travels_whole(*operation))
+      continue;
+    const std::string full =
+        name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library->impl(full.c_str(), CppFunction::makeFromBoxedFunction<&dispatch>());
   }
 }
@@ -102,7 +144,8 @@ void register_whole_operators() {
 
 void register_backend() {
   static bool done = false;
-  if (done) return;
+  if (done)
+    return;
   done = true;
   marshal::record_lookup.deleter = &delete_record;
   marshal::record_lookup.find_slowly = &find_record_slowly;
@@ -119,14 +162,29 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, RemoteGuard)
 
 using namespace torch_remote::client;
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&dispatch>()); }
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&dispatch>());
+}
 
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
-TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
-TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
-TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
+}
 
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
+}
+
+TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
+}
+
+TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());
+}
+
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFallthrough());
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &kernels::empty_memory_format);
@@ -174,5 +232,10 @@ static void register_composites(torch::Library& m) {
   m.impl("gru_cell", &kernels::gru_cell);
 }
 
-TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { register_composites(m); }
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { register_composites(m); }
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  register_composites(m);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  register_composites(m);
+}

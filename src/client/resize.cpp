@@ -18,14 +18,15 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   Session& session = *session_of(*record);
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     record->nbytes.store(nbytes, std::memory_order_relaxed);
-    if (!record->announced.load(std::memory_order_relaxed)) return false;  // the server will hear the new size
+    if (!record->announced.load(std::memory_order_relaxed))
+      return false;  // the server will hear the new size
     encode(writer, wire::Resize{record->name, record->server_device, nbytes});
     return true;
   });
   record->address.store(RecordPool::instance().new_address(nbytes), std::memory_order_relaxed);
   c10::DataPtr old = storage.set_data_ptr(
-      c10::DataPtr(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record, &delete_record,
-                   storage.device()));
+      c10::DataPtr(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
+                   &delete_record, storage.device()));
   old.release_context();
   storage.set_nbytes(nbytes);
 }

@@ -24,7 +24,8 @@ constexpr auto kAhead = std::chrono::seconds(2);
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 
 std::string text_of(const std::exception_ptr& cause) {
-  if (cause == nullptr) return "the server closed the session";
+  if (cause == nullptr)
+    return "the server closed the session";
   try {
     std::rethrow_exception(cause);
   } catch (const std::exception& error) {
@@ -35,7 +36,8 @@ std::string text_of(const std::exception_ptr& cause) {
 }
 
 ErrorClass class_of(const std::exception_ptr& cause) {
-  if (cause == nullptr) return ErrorClass::kSessionLost;
+  if (cause == nullptr)
+    return ErrorClass::kSessionLost;
   try {
     std::rethrow_exception(cause);
   } catch (const ProtocolError&) {
@@ -64,9 +66,13 @@ void Session::open(Open open, std::string token) {
     wire::Welcome welcome = shake_hands(*stream, token);
     if (log_enabled(LogLevel::kInfo)) {
       log(LogLevel::kInfo, "connected",
-          {{"url", url_}, {"host", welcome.host}, {"session", welcome.session}, {"torch", welcome.torch_version}});
+          {{"url", url_},
+           {"host", welcome.host},
+           {"session", welcome.session},
+           {"torch", welcome.torch_version}});
     }
-    connection_ = std::make_unique<transport::Connection>(std::move(stream), *this, keepalive_options());
+    connection_ =
+        std::make_unique<transport::Connection>(std::move(stream), *this, keepalive_options());
     connection_->start();
     MutexLock lock(replies_mutex_);
     welcome_ = std::move(welcome);
@@ -77,7 +83,8 @@ void Session::open(Open open, std::string token) {
     return fail(std::current_exception());
   }
   changed_.notify_all();
-  if (is_stopped) return connection_->abort();  // stop() has found nothing to close
+  if (is_stopped)
+    return connection_->abort();  // stop() has found nothing to close
   connection_->flush();
 }
 
@@ -96,16 +103,19 @@ std::string Session::describe(uint8_t device) {
   MutexLock lock(replies_mutex_);
   const std::string name =
       c10::Device(c10::kPrivateUse1, Machines::instance().index_of(this, device)).str();
-  if (!was_open_) return name + " (" + url_ + ")";
-  const bool cuda = device < welcome_.devices.size() && welcome_.devices[device].kind == wire::DeviceKind::kCuda;
-  return name + " (" + welcome_.host + ", " + (cuda ? welcome_.devices[device].name : "cpu") + ", session " +
-         welcome_.session + ")";
+  if (!was_open_)
+    return name + " (" + url_ + ")";
+  const bool cuda =
+      device < welcome_.devices.size() && welcome_.devices[device].kind == wire::DeviceKind::kCuda;
+  return name + " (" + welcome_.host + ", " + (cuda ? welcome_.devices[device].name : "cpu") +
+         ", session " + welcome_.session + ")";
 }
 
 // --- submitting
 
 void Session::cut_frame() {
-  if (writer_.empty()) return;
+  if (writer_.empty())
+    return;
   counters_.bytes_sent += transport::kHeaderSize;
   encoded_ += writer_.size();
   segments_.push_back({writer_.take(), calls_});
@@ -128,7 +138,8 @@ void Session::upload(const wire::Begin& begin, std::span<const std::byte> bytes,
 
 void Session::mirror_context(wire::Writer& writer) {
   const ContextValues now = read_context();
-  if (now == context_) return;
+  if (now == context_)
+    return;
   encode(writer, difference(context_, now));
   context_ = now;
 }
@@ -140,23 +151,28 @@ void Session::remember(SignaturePtr known) {
 
 void Session::append_frees() {
   StorageRecord* record = frees_.exchange(nullptr, std::memory_order_acquire);
-  if (record == nullptr) return;
+  if (record == nullptr)
+    return;
   free_names_.clear();
   while (record != nullptr) {
     StorageRecord* next = record->next;
-    if (record->announced.load(std::memory_order_relaxed)) free_names_.push_back(record->name);
+    if (record->announced.load(std::memory_order_relaxed))
+      free_names_.push_back(record->name);
     RecordPool::instance().give_back(record);
     record = next;
   }
-  if (free_names_.empty()) return;
+  if (free_names_.empty())
+    return;
   // Oldest first: small differences.
   std::reverse(free_names_.begin(), free_names_.end());
   constexpr size_t kMost = 1 << 16;
   for (size_t from = 0; from < free_names_.size(); from += kMost) {
     const uint64_t before = encoded_ + writer_.size();
-    wire::encode_free(writer_, std::span(free_names_).subspan(from, std::min(kMost, free_names_.size() - from)));
+    wire::encode_free(
+        writer_, std::span(free_names_).subspan(from, std::min(kMost, free_names_.size() - from)));
     counters_.bytes_sent += encoded_ + writer_.size() - before;
-    if (writer_.size() >= kFrameTarget) cut_frame();
+    if (writer_.size() >= kFrameTarget)
+      cut_frame();
   }
 }
 
@@ -164,7 +180,8 @@ void Session::queue_free(StorageRecord* record) noexcept {
   StorageRecord* head = frees_.load(std::memory_order_relaxed);
   do {
     record->next = head;
-  } while (!frees_.compare_exchange_weak(head, record, std::memory_order_release, std::memory_order_relaxed));
+  } while (!frees_.compare_exchange_weak(head, record, std::memory_order_release,
+                                         std::memory_order_relaxed));
 }
 
 std::vector<std::byte> Session::take_messages(uint32_t& calls) {
@@ -173,7 +190,8 @@ std::vector<std::byte> Session::take_messages(uint32_t& calls) {
     append_frees();
     cut_frame();
   }
-  if (segments_.empty()) return {};
+  if (segments_.empty())
+    return {};
   Segment segment = std::move(segments_.front());
   segments_.pop_front();
   calls = segment.calls;
@@ -188,25 +206,33 @@ std::vector<std::byte> Session::take_messages(uint32_t& calls) {
 bool Session::has_credit() {
   const uint64_t calls = buffered_calls_.load(std::memory_order_relaxed);
   const uint64_t bytes = buffered_bytes_.load(std::memory_order_relaxed);
-  if (!opened_.load(std::memory_order_acquire)) return calls < kLargestCallWindow && bytes < kByteWindow;
+  if (!opened_.load(std::memory_order_acquire))
+    return calls < kLargestCallWindow && bytes < kByteWindow;
   const auto flight = connection_->in_flight();
-  return flight.calls + calls < call_window_.load(std::memory_order_relaxed) && flight.bytes + bytes < kByteWindow;
+  return flight.calls + calls < call_window_.load(std::memory_order_relaxed) &&
+         flight.bytes + bytes < kByteWindow;
 }
 
 void Session::wait_for_credit() {
-  if (has_credit()) return;
-  if (opened_.load(std::memory_order_acquire)) connection_->flush();
+  if (has_credit())
+    return;
+  if (opened_.load(std::memory_order_acquire))
+    connection_->flush();
   credit_waiters_.fetch_add(1);
+
   struct Leave {
     std::atomic<int>& waiters;
+
     ~Leave() { waiters.fetch_sub(1); }
   } leave{credit_waiters_};
+
   wait_until([this] { return has_credit(); }, "credit");
 }
 
 void Session::on_progress() {
   adapt_window();
-  if (credit_waiters_.load() == 0) return;
+  if (credit_waiters_.load() == 0)
+    return;
   { MutexLock lock(replies_mutex_); }
   changed_.notify_all();
 }
@@ -215,15 +241,18 @@ void Session::on_progress() {
 void Session::adapt_window() {
   const auto now = Clock::now();
   const auto elapsed = now - window_since_;
-  if (elapsed < std::chrono::milliseconds(250)) return;
+  if (elapsed < std::chrono::milliseconds(250))
+    return;
   const uint64_t sent = counters_.calls.load(std::memory_order_relaxed);
   const auto flight = connection_->in_flight();
-  const uint64_t applied = sent - std::min(sent, flight.calls + buffered_calls_.load(std::memory_order_relaxed));
+  const uint64_t applied =
+      sent - std::min(sent, flight.calls + buffered_calls_.load(std::memory_order_relaxed));
   const double rate = static_cast<double>(applied - std::min(applied, window_applied_)) /
                       std::chrono::duration<double>(elapsed).count();
   window_applied_ = applied;
   window_since_ = now;
-  if (flight.calls == 0) return call_window_.store(kLargestCallWindow);  // it keeps up
+  if (flight.calls == 0)
+    return call_window_.store(kLargestCallWindow);  // it keeps up
   const auto ahead = static_cast<uint64_t>(rate * std::chrono::duration<double>(kAhead).count());
   call_window_.store(std::clamp(ahead, kSmallestCallWindow, kLargestCallWindow));
 }
@@ -234,25 +263,33 @@ template <typename Ready>
 void Session::wait_until(Ready&& ready, const char* what) {
   {
     MutexLock lock(replies_mutex_);
-    if (ready()) return;
+    if (ready())
+      return;
   }
   WithoutGil without_gil;
   while (true) {
     {
       MutexLock lock(replies_mutex_);
-      if (ready()) return;
-      if (is_lost()) break;
+      if (ready())
+        return;
+      if (is_lost())
+        break;
       changed_.wait_for(replies_mutex_, kSignalInterval);
-      if (ready()) return;
-      if (is_lost()) break;
+      if (ready())
+        return;
+      if (is_lost())
+        break;
     }
-    if (python_hooks.check_signals != nullptr) python_hooks.check_signals();
+    if (python_hooks.check_signals != nullptr)
+      python_hooks.check_signals();
   }
-  if (log_enabled(LogLevel::kDebug)) log(LogLevel::kDebug, "wait ended by a lost session", {{"what", what}});
+  if (log_enabled(LogLevel::kDebug))
+    log(LogLevel::kDebug, "wait ended by a lost session", {{"what", what}});
   raise_lost();
 }
 
-std::shared_ptr<Request> Session::make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner) {
+std::shared_ptr<Request> Session::make_request(std::span<std::byte> destination,
+                                               std::shared_ptr<const void> owner) {
   auto request = std::make_shared<Request>();
   request->id = next_request_.fetch_add(1, std::memory_order_relaxed);
   request->destination = destination;
@@ -264,18 +301,21 @@ std::shared_ptr<Request> Session::make_request(std::span<std::byte> destination,
 
 void Session::wait_quietly(const std::shared_ptr<Request>& request, const char* what) {
   ++counters_.syncs;
-  if (opened_.load(std::memory_order_acquire)) connection_->flush();
+  if (opened_.load(std::memory_order_acquire))
+    connection_->flush();
   wait_until([&] { return request->done; }, what);
 }
 
 void Session::wait(const std::shared_ptr<Request>& request, const char* what) {
   wait_quietly(request, what);
-  if (request->failed) raise_failed(*request);
+  if (request->failed)
+    raise_failed(*request);
 }
 
 void Session::raise_failed(const Request& request) {
   const wire::Error& error = request.error;
-  raise_remote(error, error.operator_name + " on " + describe(request.device) + ": " + error.message);
+  raise_remote(error,
+               error.operator_name + " on " + describe(request.device) + ": " + error.message);
 }
 
 void Session::forget(const Request& request) {
@@ -288,13 +328,15 @@ void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
   {
     MutexLock lock(replies_mutex_);
     const auto found = requests_.find(id);
-    if (found == requests_.end()) throw ProtocolError("a reply to a request that nobody made");
+    if (found == requests_.end())
+      throw ProtocolError("a reply to a request that nobody made");
     request = std::move(found->second);
     requests_.erase(found);
     if (failed) {
       request->error = wire::decode_error(reader);
     } else {
-      if (!request->destination.empty()) throw ProtocolError("a reply where bulk bytes were asked for");
+      if (!request->destination.empty())
+        throw ProtocolError("a reply where bulk bytes were asked for");
       const auto body = reader.bytes(wire::kMaxReplyBytes, "reply");
       request->body.assign(body.begin(), body.end());
     }
@@ -316,7 +358,8 @@ void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
       complete(request, true, reader);
     } else if (tag == wire::Tag::kError) {
       const wire::Error error = wire::decode_error(reader);
-      log(LogLevel::kWarning, "the server says", {{"operator", error.operator_name}, {"message", error.message}});
+      log(LogLevel::kWarning, "the server says",
+          {{"operator", error.operator_name}, {"message", error.message}});
     } else {
       throw ProtocolError("the server sent a message that only clients send");
     }
@@ -327,12 +370,14 @@ void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
 std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64_t length) {
   MutexLock lock(replies_mutex_);
   const auto found = requests_.find(lane);
-  if (found == requests_.end()) throw ProtocolError("bulk bytes that nobody asked for");
+  if (found == requests_.end())
+    throw ProtocolError("bulk bytes that nobody asked for");
   const auto& destination = found->second->destination;
   if (offset > destination.size() || length > destination.size() - offset) {
     throw ProtocolError("bulk bytes beyond what was asked for");
   }
-  if (offset != found->second->received) throw ProtocolError("bulk bytes out of order");
+  if (offset != found->second->received)
+    throw ProtocolError("bulk bytes out of order");
   return destination.subspan(offset, length);
 }
 
@@ -340,11 +385,14 @@ void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool 
   {
     MutexLock lock(replies_mutex_);
     const auto found = requests_.find(lane);
-    if (found == requests_.end()) return;
+    if (found == requests_.end())
+      return;
     Request& request = *found->second;
     request.received += length;
-    if (!last) return;
-    if (request.received != request.destination.size()) throw ProtocolError("fewer bulk bytes than were asked for");
+    if (!last)
+      return;
+    if (request.received != request.destination.size())
+      throw ProtocolError("fewer bulk bytes than were asked for");
     request.done = true;
     request.owner.reset();
     requests_.erase(found);
@@ -356,7 +404,8 @@ void Session::complete_upload(uint64_t request) {
   {
     MutexLock lock(replies_mutex_);
     const auto found = requests_.find(request);
-    if (found == requests_.end()) return;
+    if (found == requests_.end())
+      return;
     found->second->done = true;
     requests_.erase(found);
   }
@@ -403,17 +452,20 @@ void Session::fail(std::exception_ptr cause) noexcept {
 
 void Session::on_end(std::exception_ptr cause) noexcept {
   const std::string reason = cause == nullptr ? connection_->peer_close_reason() : "";
-  if (!reason.empty()) cause = std::make_exception_ptr(ConnectionError("the server closed the session: " + reason));
+  if (!reason.empty())
+    cause = std::make_exception_ptr(ConnectionError("the server closed the session: " + reason));
   fail(std::move(cause));
 }
 
 void Session::abandon() noexcept {
   lost_.store(true, std::memory_order_release);
-  if (opened_.load(std::memory_order_acquire)) connection_->abandon_in_forked_child();
+  if (opened_.load(std::memory_order_acquire))
+    connection_->abandon_in_forked_child();
 }
 
 void Session::raise_lost() {
-  if (in_forked_child()) refuse_in_forked_child();
+  if (in_forked_child())
+    refuse_in_forked_child();
   park_if_exiting();
   std::string text;
   ErrorClass kind = ErrorClass::kSessionLost;
@@ -423,7 +475,8 @@ void Session::raise_lost() {
     kind = cause_class_;
   }
   if (kind == ErrorClass::kSessionLost) {
-    raise(kind, "the session on " + url_ + " is lost, and with it the values of its tensors: " + text);
+    raise(kind,
+          "the session on " + url_ + " is lost, and with it the values of its tensors: " + text);
   }
   Machines::instance().drop_unreached(this);
   raise(kind, "cannot use " + url_ + ": " + text);
@@ -433,12 +486,15 @@ void Session::stop(std::chrono::milliseconds patience, const std::string& reason
   WithoutGil without_gil;
   const bool was_lost = is_lost();
   fail(std::make_exception_ptr(ConnectionError(reason)));  // first: it is the cause of what follows
-  if (!was_lost && opened_.load(std::memory_order_acquire)) connection_->close(reason, patience);
-  if (clean_up_) clean_up_();
+  if (!was_lost && opened_.load(std::memory_order_acquire))
+    connection_->close(reason, patience);
+  if (clean_up_)
+    clean_up_();
 }
 
 std::string Session::state() {
-  if (is_lost()) return "lost";
+  if (is_lost())
+    return "lost";
   return opened_.load(std::memory_order_acquire) ? "open" : "connecting";
 }
 

@@ -64,6 +64,7 @@ class Session : public transport::Connection::Handler {
   Session(std::string url, Way way, std::string token);
 
   const std::string& url() const { return url_; }
+
   // Waits for the handshake. Raises when it failed.
   const wire::Welcome& welcome();
   // What is known of the server's kind of device without waiting, else waits.
@@ -78,6 +79,7 @@ class Session : public transport::Connection::Handler {
   void submit(uint32_t calls, Append&& append);
 
   SignatureTable& signatures() REQUIRES(submit_mutex_) { return signatures_; }
+
   template <typename Use>
   auto with_signatures(Use&& use) {
     MutexLock lock(submit_mutex_);
@@ -93,10 +95,11 @@ class Session : public transport::Connection::Handler {
   void cut_frame() REQUIRES(submit_mutex_);
 
   // A bulk upload: BEGIN first in a frame of its own, the bytes on a lane of their own.
-  void upload(const wire::Begin& begin, std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
-              std::function<void(bool)> on_acknowledged);
+  void upload(const wire::Begin& begin, std::span<const std::byte> bytes,
+              std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged);
 
-  std::shared_ptr<Request> make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner);
+  std::shared_ptr<Request> make_request(std::span<std::byte> destination,
+                                        std::shared_ptr<const void> owner);
   // Flushes and waits; counts a sync. The request says whether it failed.
   void wait_quietly(const std::shared_ptr<Request>& request, const char* what);
   // The same. Raises what the server answered, SessionLost, or an interrupt.
@@ -110,8 +113,13 @@ class Session : public transport::Connection::Handler {
   void complete_upload(uint64_t request);
 
   uint64_t new_name() { return next_name_.fetch_add(1, std::memory_order_relaxed); }
-  uint64_t new_names(uint64_t count) { return next_name_.fetch_add(count, std::memory_order_relaxed); }
+
+  uint64_t new_names(uint64_t count) {
+    return next_name_.fetch_add(count, std::memory_order_relaxed);
+  }
+
   uint64_t new_generator_name() { return next_generator_.fetch_add(1, std::memory_order_relaxed); }
+
   // Deleters: any thread, no lock, no I/O.
   void queue_free(StorageRecord* record) noexcept;
 
@@ -122,12 +130,15 @@ class Session : public transport::Connection::Handler {
 
   // Flushes for at most `patience`, then closes. Later use raises SessionLost.
   void stop(std::chrono::milliseconds patience, const std::string& reason);
+
   bool is_lost() const { return lost_.load(std::memory_order_acquire); }
+
   std::string state();
   // In a forked child: nothing may be touched any more.
   void abandon() noexcept;
 
   Counters& counters() { return counters_; }
+
   uint64_t bytes_received() const;
   uint64_t frames() const;
 
@@ -199,20 +210,24 @@ class Session : public transport::Connection::Handler {
 
 template <typename Append>
 void Session::submit(uint32_t calls, Append&& append) {
-  if (is_lost()) raise_lost();
+  if (is_lost())
+    raise_lost();
   {
     MutexLock lock(submit_mutex_);
     const uint64_t before = encoded_ + writer_.size();
-    if (!append(writer_, names_, signatures_)) return;
+    if (!append(writer_, names_, signatures_))
+      return;
     const uint64_t added = encoded_ + writer_.size() - before;
     calls_ += calls;
     counters_.calls += calls;
     counters_.bytes_sent += added;
     buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
     buffered_calls_.fetch_add(calls, std::memory_order_relaxed);
-    if (writer_.size() >= kFrameTarget) cut_frame();
+    if (writer_.size() >= kFrameTarget)
+      cut_frame();
   }
-  if (opened_.load(std::memory_order_acquire)) connection_->flush_soon();
+  if (opened_.load(std::memory_order_acquire))
+    connection_->flush_soon();
 }
 
 }  // namespace torch_remote::client

@@ -9,7 +9,8 @@ SignatureTable::SignatureTable() : buckets_(wire::kMaxSignatures * 2, 0) {}
 SignaturePtr SignatureTable::find(uint64_t hash, std::span<const std::byte> key) {
   for (uint32_t at = buckets_[bucket_of(hash)]; at != 0; at = next_[at - 1]) {
     const SignaturePtr& signature = slots_[at - 1];
-    if (signature->hash != hash || !std::ranges::equal(signature->key, key)) continue;
+    if (signature->hash != hash || !std::ranges::equal(signature->key, key))
+      continue;
     signature->used = true;
     return signature;
   }
@@ -17,7 +18,8 @@ SignaturePtr SignatureTable::find(uint64_t hash, std::span<const std::byte> key)
 }
 
 SignaturePtr SignatureTable::add(SignaturePtr signature) {
-  if (SignaturePtr there = find(signature->hash, signature->key)) return there;
+  if (SignaturePtr there = find(signature->hash, signature->key))
+    return there;
   const uint32_t slot = slot_to_use();
   signature->slot = slot;
   signature->used = true;
@@ -28,7 +30,8 @@ SignaturePtr SignatureTable::add(SignaturePtr signature) {
 
 void SignatureTable::replace(SignaturePtr known) {
   const SignaturePtr there = find(known->hash, known->key);
-  if (!there) return;
+  if (!there)
+    return;
   known->slot = there->slot;
   known->used = true;
   slots_[there->slot] = known;
@@ -62,7 +65,8 @@ void SignatureTable::link(uint32_t slot) {
 
 void SignatureTable::unlink(uint32_t slot) {
   uint32_t* at = &buckets_[bucket_of(slots_[slot]->hash)];
-  while (*at != slot + 1) at = &next_[*at - 1];
+  while (*at != slot + 1)
+    at = &next_[*at - 1];
   *at = next_[slot];
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include <c10/util/intrusive_ptr.h>
 
 #include "wire/limits.h"
 #include "wire/signature.h"
@@ -20,7 +20,8 @@ struct Signature : c10::intrusive_ptr_target {
   uint64_t hash = 0;
   const OperatorInfo* operation = nullptr;
   bool outputs_known = false;
-  bool sizes_known = false;  // its `out=` tensors have the right sizes, though the server is to be asked
+  bool sizes_known =
+      false;  // its `out=` tensors have the right sizes, though the server is to be asked
   std::vector<wire::Output> outputs;
   std::vector<uint64_t> output_bytes;  // storage bytes of each fresh output, in order
 
@@ -52,6 +53,7 @@ class SignatureTable {
 
  private:
   size_t bucket_of(uint64_t hash) const { return hash & (buckets_.size() - 1); }
+
   void unlink(uint32_t slot);
   void link(uint32_t slot);
   uint32_t slot_to_use();

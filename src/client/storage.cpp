@@ -26,7 +26,8 @@ uint64_t RecordPool::new_address(uint64_t nbytes) {
   return next_address_.fetch_add(range, std::memory_order_relaxed);
 }
 
-StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_device, uint64_t nbytes) {
+StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_device,
+                                uint64_t nbytes) {
   StorageRecord* record = nullptr;
   {
     MutexLock lock(mutex_);
@@ -57,13 +58,16 @@ void RecordPool::give_back(StorageRecord* record) {
 }
 
 StorageRecord* RecordPool::find(uint64_t address) {
-  if (address < kFirstAddress) return nullptr;
+  if (address < kFirstAddress)
+    return nullptr;
   MutexLock lock(mutex_);
   for (const auto& slab : slabs_) {
     for (StorageRecord& record : *slab) {
       const uint64_t first = record.address.load(std::memory_order_relaxed);
-      if (first == 0 || address < first) continue;
-      if (address <= first + record.nbytes.load(std::memory_order_relaxed)) return &record;
+      if (first == 0 || address < first)
+        continue;
+      if (address <= first + record.nbytes.load(std::memory_order_relaxed))
+        return &record;
     }
   }
   return nullptr;
@@ -71,7 +75,8 @@ StorageRecord* RecordPool::find(uint64_t address) {
 
 void delete_record(void* context) {
   auto* record = static_cast<StorageRecord*>(context);
-  if (in_forked_child() || is_exiting()) return;
+  if (in_forked_child() || is_exiting())
+    return;
   record->address.store(0, std::memory_order_relaxed);
   RecordPool::instance().note_dead();
   session_of(*record)->queue_free(record);
@@ -81,8 +86,8 @@ c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
   const DevicePlace place = Machines::instance().place(index);
   StorageRecord* record =
       RecordPool::instance().make(place.session->new_name(), place.session, place.device, nbytes);
-  return {reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record, &delete_record,
-          c10::Device(c10::kPrivateUse1, index)};
+  return {reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
+          &delete_record, c10::Device(c10::kPrivateUse1, index)};
 }
 
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
@@ -92,7 +97,8 @@ StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
     return static_cast<StorageRecord*>(storage.data_ptr().get_context());
   }
   StorageRecord* record = RecordPool::instance().find(reinterpret_cast<uint64_t>(storage.data()));
-  TORCH_CHECK(record != nullptr, "this tensor says it is remote, but no remote storage has its address");
+  TORCH_CHECK(record != nullptr,
+              "this tensor says it is remote, but no remote storage has its address");
   return record;
 }
 

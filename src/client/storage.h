@@ -1,11 +1,11 @@
 #pragma once
 
-#include <c10/core/Allocator.h>
-
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
+
+#include <c10/core/Allocator.h>
 
 #include "base/mutex.h"
 #include "marshal/encode.h"
@@ -35,6 +35,7 @@ class RecordPool {  // thread-safe
   StorageRecord* find(uint64_t address);
 
   uint64_t live() const { return live_.load(std::memory_order_relaxed); }
+
   void note_dead() { live_.fetch_sub(1, std::memory_order_relaxed); }
 
  private:
@@ -54,7 +55,9 @@ class RecordPool {  // thread-safe
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index);
 void delete_record(void* context);
 
-inline Session* session_of(const StorageRecord& record) { return static_cast<Session*>(record.session); }
+inline Session* session_of(const StorageRecord& record) {
+  return static_cast<Session*>(record.session);
+}
 
 // For storages that our allocator did not make: found by their address, or given a record if they are empty.
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor);

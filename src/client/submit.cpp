@@ -23,8 +23,10 @@ std::vector<uint32_t> defaults_of(const OperatorInfo& info, c10::ArrayRef<c10::I
   const auto& schema = info.handle.schema().arguments();
   for (uint32_t i = 0; i < schema.size(); ++i) {
     const auto& value = schema[i].default_value();
-    if (!value.has_value() || arguments[i].isTensor() || arguments[i].isTensorList()) continue;
-    if (arguments[i].isNone() ? value->isNone() : !value->isNone() && *value == arguments[i]) defaults.push_back(i);
+    if (!value.has_value() || arguments[i].isTensor() || arguments[i].isTensorList())
+      continue;
+    if (arguments[i].isNone() ? value->isNone() : !value->isNone() && *value == arguments[i])
+      defaults.push_back(i);
   }
   return defaults;
 }
@@ -33,13 +35,15 @@ std::vector<uint32_t> defaults_of(const OperatorInfo& info, c10::ArrayRef<c10::I
 void announce_signature(wire::Writer& writer, SignatureTable& table, Signature& signature,
                         c10::ArrayRef<c10::IValue> arguments, Counters& counters) {
   const OperatorInfo& info = *signature.operation;
-  if (table.wire_operators.size() <= info.id) table.wire_operators.resize(info.id + 1, 0);
+  if (table.wire_operators.size() <= info.id)
+    table.wire_operators.resize(info.id + 1, 0);
   uint32_t& known = table.wire_operators[info.id];
   const auto defaults = defaults_of(info, arguments);
   wire::SignatureParts parts;
   parts.slot = signature.slot;
   parts.introduction = known == 0 ? &info.introduction : nullptr;
-  if (known == 0) known = ++table.operators_introduced;
+  if (known == 0)
+    known = ++table.operators_introduced;
   parts.operator_id = known - 1;
   parts.defaults = defaults;
   parts.key = signature.key;
@@ -51,11 +55,15 @@ void announce_signature(wire::Writer& writer, SignatureTable& table, Signature& 
   ++counters.signatures_sent;
 }
 
-uint64_t bytes_of(const wire::TensorSpec& spec) { return wire::extent_bytes(spec); }
+uint64_t bytes_of(const wire::TensorSpec& spec) {
+  return wire::extent_bytes(spec);
+}
 
 void add_output_bytes(Signature& signature, const Output& output) {
-  if (output.kind == OutputKind::kFresh) signature.output_bytes.push_back(bytes_of(output.spec));
-  for (const Output& item : output.items) add_output_bytes(signature, item);
+  if (output.kind == OutputKind::kFresh)
+    signature.output_bytes.push_back(bytes_of(output.spec));
+  for (const Output& item : output.items)
+    add_output_bytes(signature, item);
 }
 
 // What a query answered, as a prediction for the next call of the same signature.
@@ -69,7 +77,8 @@ bool to_output(const Result& result, Output& output) {
       output.kind = OutputKind::kTensor;
       output.tensor = result.tensor;
       return true;
-    case ResultKind::kUndefined: return true;
+    case ResultKind::kUndefined:
+      return true;
     case ResultKind::kInt:
       output.kind = OutputKind::kInt;
       output.integer = result.integer;
@@ -77,58 +86,73 @@ bool to_output(const Result& result, Output& output) {
     case ResultKind::kList:
       output.kind = OutputKind::kList;
       for (const Result& item : result.items) {
-        if (!to_output(item, output.items.emplace_back())) return false;
+        if (!to_output(item, output.items.emplace_back()))
+          return false;
       }
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 
 }  // namespace
 
 void finish_signature(Signature& signature) {
-  for (const Output& output : signature.outputs) add_output_bytes(signature, output);
+  for (const Output& output : signature.outputs)
+    add_output_bytes(signature, output);
 }
 
-at::Tensor tensor_on(StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes, c10::Device device) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes,
-                       c10::DataPtr(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
-                                    &delete_record, device),
-                       c10::GetAllocator(c10::kPrivateUse1), true);
+at::Tensor tensor_on(StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes,
+                     c10::Device device) {
+  c10::Storage storage(
+      c10::Storage::use_byte_size_t(), nbytes,
+      c10::DataPtr(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
+                   &delete_record, device),
+      c10::GetAllocator(c10::kPrivateUse1), true);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       c10::scalarTypeToTypeMeta(marshal::from_wire(spec.dtype)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
-  if (spec.conj) tensor._set_conj(true);
-  if (spec.neg) tensor._set_neg(true);
+  if (spec.conj)
+    tensor._set_conj(true);
+  if (spec.neg)
+    tensor._set_neg(true);
   return tensor;
 }
 
-Outputs::Outputs(const Signature& signature, const marshal::Capture& capture, c10::Device device, DevicePlace place)
+Outputs::Outputs(const Signature& signature, const marshal::Capture& capture, c10::Device device,
+                 DevicePlace place)
     : device_(device), place_(place) {
-  for (const Output& output : signature.outputs) results_.push_back(make(output, signature, capture));
+  for (const Output& output : signature.outputs)
+    results_.push_back(make(output, signature, capture));
 }
 
 at::Tensor Outputs::make_tensor(const wire::TensorSpec& spec, uint64_t nbytes) {
-  StorageRecord* record =
-      RecordPool::instance().make(place_.session->new_name(), place_.session, place_.device, nbytes);
+  StorageRecord* record = RecordPool::instance().make(place_.session->new_name(), place_.session,
+                                                      place_.device, nbytes);
   fresh_.push_back(record);
   return tensor_on(record, spec, nbytes, device_);
 }
 
-c10::IValue Outputs::make(const Output& output, const Signature& signature, const marshal::Capture& capture) {
+c10::IValue Outputs::make(const Output& output, const Signature& signature,
+                          const marshal::Capture& capture) {
   switch (output.kind) {
-    case OutputKind::kUndefined: return at::Tensor();
-    case OutputKind::kFresh: return make_tensor(output.spec, signature.output_bytes[next_bytes_++]);
+    case OutputKind::kUndefined:
+      return at::Tensor();
+    case OutputKind::kFresh:
+      return make_tensor(output.spec, signature.output_bytes[next_bytes_++]);
     case OutputKind::kTensor:
       return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
           const_cast<c10::TensorImpl*>(capture.impls()[output.tensor])));
-    case OutputKind::kInt: return output.integer;
-    case OutputKind::kList: break;
+    case OutputKind::kInt:
+      return output.integer;
+    case OutputKind::kList:
+      break;
   }
   c10::List<at::Tensor> list;
   list.reserve(output.items.size());
-  for (const Output& item : output.items) list.push_back(make(item, signature, capture).toTensor());
+  for (const Output& item : output.items)
+    list.push_back(make(item, signature, capture).toTensor());
   return list;
 }
 
@@ -139,14 +163,18 @@ void Outputs::encode_names(wire::Writer& writer, wire::NameState& names) const {
   }
 }
 
-bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture, Outputs& outputs,
-               c10::ArrayRef<c10::IValue> arguments) {
+bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture,
+               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments) {
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& names, SignatureTable& table) {
-    if (!capture.is_current()) return false;
-    if (signature->slot == Signature::kNotOnWire) signature = table.add(signature);
-    if (!signature->outputs_known) return false;  // another thread was faster and knows less
-    if (!signature->announced) announce_signature(writer, table, *signature, arguments, session.counters());
+    if (!capture.is_current())
+      return false;
+    if (signature->slot == Signature::kNotOnWire)
+      signature = table.add(signature);
+    if (!signature->outputs_known)
+      return false;  // another thread was faster and knows less
+    if (!signature->announced)
+      announce_signature(writer, table, *signature, arguments, session.counters());
     session.mirror_context(writer);
     writer.u8(static_cast<uint8_t>(wire::Tag::kCall));
     writer.varint(signature->slot);
@@ -167,43 +195,58 @@ constexpr uint64_t kNamesPerList = 4096;
 
 uint64_t names_for(const OperatorInfo& info) {
   uint64_t names = 0;
-  for (const ReturnInfo& result : info.returns) names += result.is_list ? kNamesPerList : kNamesPerReturn;
+  for (const ReturnInfo& result : info.returns)
+    names += result.is_list ? kNamesPerList : kNamesPerReturn;
   return names;
 }
 
 class ResultReader {
  public:
-  ResultReader(Session& session, const marshal::Capture& capture, c10::Device device, DevicePlace place, uint64_t first)
+  ResultReader(Session& session, const marshal::Capture& capture, c10::Device device,
+               DevicePlace place, uint64_t first)
       : session_(session), capture_(capture), device_(device), place_(place), next_(first) {}
 
   c10::IValue read(const Result& result) {
     switch (result.kind) {
-      case ResultKind::kNone: return {};
-      case ResultKind::kUndefined: return at::Tensor();
-      case ResultKind::kFresh: return fresh(result);
-      case ResultKind::kTensor: return argument(result.tensor);
-      case ResultKind::kInt: return result.integer;
-      case ResultKind::kBool: return result.integer != 0;
-      case ResultKind::kFloat: return result.real;
-      case ResultKind::kScalarComplex: return c10::complex<double>(result.real, result.imaginary);
-      case ResultKind::kString: return result.text;
-      case ResultKind::kList: break;
+      case ResultKind::kNone:
+        return {};
+      case ResultKind::kUndefined:
+        return at::Tensor();
+      case ResultKind::kFresh:
+        return fresh(result);
+      case ResultKind::kTensor:
+        return argument(result.tensor);
+      case ResultKind::kInt:
+        return result.integer;
+      case ResultKind::kBool:
+        return result.integer != 0;
+      case ResultKind::kFloat:
+        return result.real;
+      case ResultKind::kScalarComplex:
+        return c10::complex<double>(result.real, result.imaginary);
+      case ResultKind::kString:
+        return result.text;
+      case ResultKind::kList:
+        break;
     }
     c10::List<at::Tensor> list;
-    for (const Result& item : result.items) list.push_back(read(item).toTensor());
+    for (const Result& item : result.items)
+      list.push_back(read(item).toTensor());
     return list;
   }
 
  private:
   at::Tensor fresh(const Result& result) {
     const uint64_t nbytes = std::max(result.nbytes, bytes_of(result.spec));
-    StorageRecord* record = RecordPool::instance().make(next_++, place_.session, place_.device, nbytes);
+    StorageRecord* record =
+        RecordPool::instance().make(next_++, place_.session, place_.device, nbytes);
     record->announced.store(true, std::memory_order_relaxed);
     return tensor_on(record, result.spec, nbytes, device_);
   }
 
   at::Tensor argument(uint64_t number) {
-    if (number >= capture_.impls().size()) raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
+    if (number >= capture_.impls().size())
+      raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
         const_cast<c10::TensorImpl*>(capture_.impls()[number])));
   }
@@ -223,7 +266,8 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
   known->operation = signature.operation;
   known->outputs_known = true;
   for (const Result& result : results) {
-    if (!to_output(result, known->outputs.emplace_back())) return;
+    if (!to_output(result, known->outputs.emplace_back()))
+      return;
   }
   finish_signature(*known);
   session.remember(std::move(known));
@@ -231,17 +275,23 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
 
 }  // namespace
 
-std::optional<Results> query_call(Session& session, const OperatorInfo& info, SignaturePtr signature, const marshal::Capture& capture,
-                   c10::ArrayRef<c10::IValue> arguments, c10::Device device, DevicePlace place) {
+std::optional<Results> query_call(Session& session, const OperatorInfo& info,
+                                  SignaturePtr signature, const marshal::Capture& capture,
+                                  c10::ArrayRef<c10::IValue> arguments, c10::Device device,
+                                  DevicePlace place) {
   const auto request = session.make_request({}, nullptr);
   const uint64_t names = names_for(info);
   const uint64_t first = session.new_names(std::max<uint64_t>(names, 1));
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& state, SignatureTable& table) {
-    if (!capture.is_current()) return false;
-    if (signature->slot == Signature::kNotOnWire) signature = table.add(signature);
-    if (signature->outputs_known) return false;  // another thread has asked meanwhile
-    if (!signature->announced) announce_signature(writer, table, *signature, arguments, session.counters());
+    if (!capture.is_current())
+      return false;
+    if (signature->slot == Signature::kNotOnWire)
+      signature = table.add(signature);
+    if (signature->outputs_known)
+      return false;  // another thread has asked meanwhile
+    if (!signature->announced)
+      announce_signature(writer, table, *signature, arguments, session.counters());
     session.mirror_context(writer);
     writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
     writer.varint(request->id);
@@ -261,16 +311,20 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info, Si
   session.wait_quietly(request, info.name.c_str());
   if (request->failed) {
     // Poison from an earlier call is that call's error; this one's own reads as it would locally.
-    if (request->error.operator_name != info.name) session.raise_failed(*request);
+    if (request->error.operator_name != info.name)
+      session.raise_failed(*request);
     raise_as_local(request->error);
   }
   wire::Reader reader(request->body);
   const std::vector<Result> results = wire::decode_results(reader);
   ResultReader make(session, capture, device, place, first);
   Results made;
-  for (const Result& result : results) made.push_back(make.read(result));
-  if (made.size() != info.returns.size()) raise(ErrorClass::kProtocol, "a call has another number of results");
-  if (!info.depends_on_data) remember(session, *signature, results);
+  for (const Result& result : results)
+    made.push_back(make.read(result));
+  if (made.size() != info.returns.size())
+    raise(ErrorClass::kProtocol, "a call has another number of results");
+  if (!info.depends_on_data)
+    remember(session, *signature, results);
   return made;
 }
 

@@ -15,7 +15,8 @@ namespace torch_remote::client {
 void finish_signature(Signature& signature);
 
 // A tensor over a storage that is already named.
-at::Tensor tensor_on(marshal::StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes, c10::Device device);
+at::Tensor tensor_on(marshal::StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes,
+                     c10::Device device);
 
 // The results of a call as they go back on the stack.
 using Results = c10::SmallVector<c10::IValue, 4>;
@@ -23,14 +24,17 @@ using Results = c10::SmallVector<c10::IValue, 4>;
 // Makes the output tensors a signature predicts, on `device`, with storages of their own.
 class Outputs {
  public:
-  Outputs(const Signature& signature, const marshal::Capture& capture, c10::Device device, DevicePlace place);
+  Outputs(const Signature& signature, const marshal::Capture& capture, c10::Device device,
+          DevicePlace place);
 
   // Appends the names of the fresh storages, in order, and marks them announced.
   void encode_names(wire::Writer& writer, wire::NameState& names) const;
+
   Results& results() { return results_; }
 
  private:
-  c10::IValue make(const wire::Output& output, const Signature& signature, const marshal::Capture& capture);
+  c10::IValue make(const wire::Output& output, const Signature& signature,
+                   const marshal::Capture& capture);
   at::Tensor make_tensor(const wire::TensorSpec& spec, uint64_t nbytes);
 
   const c10::Device device_;
@@ -42,13 +46,14 @@ class Outputs {
 
 // Sends a call whose outputs are known. False: another thread announced one of its storages meanwhile, or
 // its signature was replaced; look at the call again.
-bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture, Outputs& outputs,
-               c10::ArrayRef<c10::IValue> arguments);
+bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture,
+               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments);
 
 // Sends a call and waits for what came out; nullopt: look at the call again (as with send_call). The results' metadata become part of the signature unless the
 // operator depends on data. Raises the server's error as the local operator would.
-std::optional<Results> query_call(Session& session, const OperatorInfo& info, SignaturePtr signature,
-                   const marshal::Capture& capture, c10::ArrayRef<c10::IValue> arguments, c10::Device device,
-                   DevicePlace place);
+std::optional<Results> query_call(Session& session, const OperatorInfo& info,
+                                  SignaturePtr signature, const marshal::Capture& capture,
+                                  c10::ArrayRef<c10::IValue> arguments, c10::Device device,
+                                  DevicePlace place);
 
 }  // namespace torch_remote::client

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <optional>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
-
-#include <optional>
 
 #include "wire/dtype.h"
 #include "wire/view.h"

@@ -13,7 +13,9 @@ using wire::ValueKind;
 
 constexpr size_t kLinearSearch = 16;
 
-void kind(wire::Writer& writer, ValueKind value) { writer.u8(static_cast<uint8_t>(value)); }
+void kind(wire::Writer& writer, ValueKind value) {
+  writer.u8(static_cast<uint8_t>(value));
+}
 
 wire::Dtype checked(at::ScalarType type) {
   const auto dtype = to_wire(type);
@@ -27,17 +29,24 @@ void put_complex(wire::Writer& writer, c10::complex<double> value) {
 }
 
 ValueKind scalar_kind(const c10::IValue& value) {
-  if (value.isDouble()) return ValueKind::kScalarFloat;
-  if (value.isInt()) return ValueKind::kScalarInt;
-  if (value.isBool()) return ValueKind::kScalarBool;
-  if (value.isComplexDouble()) return ValueKind::kScalarComplex;
+  if (value.isDouble())
+    return ValueKind::kScalarFloat;
+  if (value.isInt())
+    return ValueKind::kScalarInt;
+  if (value.isBool())
+    return ValueKind::kScalarBool;
+  if (value.isComplexDouble())
+    return ValueKind::kScalarComplex;
   TORCH_CHECK_NOT_IMPLEMENTED(false, "a symbolic number cannot be sent to a remote device");
 }
 
 void put_scalar(wire::Writer& writer, const c10::IValue& value) {
-  if (value.isDouble()) return writer.f64(value.toDouble());
-  if (value.isInt()) return writer.zigzag(value.toInt());
-  if (value.isBool()) return writer.u8(value.toBool());
+  if (value.isDouble())
+    return writer.f64(value.toDouble());
+  if (value.isInt())
+    return writer.zigzag(value.toInt());
+  if (value.isBool())
+    return writer.u8(value.toBool());
   put_complex(writer, value.toComplexDouble());
 }
 
@@ -56,7 +65,8 @@ bool has_contiguous_strides(const at::TensorImpl& impl) {
   const auto strides = impl.strides();
   int64_t step = 1;
   for (size_t i = sizes.size(); i-- > 0;) {
-    if (strides[i] != step) return false;
+    if (strides[i] != step)
+      return false;
     step *= std::max<int64_t>(sizes[i], 1);
   }
   return true;
@@ -64,35 +74,57 @@ bool has_contiguous_strides(const at::TensorImpl& impl) {
 
 ArgumentKind element_kind(const c10::TypePtr& type) {
   switch (type->kind()) {
-    case c10::TypeKind::TensorType: return ArgumentKind::kTensorList;
-    case c10::TypeKind::OptionalType: return element_kind(type->castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::TensorType:
+      return ArgumentKind::kTensorList;
+    case c10::TypeKind::OptionalType:
+      return element_kind(type->castRaw<c10::OptionalType>()->getElementType());
     case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType: return ArgumentKind::kIntList;
-    case c10::TypeKind::FloatType: return ArgumentKind::kFloatList;
-    case c10::TypeKind::BoolType: return ArgumentKind::kBoolList;
-    case c10::TypeKind::NumberType: return ArgumentKind::kScalarList;
-    default: return ArgumentKind::kUnsupported;
+    case c10::TypeKind::SymIntType:
+      return ArgumentKind::kIntList;
+    case c10::TypeKind::FloatType:
+      return ArgumentKind::kFloatList;
+    case c10::TypeKind::BoolType:
+      return ArgumentKind::kBoolList;
+    case c10::TypeKind::NumberType:
+      return ArgumentKind::kScalarList;
+    default:
+      return ArgumentKind::kUnsupported;
   }
 }
 
 ArgumentKind kind_of(const c10::TypePtr& type) {
   switch (type->kind()) {
-    case c10::TypeKind::OptionalType: return kind_of(type->castRaw<c10::OptionalType>()->getElementType());
-    case c10::TypeKind::TensorType: return ArgumentKind::kTensor;
-    case c10::TypeKind::ListType: return element_kind(type->castRaw<c10::ListType>()->getElementType());
+    case c10::TypeKind::OptionalType:
+      return kind_of(type->castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::TensorType:
+      return ArgumentKind::kTensor;
+    case c10::TypeKind::ListType:
+      return element_kind(type->castRaw<c10::ListType>()->getElementType());
     case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType: return ArgumentKind::kInt;
-    case c10::TypeKind::FloatType: return ArgumentKind::kFloat;
-    case c10::TypeKind::BoolType: return ArgumentKind::kBool;
-    case c10::TypeKind::NumberType: return ArgumentKind::kScalar;
-    case c10::TypeKind::StringType: return ArgumentKind::kString;
-    case c10::TypeKind::ScalarTypeType: return ArgumentKind::kDtype;
-    case c10::TypeKind::LayoutType: return ArgumentKind::kLayout;
-    case c10::TypeKind::MemoryFormatType: return ArgumentKind::kMemoryFormat;
-    case c10::TypeKind::DeviceObjType: return ArgumentKind::kDevice;
-    case c10::TypeKind::GeneratorType: return ArgumentKind::kGenerator;
-    case c10::TypeKind::ComplexType: return ArgumentKind::kComplex;
-    default: return ArgumentKind::kUnsupported;
+    case c10::TypeKind::SymIntType:
+      return ArgumentKind::kInt;
+    case c10::TypeKind::FloatType:
+      return ArgumentKind::kFloat;
+    case c10::TypeKind::BoolType:
+      return ArgumentKind::kBool;
+    case c10::TypeKind::NumberType:
+      return ArgumentKind::kScalar;
+    case c10::TypeKind::StringType:
+      return ArgumentKind::kString;
+    case c10::TypeKind::ScalarTypeType:
+      return ArgumentKind::kDtype;
+    case c10::TypeKind::LayoutType:
+      return ArgumentKind::kLayout;
+    case c10::TypeKind::MemoryFormatType:
+      return ArgumentKind::kMemoryFormat;
+    case c10::TypeKind::DeviceObjType:
+      return ArgumentKind::kDevice;
+    case c10::TypeKind::GeneratorType:
+      return ArgumentKind::kGenerator;
+    case c10::TypeKind::ComplexType:
+      return ArgumentKind::kComplex;
+    default:
+      return ArgumentKind::kUnsupported;
   }
 }
 
@@ -105,7 +137,8 @@ ArgumentInfo argument_info(const c10::Argument& argument, bool is_constant) {
   return {kind_of(argument.real_type()), is_constant};
 }
 
-void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t environment, size_t arguments) {
+void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
+                    size_t arguments) {
   operator_name_ = operator_name;
   key_.clear();
   numbers_.clear();
@@ -129,15 +162,19 @@ void Capture::add(const ArgumentInfo& info, const c10::IValue& value) {
     return kind(key_, ValueKind::kNone);
   }
   switch (info.kind) {
-    case ArgumentKind::kTensor: return add_tensor(value.toTensor());
+    case ArgumentKind::kTensor:
+      return add_tensor(value.toTensor());
     case ArgumentKind::kInt:
       kind(key_, ValueKind::kInt);
       return key_.zigzag(value.toInt());
     case ArgumentKind::kFloat:
       kind(key_, info.is_constant ? ValueKind::kConstFloat : ValueKind::kFloat);
-      return (info.is_constant ? key_ : numbers_).f64(value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble());
-    case ArgumentKind::kBool: return kind(key_, value.toBool() ? ValueKind::kTrue : ValueKind::kFalse);
-    case ArgumentKind::kScalar: return add_scalar(value, info.is_constant);
+      return (info.is_constant ? key_ : numbers_)
+          .f64(value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble());
+    case ArgumentKind::kBool:
+      return kind(key_, value.toBool() ? ValueKind::kTrue : ValueKind::kFalse);
+    case ArgumentKind::kScalar:
+      return add_scalar(value, info.is_constant);
     case ArgumentKind::kComplex:
       kind(key_, ValueKind::kComplex);
       return put_complex(numbers_, value.toComplexDouble());
@@ -155,27 +192,33 @@ void Capture::add(const ArgumentInfo& info, const c10::IValue& value) {
     case ArgumentKind::kMemoryFormat:
       kind(key_, ValueKind::kMemoryFormat);
       return key_.u8(to_wire(value.toMemoryFormat()));
-    case ArgumentKind::kDevice: return add_device(value.toDevice());
+    case ArgumentKind::kDevice:
+      return add_device(value.toDevice());
     case ArgumentKind::kGenerator: {
       kind(key_, ValueKind::kGenerator);
       const auto& generator = value.toGenerator();
       TORCH_CHECK(generator.device().is_privateuseone(), "Expected a '",
-                  c10::DeviceTypeName(c10::kPrivateUse1, true), "' device type for generator but found '",
+                  c10::DeviceTypeName(c10::kPrivateUse1, true),
+                  "' device type for generator but found '",
                   c10::DeviceTypeName(generator.device().type(), true), "'");
       meet_device(generator.device().index());
       return numbers_.varint(record_lookup.generator_name(*generator.unsafeGetGeneratorImpl()));
     }
-    case ArgumentKind::kUnsupported: break;
-    default: return add_list(info, value.toListRef());
+    case ArgumentKind::kUnsupported:
+      break;
+    default:
+      return add_list(info, value.toListRef());
   }
   TORCH_CHECK_NOT_IMPLEMENTED(false, "an argument of type ", value.tagKind(),
                               " cannot be sent to a remote device");
 }
 
 void Capture::add_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined()) return kind(key_, ValueKind::kUndefined);
+  if (!tensor.defined())
+    return kind(key_, ValueKind::kUndefined);
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  if (C10_UNLIKELY(!impl.device().is_privateuseone())) return add_host_scalar(tensor);
+  if (C10_UNLIKELY(!impl.device().is_privateuseone()))
+    return add_host_scalar(tensor);
   meet_device(impl.device().index());
   StorageRecord* record = record_of(impl);
   bool first_mention = false;
@@ -184,16 +227,22 @@ void Capture::add_tensor(const at::Tensor& tensor) {
   key_.u8(static_cast<uint8_t>(checked(c10::typeMetaToScalarType(impl.dtype()))));
   const bool contiguous = has_contiguous_strides(impl);
   uint8_t flags = contiguous ? wire::kSpecContiguous : 0;
-  if (impl.is_conj()) flags |= wire::kSpecConj;
-  if (impl.is_neg()) flags |= wire::kSpecNeg;
-  if (impl.is_wrapped_number()) flags |= wire::kSpecWrapped;
+  if (impl.is_conj())
+    flags |= wire::kSpecConj;
+  if (impl.is_neg())
+    flags |= wire::kSpecNeg;
+  if (impl.is_wrapped_number())
+    flags |= wire::kSpecWrapped;
   key_.u8(flags);
   const auto sizes = impl.sizes();
-  TORCH_CHECK(sizes.size() <= wire::kMaxDimensions, "a remote tensor can have at most 64 dimensions");
+  TORCH_CHECK(sizes.size() <= wire::kMaxDimensions,
+              "a remote tensor can have at most 64 dimensions");
   key_.u8(static_cast<uint8_t>(sizes.size()));
-  for (const int64_t size : sizes) key_.varint(static_cast<uint64_t>(size));
+  for (const int64_t size : sizes)
+    key_.varint(static_cast<uint64_t>(size));
   if (!contiguous) {
-    for (const int64_t stride : impl.strides()) key_.varint(static_cast<uint64_t>(stride));
+    for (const int64_t stride : impl.strides())
+      key_.varint(static_cast<uint64_t>(stride));
   }
   key_.varint(number);
   tensors_.push_back({record, static_cast<uint64_t>(impl.storage_offset()),
@@ -203,10 +252,12 @@ void Capture::add_tensor(const at::Tensor& tensor) {
 
 void Capture::add_host_scalar(const at::Tensor& tensor) {
   if (!tensor.device().is_cpu() || tensor.dim() != 0 || tensor.layout() != at::kStrided) {
-    refuse_mix(c10::Device(c10::kPrivateUse1, device_ < 0 ? c10::DeviceIndex(0) : device_), tensor.device());
+    refuse_mix(c10::Device(c10::kPrivateUse1, device_ < 0 ? c10::DeviceIndex(0) : device_),
+               tensor.device());
   }
   has_host_scalar_ = true;
-  const at::Tensor value = tensor.is_conj() || tensor.is_neg() ? tensor.resolve_conj().resolve_neg() : tensor;
+  const at::Tensor value =
+      tensor.is_conj() || tensor.is_neg() ? tensor.resolve_conj().resolve_neg() : tensor;
   kind(key_, ValueKind::kScalarTensor);
   key_.u8(static_cast<uint8_t>(checked(value.scalar_type())));
   key_.u8(tensor.unsafeGetTensorImpl()->is_wrapped_number());
@@ -244,24 +295,30 @@ void Capture::add_list(const ArgumentInfo& info, c10::ArrayRef<c10::IValue> item
     case ArgumentKind::kIntList:
       kind(key_, ValueKind::kIntList);
       key_.varint(items.size());
-      for (const c10::IValue& item : items) key_.zigzag(item.toInt());
+      for (const c10::IValue& item : items)
+        key_.zigzag(item.toInt());
       return;
     case ArgumentKind::kBoolList:
       kind(key_, ValueKind::kBoolList);
       key_.varint(items.size());
-      for (const c10::IValue& item : items) key_.u8(item.toBool());
+      for (const c10::IValue& item : items)
+        key_.u8(item.toBool());
       return;
     case ArgumentKind::kFloatList: {
       kind(key_, ValueKind::kFloatList);
       key_.varint(items.size());
       bool same = items.size() > 1;
-      for (size_t i = 1; same && i < items.size(); ++i) same = same_scalar(items[0], items[i]);
+      for (size_t i = 1; same && i < items.size(); ++i)
+        same = same_scalar(items[0], items[i]);
       numbers_.u8(same);
-      if (same) return numbers_.f64(items[0].toDouble());
-      for (const c10::IValue& item : items) numbers_.f64(item.toDouble());
+      if (same)
+        return numbers_.f64(items[0].toDouble());
+      for (const c10::IValue& item : items)
+        numbers_.f64(item.toDouble());
       return;
     }
-    default: return add_scalar_list(items);
+    default:
+      return add_scalar_list(items);
   }
 }
 
@@ -269,42 +326,55 @@ void Capture::add_scalar_list(c10::ArrayRef<c10::IValue> items) {
   kind(key_, ValueKind::kScalarList);
   key_.varint(items.size());
   bool same = items.size() > 1;
-  for (size_t i = 1; same && i < items.size(); ++i) same = same_scalar(items[0], items[i]);
-  for (const c10::IValue& item : items) kind(key_, scalar_kind(item));
+  for (size_t i = 1; same && i < items.size(); ++i)
+    same = same_scalar(items[0], items[i]);
+  for (const c10::IValue& item : items)
+    kind(key_, scalar_kind(item));
   numbers_.u8(same);
-  if (same) return put_scalar(numbers_, items[0]);
-  for (const c10::IValue& item : items) put_scalar(numbers_, item);
+  if (same)
+    return put_scalar(numbers_, items[0]);
+  for (const c10::IValue& item : items)
+    put_scalar(numbers_, item);
 }
 
 void Capture::add_device(c10::Device device) {
-  if (device.is_cpu()) return kind(key_, ValueKind::kCpuDevice);
+  if (device.is_cpu())
+    return kind(key_, ValueKind::kCpuDevice);
   TORCH_CHECK(device.is_privateuseone(), "a call on a remote device cannot name ", device);
   kind(key_, ValueKind::kDevice);
-  if (device.has_index()) meet_device(device.index());
+  if (device.has_index())
+    meet_device(device.index());
 }
 
 void Capture::meet_device(c10::DeviceIndex index) {
-  if (C10_LIKELY(device_ == index)) return;
-  if (device_ >= 0) refuse_mix(c10::Device(c10::kPrivateUse1, device_), c10::Device(c10::kPrivateUse1, index));
+  if (C10_LIKELY(device_ == index))
+    return;
+  if (device_ >= 0)
+    refuse_mix(c10::Device(c10::kPrivateUse1, device_), c10::Device(c10::kPrivateUse1, index));
   device_ = index;
 }
 
 void Capture::refuse_mix(c10::Device a, c10::Device b) const {
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", a, " and ", b,
-              "! (when checking arguments of ", operator_name_, ")");
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ", a,
+              " and ", b, "! (when checking arguments of ", operator_name_, ")");
 }
 
 uint32_t Capture::storage_number(StorageRecord* record, bool& first_mention) {
   if (storages_.size() <= kLinearSearch) {
     for (size_t i = 0; i < storages_.size(); ++i) {
-      if (storages_[i] == record) return static_cast<uint32_t>(i);
+      if (storages_[i] == record)
+        return static_cast<uint32_t>(i);
     }
   } else {
-    if (index_.size() < storages_.size() * 2 + 2) grow_index();
+    if (index_.size() < storages_.size() * 2 + 2)
+      grow_index();
     const size_t mask = index_.size() - 1;
     for (size_t at = (record->name * 0x9e3779b97f4a7c15ULL >> 20) & mask;; at = (at + 1) & mask) {
-      if (index_[at].first == record) return index_[at].second;
-      if (index_[at].first != nullptr) continue;
+      if (index_[at].first == record)
+        return index_[at].second;
+      if (index_[at].first != nullptr)
+        continue;
       index_[at] = {record, static_cast<uint32_t>(storages_.size())};
       break;
     }
@@ -323,7 +393,8 @@ void Capture::grow_index() {
   const size_t mask = index_.size() - 1;
   for (uint32_t i = 0; i < storages_.size(); ++i) {
     size_t at = (storages_[i]->name * 0x9e3779b97f4a7c15ULL >> 20) & mask;
-    while (index_[at].first != nullptr) at = (at + 1) & mask;
+    while (index_[at].first != nullptr)
+      at = (at + 1) & mask;
     index_[at] = {storages_[i], i};
   }
 }
@@ -332,7 +403,8 @@ void Capture::finish() {
   key_.varint(storages_.size());
   for (const uint64_t fresh : fresh_) {
     key_.u8(fresh != 0);
-    if (fresh != 0) key_.varint(fresh - 1);
+    if (fresh != 0)
+      key_.varint(fresh - 1);
   }
 }
 
@@ -350,19 +422,22 @@ void Capture::encode_slots(wire::Writer& writer, wire::NameState& names) const {
       writer.varint(slot.offset);
     }
   }
-  if (written != numbers.size()) writer.raw(numbers.subspan(written));
+  if (written != numbers.size())
+    writer.raw(numbers.subspan(written));
 }
 
 bool Capture::is_current() const {
   for (size_t i = 0; i < storages_.size(); ++i) {
-    if (fresh_[i] != 0 && storages_[i]->announced.load(std::memory_order_relaxed)) return false;
+    if (fresh_[i] != 0 && storages_[i]->announced.load(std::memory_order_relaxed))
+      return false;
   }
   return true;
 }
 
 void Capture::mark_announced() const {
   for (size_t i = 0; i < storages_.size(); ++i) {
-    if (fresh_[i] != 0) storages_[i]->announced.store(true, std::memory_order_relaxed);
+    if (fresh_[i] != 0)
+      storages_[i]->announced.store(true, std::memory_order_relaxed);
   }
 }
 

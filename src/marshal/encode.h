@@ -1,14 +1,14 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
-
-#include <atomic>
-#include <cstdint>
-#include <vector>
 
 #include "wire/codec.h"
 #include "wire/signature.h"
@@ -17,9 +17,9 @@ namespace torch_remote::marshal {
 
 // The client's record of one storage. `DataPtr::get_context()` of every remote storage points to one.
 struct StorageRecord {
-  uint64_t name = 0;               // constant while the storage lives
-  void* session = nullptr;         // client::Session, constant while the storage lives
-  uint8_t server_device = 0;       // constant while the storage lives
+  uint64_t name = 0;          // constant while the storage lives
+  void* session = nullptr;    // client::Session, constant while the storage lives
+  uint8_t server_device = 0;  // constant while the storage lives
   std::atomic<uint64_t> address{0};
   std::atomic<uint64_t> nbytes{0};
   std::atomic<bool> announced{false};  // the server has heard of it; changed under the submit lock
@@ -33,6 +33,7 @@ struct RecordLookup {
   StorageRecord* (*find_slowly)(const at::TensorImpl& tensor) = nullptr;
   uint64_t (*generator_name)(const c10::GeneratorImpl& generator) = nullptr;
 };
+
 extern RecordLookup record_lookup;
 
 inline StorageRecord* record_of(const at::TensorImpl& tensor) {
@@ -85,9 +86,11 @@ struct TensorSlot {
 class Capture {
  public:
   // `operator_name` is for messages and must outlive the call.
-  void begin(uint32_t operator_id, const char* operator_name, uint8_t environment, size_t arguments);
+  void begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
+             size_t arguments);
   void add(const ArgumentInfo& info, const c10::IValue& value);
   void finish();
+
   // The key says which of the server's devices the call is for.
   void set_server_device(uint8_t device) { key_.patch_u8(device_at_, device); }
 
@@ -99,11 +102,16 @@ class Capture {
   void mark_announced() const;
 
   std::span<const std::byte> key() const { return key_.view(); }
+
   const c10::SmallVectorImpl<TensorSlot>& tensors() const { return tensors_; }
+
   const c10::SmallVectorImpl<const at::TensorImpl*>& impls() const { return impls_; }
+
   // The remote device all tensors and device arguments agree on; -1 when none was mentioned.
   c10::DeviceIndex device() const { return device_; }
+
   StorageRecord* any_record() const { return storages_.empty() ? nullptr : storages_.front(); }
+
   // Set when the first 0-dim CPU tensor is met.
   bool has_host_scalar() const { return has_host_scalar_; }
 
@@ -123,8 +131,8 @@ class Capture {
   wire::Writer numbers_;
   c10::SmallVector<TensorSlot, 16> tensors_;
   c10::SmallVector<const at::TensorImpl*, 16> impls_;
-  c10::SmallVector<StorageRecord*, 16> storages_;  // distinct, in order of first mention
-  c10::SmallVector<uint64_t, 16> fresh_;           // 0: announced; else nbytes + 1
+  c10::SmallVector<StorageRecord*, 16> storages_;           // distinct, in order of first mention
+  c10::SmallVector<uint64_t, 16> fresh_;                    // 0: announced; else nbytes + 1
   std::vector<std::pair<StorageRecord*, uint32_t>> index_;  // hash table, used from 17 storages on
   size_t device_at_ = 0;
   c10::DeviceIndex device_ = -1;

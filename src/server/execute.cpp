@@ -201,9 +201,11 @@ void Executor::store_output(const CallPlan& call, const wire::Output& output, c1
     at::Tensor tensor = value.isTensor() ? std::move(value).toTensor() : at::Tensor();
     return store_fresh(call, output, std::move(tensor), *name++);
   }
-  if (output.kind == wire::OutputKind::kInt && !(value.isInt() && value.toInt() == output.integer)) {
+  if (output.kind == wire::OutputKind::kInt &&
+      !(value.isInt() && value.toInt() == output.integer)) {
     ++mispredicted_;  // the client has already gone on with its number
-    log(LogLevel::kWarning, "mispredicted", {{"operator", call.operation->name}, {"difference", "a number"}});
+    log(LogLevel::kWarning, "mispredicted",
+        {{"operator", call.operation->name}, {"difference", "a number"}});
   }
   if (output.kind != wire::OutputKind::kList)
     return;

@@ -203,8 +203,10 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
 // Uploads that are all there go where they belong, so that what waits in staging is only what is on its way.
 void StorageTable::settle_arrived() {
   std::erase_if(uploading_, [this](Entry* entry) {
-    if (!entry->upload) return true;
-    if (!uploads_.has_arrived(*entry->upload)) return false;
+    if (!entry->upload)
+      return true;
+    if (!uploads_.has_arrived(*entry->upload))
+      return false;
     finish_upload(*entry);
     return true;
   });

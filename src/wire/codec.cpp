@@ -18,10 +18,12 @@ uint64_t Reader::long_varint() {
   uint64_t value = 0;
   for (unsigned shift = 0; shift < 64; shift += 7) {
     const uint64_t byte = u8();
-    if (shift == 63 && byte > 1) throw ProtocolError("a varint does not fit 64 bits");
+    if (shift == 63 && byte > 1)
+      throw ProtocolError("a varint does not fit 64 bits");
     value |= (byte & 0x7f) << shift;
     if (byte < 0x80) {
-      if (byte == 0 && shift != 0) throw ProtocolError("a varint is longer than it needs to be");
+      if (byte == 0 && shift != 0)
+        throw ProtocolError("a varint is longer than it needs to be");
       return value;
     }
   }
@@ -35,7 +37,8 @@ void Reader::finish() const {
 }
 
 void Reader::refuse_short(uint64_t count) const {
-  throw ProtocolError("need " + std::to_string(count) + " bytes, have " + std::to_string(end_ - at_));
+  throw ProtocolError("need " + std::to_string(count) + " bytes, have " +
+                      std::to_string(end_ - at_));
 }
 
 void Reader::refuse_count(uint64_t value, uint64_t limit, const char* what) {

@@ -30,8 +30,11 @@ class Writer {
     reserve(1);
     bytes_[size_++] = std::byte{value};
   }
+
   void u32(uint32_t value) { fixed(value); }
+
   void u64(uint64_t value) { fixed(value); }
+
   void f64(double value) { fixed(value); }
 
   void varint(uint64_t value) {
@@ -42,25 +45,34 @@ class Writer {
     }
     bytes_[size_++] = std::byte{static_cast<uint8_t>(value)};
   }
+
   void zigzag(int64_t value) { varint(to_zigzag(value)); }
 
   void raw(std::span<const std::byte> value) {
     reserve(value.size());
-    if (!value.empty()) std::memcpy(bytes_.data() + size_, value.data(), value.size());
+    if (!value.empty())
+      std::memcpy(bytes_.data() + size_, value.data(), value.size());
     size_ += value.size();
   }
+
   void bytes(std::span<const std::byte> value) {  // varint length, then the bytes
     varint(value.size());
     raw(value);
   }
+
   void text(std::string_view value) { bytes(std::as_bytes(std::span(value))); }
 
   size_t size() const { return size_; }
+
   bool empty() const { return size_ == 0; }
+
   std::span<const std::byte> view() const { return {bytes_.data(), size_}; }
+
   void clear() { size_ = 0; }
+
   // Takes back what was written after `size` bytes were there.
   void rewind(size_t size) { size_ = size; }
+
   void patch_u8(size_t at, uint8_t value) { bytes_[at] = std::byte{value}; }
 
   std::vector<std::byte> take() {
@@ -76,9 +88,12 @@ class Writer {
     std::memcpy(bytes_.data() + size_, &value, sizeof(T));
     size_ += sizeof(T);
   }
+
   void reserve(size_t count) {
-    if (bytes_.size() - size_ < count) grow(count);
+    if (bytes_.size() - size_ < count)
+      grow(count);
   }
+
   void grow(size_t count);
 
   std::vector<std::byte> bytes_;
@@ -97,20 +112,26 @@ class Reader {
     need(1);
     return static_cast<uint8_t>(*at_++);
   }
+
   uint32_t u32() { return fixed<uint32_t>(); }
+
   uint64_t u64() { return fixed<uint64_t>(); }
+
   double f64() { return fixed<double>(); }
 
   uint64_t varint() {
-    if (at_ != end_ && static_cast<uint8_t>(*at_) < 0x80) return static_cast<uint8_t>(*at_++);
+    if (at_ != end_ && static_cast<uint8_t>(*at_) < 0x80)
+      return static_cast<uint8_t>(*at_++);
     return long_varint();
   }
+
   int64_t zigzag() { return from_zigzag(varint()); }
 
   // A varint that sizes something: more than `limit` is refused, in words that name `what`.
   uint64_t count(uint64_t limit, const char* what) {
     const uint64_t value = varint();
-    if (value > limit) refuse_count(value, limit, what);
+    if (value > limit)
+      refuse_count(value, limit, what);
     return value;
   }
 
@@ -120,15 +141,18 @@ class Reader {
     at_ += count;
     return taken;
   }
+
   std::span<const std::byte> bytes(uint64_t limit, const char* what) {
     return raw(count(limit, what));
   }
+
   std::string_view text(uint64_t limit, const char* what) {
     const auto taken = bytes(limit, what);
     return {reinterpret_cast<const char*>(taken.data()), taken.size()};
   }
 
   bool empty() const { return at_ == end_; }
+
   std::span<const std::byte> rest() const { return {at_, end_}; }
 
   // Call last. Bytes left over mean that the two sides disagree about the message.
@@ -143,9 +167,12 @@ class Reader {
     at_ += sizeof(T);
     return value;
   }
+
   void need(uint64_t count) const {
-    if (count > static_cast<uint64_t>(end_ - at_)) refuse_short(count);
+    if (count > static_cast<uint64_t>(end_ - at_))
+      refuse_short(count);
   }
+
   uint64_t long_varint();
   [[noreturn]] void refuse_short(uint64_t count) const;
   [[noreturn]] static void refuse_count(uint64_t value, uint64_t limit, const char* what);

@@ -39,10 +39,13 @@ constexpr uint8_t kDtypeCount = 22;
 constexpr std::array<uint8_t, kDtypeCount> kDtypeBytes = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16,
                                                           1, 2, 2, 4, 8, 1, 1, 1, 1, 1, 1};
 
-inline uint64_t element_bytes(Dtype dtype) { return kDtypeBytes[static_cast<uint8_t>(dtype)]; }
+inline uint64_t element_bytes(Dtype dtype) {
+  return kDtypeBytes[static_cast<uint8_t>(dtype)];
+}
 
 inline Dtype checked_dtype(uint8_t value) {
-  if (value >= kDtypeCount) throw ProtocolError("no dtype " + std::to_string(value));
+  if (value >= kDtypeCount)
+    throw ProtocolError("no dtype " + std::to_string(value));
   return static_cast<Dtype>(value);
 }
 

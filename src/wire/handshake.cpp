@@ -1,11 +1,11 @@
 #include "wire/handshake.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-
-#include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "wire/limits.h"
@@ -16,12 +16,15 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'T', 'R', 'E', 'M', 'O', 'T', 'E', '\n'};
 
-void tag(Writer& writer, Tag value) { writer.u8(static_cast<uint8_t>(value)); }
+void tag(Writer& writer, Tag value) {
+  writer.u8(static_cast<uint8_t>(value));
+}
 
 void expect(Reader& reader, Tag wanted) {
   const uint8_t got = reader.u8();
   if (got != static_cast<uint8_t>(wanted)) {
-    throw ProtocolError(std::string("expected ") + to_text(wanted) + ", got tag " + std::to_string(got));
+    throw ProtocolError(std::string("expected ") + to_text(wanted) + ", got tag " +
+                        std::to_string(got));
   }
 }
 
@@ -50,7 +53,8 @@ std::array<std::byte, kPreambleBytes> encode_preamble(const Preamble& preamble) 
   u16(writer, preamble.min);
   u16(writer, preamble.max);
   writer.u8(preamble.intent);
-  for (int i = 0; i < 3; ++i) writer.u8(0);
+  for (int i = 0; i < 3; ++i)
+    writer.u8(0);
   writer.u64(preamble.route);
   writer.u64(0);
   std::array<std::byte, kPreambleBytes> bytes{};
@@ -67,10 +71,12 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes) {
   preamble.min = version(reader);
   preamble.max = version(reader);
   preamble.intent = reader.u8();
-  if (preamble.intent > 1) throw ProtocolError("no such intent");
+  if (preamble.intent > 1)
+    throw ProtocolError("no such intent");
   const uint32_t zero = reader.u8() | reader.u8() | reader.u8();
   preamble.route = reader.u64();
-  if (zero != 0 || reader.u64() != 0) throw ProtocolError("reserved bytes are not zero");
+  if (zero != 0 || reader.u64() != 0)
+    throw ProtocolError("reserved bytes are not zero");
   return preamble;
 }
 
@@ -79,7 +85,8 @@ Version agree(Version peer_min, Version peer_max) {
   if (peer_min > peer_max || highest < kMinVersion || highest < peer_min) {
     auto text = [](Version v) { return std::to_string(static_cast<uint16_t>(v)); };
     throw ProtocolError("no common protocol version: we have " + text(kMinVersion) + " to " +
-                        text(kMaxVersion) + ", the peer " + text(peer_min) + " to " + text(peer_max));
+                        text(kMaxVersion) + ", the peer " + text(peer_min) + " to " +
+                        text(peer_max));
   }
   return highest;
 }
@@ -92,7 +99,8 @@ void encode(Writer& writer, const Hello& hello) {
   writer.text(hello.torch_version);
   writer.varint(hello.capabilities);
   writer.u8(hello.has_proof ? 1 : 0);
-  if (hello.has_proof) writer.raw(hello.proof);
+  if (hello.has_proof)
+    writer.raw(hello.proof);
 }
 
 Hello decode_hello(std::span<const std::byte> body) {
@@ -105,7 +113,8 @@ Hello decode_hello(std::span<const std::byte> body) {
   hello.torch_version = reader.text(64, "torch version");
   hello.capabilities = reader.varint();
   hello.has_proof = reader.u8() != 0;
-  if (hello.has_proof) read_array(reader, hello.proof);
+  if (hello.has_proof)
+    read_array(reader, hello.proof);
   reader.finish();
   return hello;
 }
@@ -113,7 +122,8 @@ Hello decode_hello(std::span<const std::byte> body) {
 void encode(Writer& writer, const ProofMessage& message) {
   tag(writer, Tag::kProof);
   writer.u8(message.has_proof ? 1 : 0);
-  if (message.has_proof) writer.raw(message.proof);
+  if (message.has_proof)
+    writer.raw(message.proof);
 }
 
 ProofMessage decode_proof(std::span<const std::byte> body) {
@@ -121,7 +131,8 @@ ProofMessage decode_proof(std::span<const std::byte> body) {
   expect(reader, Tag::kProof);
   ProofMessage message;
   message.has_proof = reader.u8() != 0;
-  if (message.has_proof) read_array(reader, message.proof);
+  if (message.has_proof)
+    read_array(reader, message.proof);
   reader.finish();
   return message;
 }
@@ -129,7 +140,8 @@ ProofMessage decode_proof(std::span<const std::byte> body) {
 void encode(Writer& writer, const Welcome& welcome) {
   tag(writer, Tag::kWelcome);
   writer.u8(welcome.ok ? 1 : 0);
-  if (!welcome.ok) return writer.text(welcome.reason);
+  if (!welcome.ok)
+    return writer.text(welcome.reason);
   u16(writer, welcome.version);
   writer.text(welcome.session);
   writer.text(welcome.host);
@@ -156,7 +168,8 @@ namespace {
 DeviceProperties decode_device(Reader& reader) {
   DeviceProperties device;
   const uint8_t kind = reader.u8();
-  if (kind > 1) throw ProtocolError("no such device kind");
+  if (kind > 1)
+    throw ProtocolError("no such device kind");
   device.kind = static_cast<DeviceKind>(kind);
   device.name = reader.text(256, "device name");
   device.total_memory = reader.varint();
@@ -188,7 +201,8 @@ Welcome decode_welcome(std::span<const std::byte> body) {
   welcome.cudnn = reader.varint();
   read_array(reader, welcome.operators);
   const uint64_t n = reader.count(kMaxDevices, "devices");
-  for (uint64_t i = 0; i < n; ++i) welcome.devices.push_back(decode_device(reader));
+  for (uint64_t i = 0; i < n; ++i)
+    welcome.devices.push_back(decode_device(reader));
   reader.finish();
   return welcome;
 }
@@ -201,10 +215,12 @@ Proof make_proof(std::string_view token, Side side, std::span<const std::byte> h
   transcript.bytes(hello_server);
   Proof proof{};
   unsigned length = 0;
-  const auto* made = HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-                          reinterpret_cast<const unsigned char*>(transcript.view().data()),
-                          transcript.size(), reinterpret_cast<unsigned char*>(proof.data()), &length);
-  if (made == nullptr || length != proof.size()) throw InternalError("HMAC-SHA256 failed");
+  const auto* made =
+      HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+           reinterpret_cast<const unsigned char*>(transcript.view().data()), transcript.size(),
+           reinterpret_cast<unsigned char*>(proof.data()), &length);
+  if (made == nullptr || length != proof.size())
+    throw InternalError("HMAC-SHA256 failed");
   return proof;
 }
 
@@ -215,8 +231,8 @@ bool equal_proofs(const Proof& a, const Proof& b) {
 std::array<std::byte, 32> sha256(std::span<const std::byte> bytes) {
   std::array<std::byte, 32> digest{};
   unsigned length = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), &length,
-                 EVP_sha256(), nullptr) != 1) {
+  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()),
+                 &length, EVP_sha256(), nullptr) != 1) {
     throw InternalError("SHA-256 failed");
   }
   return digest;

@@ -53,6 +53,7 @@ struct Hello {
   bool has_proof = false;  // the server's HELLO only
   Proof proof{};
 };
+
 void encode(Writer& writer, const Hello& hello);
 Hello decode_hello(std::span<const std::byte> body);
 
@@ -61,6 +62,7 @@ struct ProofMessage {
   bool has_proof = false;
   Proof proof{};
 };
+
 void encode(Writer& writer, const ProofMessage& message);
 ProofMessage decode_proof(std::span<const std::byte> body);
 
@@ -70,7 +72,7 @@ struct DeviceProperties {
   DeviceKind kind = DeviceKind::kCpu;
   std::string name;
   uint64_t total_memory = 0;
-  uint32_t major = 0;             // compute capability
+  uint32_t major = 0;  // compute capability
   uint32_t minor = 0;
   uint32_t multi_processors = 0;
 };
@@ -90,10 +92,11 @@ struct Welcome {
   bool mkldnn = false;
   bool mkldnn_bf16 = false;
   bool mkldnn_fp16 = false;
-  uint64_t cudnn = 0;  // its version, 0: none
+  uint64_t cudnn = 0;                     // its version, 0: none
   std::array<std::byte, 32> operators{};  // SHA-256 of the sorted operator schemas
   std::vector<DeviceProperties> devices;
 };
+
 void encode(Writer& writer, const Welcome& welcome);
 Welcome decode_welcome(std::span<const std::byte> body);
 

@@ -6,23 +6,25 @@
 // docs/protocol.md gives each with its reason.
 namespace torch_remote::wire {
 
-constexpr uint64_t kMaxHandshakeBytes = 4096;       // before authentication, in all
-constexpr uint64_t kMaxSignatures = 65536;          // per session, on both ends
-constexpr uint64_t kMaxOperators = 8192;            // operators a session can introduce
-constexpr uint64_t kMaxArguments = 256;             // arguments or results of one operator
-constexpr uint64_t kMaxListLength = 1 << 20;        // elements of one list argument
-constexpr uint64_t kMaxTensors = 1 << 20;           // tensors mentioned by one call
-constexpr uint64_t kMaxDimensions = 64;             // as PyTorch's TensorIterator
-constexpr uint64_t kMaxSignatureBytes = 8 << 20;    // one signature
-constexpr uint64_t kMaxText = 1 << 16;              // one string argument or name
-constexpr uint64_t kMaxInlineBytes = 64 << 10;      // bytes of an upload or reply sent inside a message
-constexpr uint64_t kMaxReplyBytes = 4 << 20;        // body of one REPLY: results of a call, or inline bytes
-constexpr uint64_t kMaxFrees = 1 << 22;             // names in one FREE
-constexpr uint64_t kMaxStorageBytes = 1ULL << 48;   // one storage
-constexpr uint64_t kMaxStorages = 1 << 24;          // live storages of a session
-constexpr uint64_t kMaxDevices = 16;                // devices of one server
-constexpr uint64_t kMaxGenerators = 1 << 16;        // generators of a session
-constexpr uint64_t kMaxGeneratorState = 1 << 16;    // bytes of a generator's state
-constexpr uint64_t kMaxErrorText = 16 << 10;        // what an error says; longer texts are cut by the sender
+constexpr uint64_t kMaxHandshakeBytes = 4096;     // before authentication, in all
+constexpr uint64_t kMaxSignatures = 65536;        // per session, on both ends
+constexpr uint64_t kMaxOperators = 8192;          // operators a session can introduce
+constexpr uint64_t kMaxArguments = 256;           // arguments or results of one operator
+constexpr uint64_t kMaxListLength = 1 << 20;      // elements of one list argument
+constexpr uint64_t kMaxTensors = 1 << 20;         // tensors mentioned by one call
+constexpr uint64_t kMaxDimensions = 64;           // as PyTorch's TensorIterator
+constexpr uint64_t kMaxSignatureBytes = 8 << 20;  // one signature
+constexpr uint64_t kMaxText = 1 << 16;            // one string argument or name
+constexpr uint64_t kMaxInlineBytes = 64 << 10;  // bytes of an upload or reply sent inside a message
+constexpr uint64_t kMaxReplyBytes = 4
+                                    << 20;  // body of one REPLY: results of a call, or inline bytes
+constexpr uint64_t kMaxFrees = 1 << 22;     // names in one FREE
+constexpr uint64_t kMaxStorageBytes = 1ULL << 48;  // one storage
+constexpr uint64_t kMaxStorages = 1 << 24;         // live storages of a session
+constexpr uint64_t kMaxDevices = 16;               // devices of one server
+constexpr uint64_t kMaxGenerators = 1 << 16;       // generators of a session
+constexpr uint64_t kMaxGeneratorState = 1 << 16;   // bytes of a generator's state
+constexpr uint64_t kMaxErrorText = 16
+                                   << 10;  // what an error says; longer texts are cut by the sender
 
 }  // namespace torch_remote::wire

@@ -6,11 +6,14 @@
 namespace torch_remote::wire {
 namespace {
 
-void tag(Writer& writer, Tag value) { writer.u8(static_cast<uint8_t>(value)); }
+void tag(Writer& writer, Tag value) {
+  writer.u8(static_cast<uint8_t>(value));
+}
 
 uint64_t storage_name(Reader& reader) {
   const uint64_t name = reader.varint();
-  if (name == 0) throw ProtocolError("name 0 is never valid");
+  if (name == 0)
+    throw ProtocolError("name 0 is never valid");
   return name;
 }
 
@@ -26,27 +29,48 @@ Enum checked_enum(uint8_t value, Enum last, const char* what) {
 
 const char* to_text(Tag value) {
   switch (value) {
-    case Tag::kHello: return "HELLO";
-    case Tag::kProof: return "PROOF";
-    case Tag::kWelcome: return "WELCOME";
-    case Tag::kSignature: return "SIGNATURE";
-    case Tag::kCall: return "CALL";
-    case Tag::kContext: return "CONTEXT";
-    case Tag::kGenerator: return "GENERATOR";
-    case Tag::kResize: return "RESIZE";
-    case Tag::kStream: return "STREAM";
-    case Tag::kBegin: return "BEGIN";
-    case Tag::kChunk: return "CHUNK";
-    case Tag::kFree: return "FREE";
-    case Tag::kRead: return "READ";
-    case Tag::kQuery: return "QUERY";
-    case Tag::kProgram: return "PROGRAM";
-    case Tag::kHeal: return "HEAL";
-    case Tag::kReply: return "REPLY";
-    case Tag::kError: return "ERROR";
-    case Tag::kAck: return "ACK";
-    case Tag::kPing: return "PING";
-    case Tag::kClose: return "CLOSE";
+    case Tag::kHello:
+      return "HELLO";
+    case Tag::kProof:
+      return "PROOF";
+    case Tag::kWelcome:
+      return "WELCOME";
+    case Tag::kSignature:
+      return "SIGNATURE";
+    case Tag::kCall:
+      return "CALL";
+    case Tag::kContext:
+      return "CONTEXT";
+    case Tag::kGenerator:
+      return "GENERATOR";
+    case Tag::kResize:
+      return "RESIZE";
+    case Tag::kStream:
+      return "STREAM";
+    case Tag::kBegin:
+      return "BEGIN";
+    case Tag::kChunk:
+      return "CHUNK";
+    case Tag::kFree:
+      return "FREE";
+    case Tag::kRead:
+      return "READ";
+    case Tag::kQuery:
+      return "QUERY";
+    case Tag::kProgram:
+      return "PROGRAM";
+    case Tag::kHeal:
+      return "HEAL";
+    case Tag::kReply:
+      return "REPLY";
+    case Tag::kError:
+      return "ERROR";
+    case Tag::kAck:
+      return "ACK";
+    case Tag::kPing:
+      return "PING";
+    case Tag::kClose:
+      return "CLOSE";
   }
   return "unknown";
 }
@@ -65,7 +89,8 @@ Context decode_context(Reader& reader) {
   const uint64_t n = reader.count(kMaxSetting, "settings");
   for (uint64_t i = 0; i < n; ++i) {
     const uint8_t setting = reader.u8();
-    if (setting == 0 || setting > kMaxSetting) throw ProtocolError("no such setting");
+    if (setting == 0 || setting > kMaxSetting)
+      throw ProtocolError("no such setting");
     context.settings.push_back({static_cast<Setting>(setting), reader.zigzag()});
   }
   return context;
@@ -75,8 +100,10 @@ void encode(Writer& writer, const GeneratorMessage& message) {
   tag(writer, Tag::kGenerator);
   writer.varint(message.name);
   writer.u8(static_cast<uint8_t>(message.action));
-  if (message.action == GeneratorAction::kSetState) return writer.bytes(message.state);
-  if (message.action != GeneratorAction::kFree) writer.u64(message.seed);
+  if (message.action == GeneratorAction::kSetState)
+    return writer.bytes(message.state);
+  if (message.action != GeneratorAction::kFree)
+    writer.u64(message.seed);
 }
 
 GeneratorMessage decode_generator(Reader& reader) {
@@ -103,7 +130,8 @@ Resize decode_resize(Reader& reader) {
   Resize message;
   message.storage = storage_name(reader);
   message.device = reader.u8();
-  if (message.device >= kMaxDevices) throw ProtocolError("no such device");
+  if (message.device >= kMaxDevices)
+    throw ProtocolError("no such device");
   message.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
   return message;
 }
@@ -115,7 +143,8 @@ void encode(Writer& writer, const Begin& message) {
   writer.varint(message.offset);
   writer.varint(message.length);
   writer.u8(message.is_inline ? 1 : 0);
-  if (message.is_inline) writer.raw(message.bytes);
+  if (message.is_inline)
+    writer.raw(message.bytes);
 }
 
 Begin decode_begin(Reader& reader) {
@@ -125,8 +154,10 @@ Begin decode_begin(Reader& reader) {
   message.offset = reader.count(kMaxStorageBytes, "offset of an upload");
   message.length = reader.count(kMaxStorageBytes, "length of an upload");
   message.is_inline = reader.u8() != 0;
-  if (!message.is_inline) return message;
-  if (message.length > kMaxInlineBytes) throw ProtocolError("an inline upload is too long");
+  if (!message.is_inline)
+    return message;
+  if (message.length > kMaxInlineBytes)
+    throw ProtocolError("an inline upload is too long");
   message.bytes = reader.raw(message.length);
   return message;
 }

@@ -60,12 +60,12 @@ const char* to_text(Tag tag);
 // Settings that change results, mirrored from the client (DESIGN: "Context is mirrored").
 enum class Setting : uint8_t {
   kThreads = 1,
-  kDefaultDtype = 2,        // wire Dtype
-  kDeterministic = 3,       // 0 off, 1 on, 2 warn only
+  kDefaultDtype = 2,   // wire Dtype
+  kDeterministic = 3,  // 0 off, 1 on, 2 warn only
   kFillUninitialized = 4,
-  kCublasTf32 = 5,          // fp32 matmul in CUDA: 0 none, 1 ieee, 2 tf32, 3 bf16, other: default
-  kCudnnTf32 = 6,           // fp32 convolution in CUDA: the same
-  kFp16Reduction = 7,       // 0 reduced precision and split-k, 1 split-k only, 2 neither
+  kCublasTf32 = 5,     // fp32 matmul in CUDA: 0 none, 1 ieee, 2 tf32, 3 bf16, other: default
+  kCudnnTf32 = 6,      // fp32 convolution in CUDA: the same
+  kFp16Reduction = 7,  // 0 reduced precision and split-k, 1 split-k only, 2 neither
   kBf16Reduction = 8,
   kCudnnEnabled = 9,
   kCudnnBenchmark = 10,
@@ -76,7 +76,7 @@ enum class Setting : uint8_t {
   kMathSdp = 15,
   kCudnnSdp = 16,
   kOverrideableSdp = 17,
-  kMatmulPrecision = 18,    // 0 highest, 1 high, 2 medium
+  kMatmulPrecision = 18,  // 0 highest, 1 high, 2 medium
   kLinalgBackend = 19,
   kBlasBackend = 20,
   kFp16Accumulation = 21,
@@ -97,6 +97,7 @@ struct SettingValue {
 struct Context {
   std::vector<SettingValue> settings;
 };
+
 void encode(Writer& writer, const Context& context);
 Context decode_context(Reader& reader);
 
@@ -110,8 +111,9 @@ struct GeneratorMessage {
   uint64_t seed = 0;
   std::vector<std::byte> state;
 };
-constexpr uint64_t kDefaultGenerator = 1;      // names 1 … 16: the devices' own
-constexpr uint64_t kFirstGenerator = 1 + 16;   // names that clients make
+
+constexpr uint64_t kDefaultGenerator = 1;     // names 1 … 16: the devices' own
+constexpr uint64_t kFirstGenerator = 1 + 16;  // names that clients make
 void encode(Writer& writer, const GeneratorMessage& message);
 GeneratorMessage decode_generator(Reader& reader);
 
@@ -120,6 +122,7 @@ struct Resize {
   uint8_t device = 0;
   uint64_t nbytes = 0;
 };
+
 void encode(Writer& writer, const Resize& message);
 Resize decode_resize(Reader& reader);
 
@@ -131,6 +134,7 @@ struct Begin {
   bool is_inline = false;
   std::span<const std::byte> bytes;  // when inline; points into the input
 };
+
 void encode(Writer& writer, const Begin& message);
 Begin decode_begin(Reader& reader);
 
@@ -143,6 +147,7 @@ struct Read {
   uint64_t offset = 0;  // elements
   TensorSpec spec;
 };
+
 void encode(Writer& writer, const Read& message);
 Read decode_read(Reader& reader);
 
@@ -161,6 +166,7 @@ struct Counters {
   uint64_t storages = 0;
   uint64_t storage_bytes = 0;
 };
+
 void encode(Writer& writer, const Counters& counters);
 Counters decode_counters(Reader& reader);
 
@@ -189,6 +195,7 @@ struct Result {
   std::string text;
   std::vector<Result> items;
 };
+
 void encode(Writer& writer, const std::vector<Result>& results);
 std::vector<Result> decode_results(Reader& reader);
 
@@ -200,7 +207,7 @@ enum class ErrorKind : uint8_t {
   kType = 3,
   kNotImplemented = 4,
   kOutOfMemory = 5,
-  kRefused = 6,   // the server will not do it: limits, allow-list, unknown name
+  kRefused = 6,  // the server will not do it: limits, allow-list, unknown name
   kLinalg = 7,
   kAccelerator = 8,
 };
@@ -212,6 +219,7 @@ struct Error {
   std::string operator_name;
   std::string message;
 };
+
 void encode(Writer& writer, const Error& error);
 Error decode_error(Reader& reader);
 

@@ -13,51 +13,73 @@ void encode_result(Writer& writer, const Result& result) {
       encode(writer, result.spec);
       writer.varint(result.nbytes);
       break;
-    case ResultKind::kTensor: writer.varint(result.tensor); break;
+    case ResultKind::kTensor:
+      writer.varint(result.tensor);
+      break;
     case ResultKind::kInt:
-    case ResultKind::kBool: writer.zigzag(result.integer); break;
-    case ResultKind::kFloat: writer.f64(result.real); break;
+    case ResultKind::kBool:
+      writer.zigzag(result.integer);
+      break;
+    case ResultKind::kFloat:
+      writer.f64(result.real);
+      break;
     case ResultKind::kScalarComplex:
       writer.f64(result.real);
       writer.f64(result.imaginary);
       break;
-    case ResultKind::kString: writer.text(result.text); break;
+    case ResultKind::kString:
+      writer.text(result.text);
+      break;
     case ResultKind::kList:
       writer.varint(result.items.size());
-      for (const Result& item : result.items) encode_result(writer, item);
+      for (const Result& item : result.items)
+        encode_result(writer, item);
       break;
     case ResultKind::kNone:
-    case ResultKind::kUndefined: break;
+    case ResultKind::kUndefined:
+      break;
   }
 }
 
 Result decode_result(Reader& reader, bool inside_list) {
   Result result;
   const uint8_t kind = reader.u8();
-  if (kind > static_cast<uint8_t>(ResultKind::kString)) throw ProtocolError("no such result kind");
+  if (kind > static_cast<uint8_t>(ResultKind::kString))
+    throw ProtocolError("no such result kind");
   result.kind = static_cast<ResultKind>(kind);
   switch (result.kind) {
     case ResultKind::kFresh:
       result.spec = decode_spec(reader);
       result.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
       break;
-    case ResultKind::kTensor: result.tensor = reader.varint(); break;
+    case ResultKind::kTensor:
+      result.tensor = reader.varint();
+      break;
     case ResultKind::kInt:
-    case ResultKind::kBool: result.integer = reader.zigzag(); break;
-    case ResultKind::kFloat: result.real = reader.f64(); break;
+    case ResultKind::kBool:
+      result.integer = reader.zigzag();
+      break;
+    case ResultKind::kFloat:
+      result.real = reader.f64();
+      break;
     case ResultKind::kScalarComplex:
       result.real = reader.f64();
       result.imaginary = reader.f64();
       break;
-    case ResultKind::kString: result.text = reader.text(kMaxText, "string"); break;
+    case ResultKind::kString:
+      result.text = reader.text(kMaxText, "string");
+      break;
     case ResultKind::kList: {
-      if (inside_list) throw ProtocolError("a list inside a list");
+      if (inside_list)
+        throw ProtocolError("a list inside a list");
       const uint64_t n = reader.count(kMaxListLength, "result list");
-      for (uint64_t i = 0; i < n; ++i) result.items.push_back(decode_result(reader, true));
+      for (uint64_t i = 0; i < n; ++i)
+        result.items.push_back(decode_result(reader, true));
       break;
     }
     case ResultKind::kNone:
-    case ResultKind::kUndefined: break;
+    case ResultKind::kUndefined:
+      break;
   }
   return result;
 }
@@ -66,13 +88,15 @@ Result decode_result(Reader& reader, bool inside_list) {
 
 void encode(Writer& writer, const std::vector<Result>& results) {
   writer.varint(results.size());
-  for (const Result& result : results) encode_result(writer, result);
+  for (const Result& result : results)
+    encode_result(writer, result);
 }
 
 std::vector<Result> decode_results(Reader& reader) {
   const uint64_t n = reader.count(kMaxArguments, "results");
   std::vector<Result> results;
-  for (uint64_t i = 0; i < n; ++i) results.push_back(decode_result(reader, false));
+  for (uint64_t i = 0; i < n; ++i)
+    results.push_back(decode_result(reader, false));
   return results;
 }
 

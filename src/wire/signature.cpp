@@ -15,9 +15,12 @@ void decode_tensor(Reader& reader, Scope& scope, Value& value) {
   value.spec = decode_spec(reader);
   value.extent = extent_bytes(value.spec);
   const uint64_t storage = reader.varint();
-  if (storage > scope.storages) throw ProtocolError("a tensor skips a storage number");
-  if (storage == scope.storages) ++scope.storages;
-  if (++scope.tensors > kMaxTensors) throw ProtocolError("a call has too many tensors");
+  if (storage > scope.storages)
+    throw ProtocolError("a tensor skips a storage number");
+  if (storage == scope.storages)
+    ++scope.storages;
+  if (++scope.tensors > kMaxTensors)
+    throw ProtocolError("a call has too many tensors");
   value.storage = static_cast<uint32_t>(storage);
 }
 
@@ -25,38 +28,53 @@ void decode_list(Reader& reader, Scope& scope, Value& value);
 
 Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
   const uint8_t kind = reader.u8();
-  if (kind >= kValueKindCount) throw ProtocolError("no value kind " + std::to_string(kind));
+  if (kind >= kValueKindCount)
+    throw ProtocolError("no value kind " + std::to_string(kind));
   Value value;
   value.kind = static_cast<ValueKind>(kind);
   switch (value.kind) {
-    case ValueKind::kTensor: decode_tensor(reader, scope, value); break;
+    case ValueKind::kTensor:
+      decode_tensor(reader, scope, value);
+      break;
     case ValueKind::kScalarTensor:
       value.spec.dtype = checked_dtype(reader.u8());
       value.spec.wrapped = reader.u8() != 0;
       break;
     case ValueKind::kInt:
-    case ValueKind::kConstScalarInt: value.integer = reader.zigzag(); break;
+    case ValueKind::kConstScalarInt:
+      value.integer = reader.zigzag();
+      break;
     case ValueKind::kConstFloat:
-    case ValueKind::kConstScalarFloat: value.real = reader.f64(); break;
-    case ValueKind::kString: value.text = reader.text(kMaxText, "string"); break;
-    case ValueKind::kDtype: value.integer = static_cast<int64_t>(checked_dtype(reader.u8())); break;
+    case ValueKind::kConstScalarFloat:
+      value.real = reader.f64();
+      break;
+    case ValueKind::kString:
+      value.text = reader.text(kMaxText, "string");
+      break;
+    case ValueKind::kDtype:
+      value.integer = static_cast<int64_t>(checked_dtype(reader.u8()));
+      break;
     case ValueKind::kLayout:
       value.integer = reader.u8();
-      if (value.integer != 0) throw ProtocolError("only the strided layout travels");
+      if (value.integer != 0)
+        throw ProtocolError("only the strided layout travels");
       break;
     case ValueKind::kMemoryFormat:
       value.integer = reader.u8();
-      if (value.integer > 3) throw ProtocolError("no such memory format");
+      if (value.integer > 3)
+        throw ProtocolError("no such memory format");
       break;
     case ValueKind::kIntList:
     case ValueKind::kBoolList:
     case ValueKind::kFloatList:
     case ValueKind::kScalarList:
     case ValueKind::kList:
-      if (inside_list) throw ProtocolError("a list inside a list");
+      if (inside_list)
+        throw ProtocolError("a list inside a list");
       decode_list(reader, scope, value);
       break;
-    default: break;
+    default:
+      break;
   }
   return value;
 }
@@ -65,8 +83,12 @@ void decode_list(Reader& reader, Scope& scope, Value& value) {
   const uint64_t n = reader.count(kMaxListLength, "list");
   for (uint64_t i = 0; i < n; ++i) {
     switch (value.kind) {
-      case ValueKind::kIntList: value.integers.push_back(reader.zigzag()); break;
-      case ValueKind::kBoolList: value.integers.push_back(reader.u8() != 0); break;
+      case ValueKind::kIntList:
+        value.integers.push_back(reader.zigzag());
+        break;
+      case ValueKind::kBoolList:
+        value.integers.push_back(reader.u8() != 0);
+        break;
       case ValueKind::kScalarList: {
         const uint8_t kind = reader.u8();
         if (kind < static_cast<uint8_t>(ValueKind::kScalarInt) ||
@@ -76,8 +98,12 @@ void decode_list(Reader& reader, Scope& scope, Value& value) {
         value.integers.push_back(kind);
         break;
       }
-      case ValueKind::kList: value.items.push_back(decode_value(reader, scope, true)); break;
-      default: value.count = n; return;  // floats: only their number
+      case ValueKind::kList:
+        value.items.push_back(decode_value(reader, scope, true));
+        break;
+      default:
+        value.count = n;
+        return;  // floats: only their number
     }
   }
 }
@@ -85,18 +111,24 @@ void decode_list(Reader& reader, Scope& scope, Value& value) {
 Output decode_output(Reader& reader, uint64_t tensors, bool inside_list) {
   Output output;
   const uint8_t kind = reader.u8();
-  if (kind > 4) throw ProtocolError("no output kind " + std::to_string(kind));
+  if (kind > 4)
+    throw ProtocolError("no output kind " + std::to_string(kind));
   output.kind = static_cast<OutputKind>(kind);
-  if (output.kind == OutputKind::kFresh) output.spec = decode_spec(reader);
-  if (output.kind == OutputKind::kInt) output.integer = reader.zigzag();
+  if (output.kind == OutputKind::kFresh)
+    output.spec = decode_spec(reader);
+  if (output.kind == OutputKind::kInt)
+    output.integer = reader.zigzag();
   if (output.kind == OutputKind::kTensor) {
     output.tensor = reader.varint();
-    if (output.tensor >= tensors) throw ProtocolError("an output names a tensor that is not there");
+    if (output.tensor >= tensors)
+      throw ProtocolError("an output names a tensor that is not there");
   }
   if (output.kind == OutputKind::kList) {
-    if (inside_list) throw ProtocolError("a list inside a list");
+    if (inside_list)
+      throw ProtocolError("a list inside a list");
     const uint64_t n = reader.count(kMaxListLength, "output list");
-    for (uint64_t i = 0; i < n; ++i) output.items.push_back(decode_output(reader, tensors, true));
+    for (uint64_t i = 0; i < n; ++i)
+      output.items.push_back(decode_output(reader, tensors, true));
   }
   return output;
 }
@@ -104,17 +136,21 @@ Output decode_output(Reader& reader, uint64_t tensors, bool inside_list) {
 uint64_t decode_key(Reader reader, Signature& signature) {
   reader.varint();  // the client's own number for the operator
   signature.device = reader.u8();
-  if (signature.device >= kMaxDevices) throw ProtocolError("no such device");
+  if (signature.device >= kMaxDevices)
+    throw ProtocolError("no such device");
   signature.grad_mode = (reader.u8() & 128) != 0;
   Scope scope;
   const uint64_t n = reader.count(kMaxArguments, "arguments");
-  for (uint64_t i = 0; i < n; ++i) signature.arguments.push_back(decode_value(reader, scope, false));
+  for (uint64_t i = 0; i < n; ++i)
+    signature.arguments.push_back(decode_value(reader, scope, false));
   const uint64_t storages = reader.count(kMaxTensors, "storages");
-  if (storages != scope.storages) throw ProtocolError("a key counts its storages wrongly");
+  if (storages != scope.storages)
+    throw ProtocolError("a key counts its storages wrongly");
   for (uint64_t i = 0; i < storages; ++i) {
     FreshStorage storage;
     storage.fresh = reader.u8() != 0;
-    if (storage.fresh) storage.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
+    if (storage.fresh)
+      storage.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
     signature.storages.push_back(storage);
   }
   reader.finish();
@@ -136,12 +172,17 @@ Introduction decode_introduction(Reader& reader) {
 
 void encode(Writer& writer, const Output& output) {
   writer.u8(static_cast<uint8_t>(output.kind));
-  if (output.kind == OutputKind::kFresh) encode(writer, output.spec);
-  if (output.kind == OutputKind::kTensor) writer.varint(output.tensor);
-  if (output.kind == OutputKind::kInt) writer.zigzag(output.integer);
-  if (output.kind != OutputKind::kList) return;
+  if (output.kind == OutputKind::kFresh)
+    encode(writer, output.spec);
+  if (output.kind == OutputKind::kTensor)
+    writer.varint(output.tensor);
+  if (output.kind == OutputKind::kInt)
+    writer.zigzag(output.integer);
+  if (output.kind != OutputKind::kList)
+    return;
   writer.varint(output.items.size());
-  for (const Output& item : output.items) encode(writer, item);
+  for (const Output& item : output.items)
+    encode(writer, item);
 }
 
 void encode(Writer& writer, const SignatureParts& parts) {
@@ -151,30 +192,37 @@ void encode(Writer& writer, const SignatureParts& parts) {
     writer.text(parts.introduction->name);
     writer.text(parts.introduction->overload);
     writer.varint(parts.introduction->arguments.size());
-    for (const std::string& name : parts.introduction->arguments) writer.text(name);
+    for (const std::string& name : parts.introduction->arguments)
+      writer.text(name);
   }
   writer.varint(parts.defaults.size());
-  for (const uint32_t index : parts.defaults) writer.varint(index);
+  for (const uint32_t index : parts.defaults)
+    writer.varint(index);
   writer.bytes(parts.key);
   writer.u8(parts.outputs_known ? 1 : 0);
-  if (!parts.outputs_known) return;
+  if (!parts.outputs_known)
+    return;
   writer.varint(parts.outputs.size());
-  for (const Output& output : parts.outputs) encode(writer, output);
+  for (const Output& output : parts.outputs)
+    encode(writer, output);
 }
 
 Signature decode_signature(Reader& reader, uint32_t next_operator) {
   Signature signature;
   signature.slot = static_cast<uint32_t>(reader.count(kMaxSignatures - 1, "signature slot"));
   signature.operator_id = static_cast<uint32_t>(reader.count(kMaxOperators - 1, "operator id"));
-  if (signature.operator_id > next_operator) throw ProtocolError("an operator id is skipped");
-  if (signature.operator_id == next_operator) signature.introduction = decode_introduction(reader);
+  if (signature.operator_id > next_operator)
+    throw ProtocolError("an operator id is skipped");
+  if (signature.operator_id == next_operator)
+    signature.introduction = decode_introduction(reader);
   const uint64_t defaults = reader.count(kMaxArguments, "defaults");
   for (uint64_t i = 0; i < defaults; ++i) {
     signature.defaults.push_back(static_cast<uint32_t>(reader.count(kMaxArguments, "argument")));
   }
   const uint64_t tensors = decode_key(Reader(reader.bytes(kMaxSignatureBytes, "key")), signature);
   signature.outputs_known = reader.u8() != 0;
-  if (!signature.outputs_known) return signature;
+  if (!signature.outputs_known)
+    return signature;
   const uint64_t n = reader.count(kMaxArguments, "outputs");
   for (uint64_t i = 0; i < n; ++i) {
     signature.outputs.push_back(decode_output(reader, tensors, false));

@@ -36,40 +36,41 @@ enum class ValueKind : uint8_t {
   kFloat = 5,         // slot: f64
   kFalse = 6,
   kTrue = 7,
-  kScalarInt = 8,      // slot: zigzag
-  kScalarFloat = 9,    // slot: f64
-  kScalarComplex = 10, // slot: f64 f64
-  kScalarBool = 11,    // slot: u8
-  kString = 12,        // text
-  kIntList = 13,       // n:varint zigzag*n
-  kFloatList = 14,     // n:varint              slot: same:u8 then one or n f64
-  kBoolList = 15,      // n:varint u8*n
-  kList = 16,          // n:varint value*n      tensors (undefined ones allowed), strings
-  kScalarList = 17,    // n:varint (kind:u8)*n  slot: same:u8 then one or n by kind
-  kDtype = 18,         // u8
-  kLayout = 19,        // u8, 0 strided
-  kMemoryFormat = 20,  // u8: 0 contiguous 1 preserve 2 channels_last 3 channels_last_3d
-  kDevice = 21,        // this server's device of the call
-  kGenerator = 22,     // slot: varint name
-  kConstFloat = 23,    // f64: a number that decides a shape, so it is no slot
+  kScalarInt = 8,          // slot: zigzag
+  kScalarFloat = 9,        // slot: f64
+  kScalarComplex = 10,     // slot: f64 f64
+  kScalarBool = 11,        // slot: u8
+  kString = 12,            // text
+  kIntList = 13,           // n:varint zigzag*n
+  kFloatList = 14,         // n:varint              slot: same:u8 then one or n f64
+  kBoolList = 15,          // n:varint u8*n
+  kList = 16,              // n:varint value*n      tensors (undefined ones allowed), strings
+  kScalarList = 17,        // n:varint (kind:u8)*n  slot: same:u8 then one or n by kind
+  kDtype = 18,             // u8
+  kLayout = 19,            // u8, 0 strided
+  kMemoryFormat = 20,      // u8: 0 contiguous 1 preserve 2 channels_last 3 channels_last_3d
+  kDevice = 21,            // this server's device of the call
+  kGenerator = 22,         // slot: varint name
+  kConstFloat = 23,        // f64: a number that decides a shape, so it is no slot
   kConstScalarInt = 24,    // zigzag
   kConstScalarFloat = 25,  // f64
-  kCpuDevice = 26,     // the argument asks for the CPU
-  kComplex = 27,       // slot: f64 f64 (schema type complex)
+  kCpuDevice = 26,         // the argument asks for the CPU
+  kComplex = 27,           // slot: f64 f64 (schema type complex)
 };
 
 constexpr uint8_t kValueKindCount = 28;
 
 struct Value {
   ValueKind kind = ValueKind::kNone;
-  int64_t integer = 0;     // kInt, kScalarTensor (wrapped), kDtype, kLayout, kMemoryFormat, kConstScalarInt
-  double real = 0;         // kConstFloat, kConstScalarFloat
-  uint32_t storage = 0;    // kTensor
-  uint64_t extent = 0;     // kTensor: bytes needed behind the offset
-  TensorSpec spec;         // kTensor, kScalarTensor (dtype)
-  std::string text;        // kString
+  int64_t integer =
+      0;  // kInt, kScalarTensor (wrapped), kDtype, kLayout, kMemoryFormat, kConstScalarInt
+  double real = 0;                // kConstFloat, kConstScalarFloat
+  uint32_t storage = 0;           // kTensor
+  uint64_t extent = 0;            // kTensor: bytes needed behind the offset
+  TensorSpec spec;                // kTensor, kScalarTensor (dtype)
+  std::string text;               // kString
   std::vector<int64_t> integers;  // kIntList, kBoolList, kScalarList (kinds)
-  uint64_t count = 0;      // kFloatList
+  uint64_t count = 0;             // kFloatList
   std::vector<Value> items;       // kList
 };
 
@@ -83,7 +84,8 @@ enum class OutputKind : uint8_t {
   kFresh = 1,   // spec; a storage of its own, named by the call
   kTensor = 2,  // tensor:varint, the n-th tensor the key mentions: the same tensor comes back
   kList = 3,
-  kInt = 4,     // zigzag: a number that metadata decides (the sequence lengths that flash attention returns)
+  kInt =
+      4,  // zigzag: a number that metadata decides (the sequence lengths that flash attention returns)
 };
 
 struct Output {
@@ -149,7 +151,8 @@ struct NameState {
 inline void encode_storage_slot(Writer& writer, NameState& state, uint64_t name, uint64_t offset) {
   const uint64_t delta = to_zigzag(static_cast<int64_t>(name - state.previous));
   writer.varint(delta << 1 | (offset != 0 ? 1 : 0));
-  if (offset != 0) writer.varint(offset);
+  if (offset != 0)
+    writer.varint(offset);
   state.previous = name;
 }
 

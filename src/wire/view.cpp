@@ -26,7 +26,8 @@ uint64_t checked_add(uint64_t a, uint64_t b) {
 
 int64_t extent_number(Reader& reader) {
   const uint64_t value = reader.varint();
-  if (value > INT64_MAX) throw ProtocolError("a size or stride is negative");
+  if (value > INT64_MAX)
+    throw ProtocolError("a size or stride is negative");
   return static_cast<int64_t>(value);
 }
 
@@ -48,28 +49,35 @@ void encode(Writer& writer, const TensorSpec& spec) {
   writer.u8(static_cast<uint8_t>((contiguous ? kSpecContiguous : 0) | (spec.conj ? kSpecConj : 0) |
                                  (spec.neg ? kSpecNeg : 0) | (spec.wrapped ? kSpecWrapped : 0)));
   writer.u8(static_cast<uint8_t>(spec.sizes.size()));
-  for (const int64_t size : spec.sizes) writer.varint(static_cast<uint64_t>(size));
-  if (contiguous) return;
-  for (const int64_t stride : spec.strides) writer.varint(static_cast<uint64_t>(stride));
+  for (const int64_t size : spec.sizes)
+    writer.varint(static_cast<uint64_t>(size));
+  if (contiguous)
+    return;
+  for (const int64_t stride : spec.strides)
+    writer.varint(static_cast<uint64_t>(stride));
 }
 
 TensorSpec decode_spec(Reader& reader) {
   TensorSpec spec;
   spec.dtype = checked_dtype(reader.u8());
   const uint8_t flags = reader.u8();
-  if (flags > 15) throw ProtocolError("a tensor has unknown flags");
+  if (flags > 15)
+    throw ProtocolError("a tensor has unknown flags");
   spec.conj = flags & kSpecConj;
   spec.neg = flags & kSpecNeg;
   spec.wrapped = flags & kSpecWrapped;
   const uint8_t ndim = reader.u8();
-  if (ndim > kMaxDimensions) throw ProtocolError("a tensor has more than 64 dimensions");
+  if (ndim > kMaxDimensions)
+    throw ProtocolError("a tensor has more than 64 dimensions");
   spec.sizes.resize(ndim);
-  for (int64_t& size : spec.sizes) size = extent_number(reader);
+  for (int64_t& size : spec.sizes)
+    size = extent_number(reader);
   if (flags & kSpecContiguous) {
     spec.strides = contiguous_strides(spec.sizes);
   } else {
     spec.strides.resize(ndim);
-    for (int64_t& stride : spec.strides) stride = extent_number(reader);
+    for (int64_t& stride : spec.strides)
+      stride = extent_number(reader);
   }
   element_count(spec);
   extent_bytes(spec);
@@ -77,16 +85,19 @@ TensorSpec decode_spec(Reader& reader) {
 }
 
 uint64_t element_count(const TensorSpec& spec) {
-  if (std::find(spec.sizes.begin(), spec.sizes.end(), 0) != spec.sizes.end()) return 0;
+  if (std::find(spec.sizes.begin(), spec.sizes.end(), 0) != spec.sizes.end())
+    return 0;
   uint64_t count = 1;
-  for (const int64_t size : spec.sizes) count = checked_multiply(count, static_cast<uint64_t>(size));
+  for (const int64_t size : spec.sizes)
+    count = checked_multiply(count, static_cast<uint64_t>(size));
   return count;
 }
 
 uint64_t extent_bytes(const TensorSpec& spec) {
   uint64_t last = 0;
   for (size_t i = 0; i < spec.sizes.size(); ++i) {
-    if (spec.sizes[i] == 0) return 0;
+    if (spec.sizes[i] == 0)
+      return 0;
     last = checked_add(last, checked_multiply(static_cast<uint64_t>(spec.sizes[i] - 1),
                                               static_cast<uint64_t>(spec.strides[i])));
   }

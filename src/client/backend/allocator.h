@@ -10,14 +10,21 @@ class RemoteAllocator final : public c10::DeviceAllocator {
   static RemoteAllocator& instance();  // leaks
 
   c10::DataPtr allocate(size_t nbytes) override;
+
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+
   void copy_data(void* destination, const void* source, size_t count) const override;
 
   bool initialized() override;
+
   void emptyCache(c10::MempoolId_t /*pool*/) override {}
+
   void recordStream(const c10::DataPtr& /*data*/, c10::Stream /*stream*/) override {}
+
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+
   void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
+
   void resetPeakStats(c10::DeviceIndex /*device*/) override {}
 };
 

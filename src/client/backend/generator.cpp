@@ -1,9 +1,9 @@
 #include "client/backend/generator.h"
 
+#include <array>
+
 #include <ATen/Functions.h>
 #include <c10/core/CPUAllocator.h>
-
-#include <array>
 
 #include "client/backend/guard.h"
 #include "client/process.h"
@@ -35,13 +35,16 @@ std::array<at::Generator, kMaxDevices>& defaults() {
 }  // namespace
 
 RemoteGenerator::RemoteGenerator(c10::DeviceIndex device, bool is_default)
-    : c10::GeneratorImpl(c10::Device(c10::kPrivateUse1, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+    : c10::GeneratorImpl(c10::Device(c10::kPrivateUse1, device),
+                         c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       is_default_(is_default),
       seed_(c10::default_rng_seed_val) {}
 
 RemoteGenerator::~RemoteGenerator() {
   MutexLock lock(name_mutex_);
-  if (session_ == nullptr || is_default_ || in_forked_child() || is_exiting() || session_->is_lost()) return;
+  if (session_ == nullptr || is_default_ || in_forked_child() || is_exiting() ||
+      session_->is_lost())
+    return;
   try {
     GeneratorMessage message;
     message.name = name_;
@@ -51,13 +54,17 @@ RemoteGenerator::~RemoteGenerator() {
   }
 }
 
-DevicePlace RemoteGenerator::place() const { return Machines::instance().place(device_.index()); }
+DevicePlace RemoteGenerator::place() const {
+  return Machines::instance().place(device_.index());
+}
 
 uint64_t RemoteGenerator::name() const {
-  if (is_default_) return wire::kDefaultGenerator + place().device;
+  if (is_default_)
+    return wire::kDefaultGenerator + place().device;
   const DevicePlace where = place();
   MutexLock lock(name_mutex_);
-  if (session_ == where.session) return name_;
+  if (session_ == where.session)
+    return name_;
   name_ = where.session->new_generator_name();
   GeneratorMessage message;
   message.name = name_;
@@ -74,9 +81,12 @@ uint64_t RemoteGenerator::name() const {
 void RemoteGenerator::set_current_seed(uint64_t seed) {
   seed_ = seed;
   seeded_ = true;
-  if (in_forked_child()) return;
-  if (is_default_ && !Machines::instance().has_device(device_.index())) return;  // told when it comes up
-  if (place().session->is_lost()) return;
+  if (in_forked_child())
+    return;
+  if (is_default_ && !Machines::instance().has_device(device_.index()))
+    return;  // told when it comes up
+  if (place().session->is_lost())
+    return;
   GeneratorMessage message;
   message.name = name();
   message.action = GeneratorAction::kSeed;
@@ -85,7 +95,8 @@ void RemoteGenerator::set_current_seed(uint64_t seed) {
 }
 
 void RemoteGenerator::send_to(Session& session, uint8_t device) {
-  if (!seeded_) return;
+  if (!seeded_)
+    return;
   GeneratorMessage message;
   message.name = wire::kDefaultGenerator + device;
   message.action = GeneratorAction::kSeed;
@@ -100,15 +111,18 @@ uint64_t RemoteGenerator::seed() {
 }
 
 void RemoteGenerator::set_offset(uint64_t /*offset*/) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "a remote generator's offset belongs to the server: use set_state");
+  TORCH_CHECK_NOT_IMPLEMENTED(false,
+                              "a remote generator's offset belongs to the server: use set_state");
 }
 
 uint64_t RemoteGenerator::get_offset() const {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "a remote generator's offset belongs to the server: use get_state");
+  TORCH_CHECK_NOT_IMPLEMENTED(false,
+                              "a remote generator's offset belongs to the server: use get_state");
 }
 
 void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
-  TORCH_CHECK_TYPE(new_state.device().is_cpu() && new_state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
+  TORCH_CHECK_TYPE(new_state.device().is_cpu() &&
+                       new_state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
                        new_state.is_contiguous(),
                    "RNG state must be a torch.ByteTensor");
   GeneratorMessage message;
@@ -131,7 +145,8 @@ c10::intrusive_ptr<c10::TensorImpl> RemoteGenerator::get_state() const {
     return true;
   });
   session.wait(request, "generator state");
-  at::Tensor state = at::empty({static_cast<int64_t>(request->body.size())}, at::TensorOptions().dtype(at::kByte));
+  at::Tensor state =
+      at::empty({static_cast<int64_t>(request->body.size())}, at::TensorOptions().dtype(at::kByte));
   std::memcpy(state.mutable_data_ptr(), request->body.data(), request->body.size());
   return state.getIntrusivePtr();
 }
@@ -145,7 +160,8 @@ RemoteGenerator* RemoteGenerator::clone_impl() const {
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
-  if (device < 0) device = current_device();
+  if (device < 0)
+    device = current_device();
   TORCH_CHECK(device < kMaxDevices, "there is no remote device ", static_cast<int>(device));
   return defaults()[static_cast<size_t>(device)];
 }
@@ -155,7 +171,8 @@ uint64_t generator_name(const c10::GeneratorImpl& generator) {
 }
 
 void send_default_seed(c10::DeviceIndex index, Session* session, uint8_t device) {
-  static_cast<RemoteGenerator*>(default_generator(index).unsafeGetGeneratorImpl())->send_to(*session, device);
+  static_cast<RemoteGenerator*>(default_generator(index).unsafeGetGeneratorImpl())
+      ->send_to(*session, device);
 }
 
 }  // namespace torch_remote::client

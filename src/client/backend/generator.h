@@ -1,9 +1,9 @@
 #pragma once
 
+#include <optional>
+
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
-
-#include <optional>
 
 #include "base/mutex.h"
 #include "client/machines.h"
@@ -19,7 +19,9 @@ class RemoteGenerator final : public c10::GeneratorImpl {
   ~RemoteGenerator() override;
 
   void set_current_seed(uint64_t seed) override;
+
   uint64_t current_seed() const override { return seed_; }
+
   uint64_t seed() override;
   void set_offset(uint64_t offset) override;
   uint64_t get_offset() const override;

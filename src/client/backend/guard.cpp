@@ -14,10 +14,13 @@ struct Event {
 
 }  // namespace
 
-c10::DeviceIndex current_device() { return this_device; }
+c10::DeviceIndex current_device() {
+  return this_device;
+}
 
 void set_current_device(c10::DeviceIndex index) {
-  if (index >= 0) this_device = index;
+  if (index >= 0)
+    this_device = index;
 }
 
 c10::Device RemoteGuard::exchangeDevice(c10::Device device) const {
@@ -26,24 +29,34 @@ c10::Device RemoteGuard::exchangeDevice(c10::Device device) const {
   return before;
 }
 
-c10::Device RemoteGuard::getDevice() const { return {c10::kPrivateUse1, this_device}; }
+c10::Device RemoteGuard::getDevice() const {
+  return {c10::kPrivateUse1, this_device};
+}
 
-void RemoteGuard::setDevice(c10::Device device) const { set_current_device(device.index()); }
+void RemoteGuard::setDevice(c10::Device device) const {
+  set_current_device(device.index());
+}
 
-void RemoteGuard::uncheckedSetDevice(c10::Device device) const noexcept { set_current_device(device.index()); }
+void RemoteGuard::uncheckedSetDevice(c10::Device device) const noexcept {
+  set_current_device(device.index());
+}
 
-c10::DeviceIndex RemoteGuard::deviceCount() const noexcept { return kMaxDevices; }
+c10::DeviceIndex RemoteGuard::deviceCount() const noexcept {
+  return kMaxDevices;
+}
 
 void RemoteGuard::record(void** event, const c10::Stream& stream, c10::DeviceIndex /*device*/,
                          c10::EventFlag /*flag*/) const {
-  if (*event == nullptr) *event = new Event{};
+  if (*event == nullptr)
+    *event = new Event{};
   static_cast<Event*>(*event)->device = stream.device_index();
 }
 
 void RemoteGuard::block(void* /*event*/, const c10::Stream& /*stream*/) const {}
 
 bool RemoteGuard::queryEvent(void* event) const {
-  if (event != nullptr) synchronizeEvent(event);
+  if (event != nullptr)
+    synchronizeEvent(event);
   return true;
 }
 
@@ -52,7 +65,8 @@ void RemoteGuard::destroyEvent(void* event, c10::DeviceIndex /*device*/) const n
 }
 
 void RemoteGuard::synchronizeEvent(void* event) const {
-  if (event != nullptr) synchronizeDevice(static_cast<Event*>(event)->device);
+  if (event != nullptr)
+    synchronizeDevice(static_cast<Event*>(event)->device);
 }
 
 bool RemoteGuard::queryStream(const c10::Stream& stream) const {
@@ -60,10 +74,13 @@ bool RemoteGuard::queryStream(const c10::Stream& stream) const {
   return true;
 }
 
-void RemoteGuard::synchronizeStream(const c10::Stream& stream) const { synchronizeDevice(stream.device_index()); }
+void RemoteGuard::synchronizeStream(const c10::Stream& stream) const {
+  synchronizeDevice(stream.device_index());
+}
 
 void RemoteGuard::synchronizeDevice(c10::DeviceIndex index) const {
-  if (!Machines::instance().is_initialized()) return;
+  if (!Machines::instance().is_initialized())
+    return;
   Machines::instance().place(index < 0 ? current_device() : index).session->synchronize();
 }
 

@@ -12,24 +12,38 @@ void set_current_device(c10::DeviceIndex index);
 // and must not throw. There is one in-order stream for each device.
 struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kPrivateUse1; }
+
   c10::Device exchangeDevice(c10::Device device) const override;
   c10::Device getDevice() const override;
   void setDevice(c10::Device device) const override;
   void uncheckedSetDevice(c10::Device device) const noexcept override;
-  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+
   c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
+
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high*/) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return c10::Stream(c10::Stream::DEFAULT, stream.device()); }
+
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return c10::Stream(c10::Stream::DEFAULT, stream.device());
+  }
+
   // A fixed upper bound: autograd sizes its queues by it once, and devices may be connected later.
   c10::DeviceIndex deviceCount() const noexcept override;
 
   // One stream, in order: an event has happened for whoever comes after it.
-  void record(void** event, const c10::Stream& stream, c10::DeviceIndex device, c10::EventFlag flag) const override;
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex device,
+              c10::EventFlag flag) const override;
   void block(void* event, const c10::Stream& stream) const override;
   bool queryEvent(void* event) const override;
   void destroyEvent(void* event, c10::DeviceIndex device) const noexcept override;
@@ -37,7 +51,9 @@ struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override;
   void synchronizeStream(const c10::Stream& stream) const override;
   void synchronizeDevice(c10::DeviceIndex index) const override;
-  void recordDataPtrOnStream(const c10::DataPtr& /*data*/, const c10::Stream& /*stream*/) const override {}
+
+  void recordDataPtrOnStream(const c10::DataPtr& /*data*/,
+                             const c10::Stream& /*stream*/) const override {}
 };
 
 }  // namespace torch_remote::client

@@ -6,7 +6,9 @@ namespace torch_remote::client {
 
 struct RemoteHooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
+
   bool isAvailable() const override { return true; }
+
   bool hasPrimaryContext(c10::DeviceIndex index) const override;
   void init() const override;
   c10::DeviceIndex deviceCount() const override;

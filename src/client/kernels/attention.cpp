@@ -1,3 +1,7 @@
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
@@ -8,10 +12,6 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/pad.h>
 #include <ATen/ops/zeros_like.h>
-
-#include <cmath>
-#include <limits>
-#include <unordered_map>
 
 #include "base/hash.h"
 #include "base/mutex.h"
@@ -36,7 +36,8 @@ struct Attention {
   bool enable_gqa;
 
   bool needs_grad() const {
-    return at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
+    return at::GradMode::is_enabled() &&
+           (query.requires_grad() || key.requires_grad() || value.requires_grad());
   }
 };
 
@@ -44,16 +45,20 @@ void describe(wire::Writer& writer, const at::Tensor& tensor) {
   writer.u8(static_cast<uint8_t>(tensor.scalar_type()));
   writer.u8(static_cast<uint8_t>(tensor.dim()));
   writer.u8(tensor.requires_grad());
-  for (const int64_t size : tensor.sizes()) writer.varint(static_cast<uint64_t>(size));
-  for (const int64_t stride : tensor.strides()) writer.varint(static_cast<uint64_t>(stride));
+  for (const int64_t size : tensor.sizes())
+    writer.varint(static_cast<uint64_t>(size));
+  for (const int64_t stride : tensor.strides())
+    writer.varint(static_cast<uint64_t>(stride));
 }
 
 std::string choice_key(const Attention& call) {
   wire::Writer writer;
   writer.u64(reinterpret_cast<uint64_t>(client::record_of(call.query)->session));
-  for (const at::Tensor* tensor : {&call.query, &call.key, &call.value}) describe(writer, *tensor);
+  for (const at::Tensor* tensor : {&call.query, &call.key, &call.value})
+    describe(writer, *tensor);
   writer.u8(call.mask.has_value());
-  if (call.mask.has_value()) describe(writer, *call.mask);
+  if (call.mask.has_value())
+    describe(writer, *call.mask);
   writer.u8(static_cast<uint8_t>((call.dropout_p > 0) | call.is_causal << 1 | call.enable_gqa << 2 |
                                  at::GradMode::is_enabled() << 3));
   const ContextValues context = read_context();
@@ -63,8 +68,8 @@ std::string choice_key(const Attention& call) {
 }
 
 int64_t ask_choice(const Attention& call) {
-  return at::_fused_sdp_choice(call.query, call.key, call.value, call.mask, call.dropout_p, call.is_causal, call.scale,
-                               call.enable_gqa);
+  return at::_fused_sdp_choice(call.query, call.key, call.value, call.mask, call.dropout_p,
+                               call.is_causal, call.scale, call.enable_gqa);
 }
 
 // The server's own choice: asked once for each kind of call, then remembered.
@@ -76,51 +81,60 @@ int64_t remembered_choice(const Attention& call) {
   {
     MutexLock lock(*mutex);
     const auto found = choices->find(key);
-    if (found != choices->end()) return found->second;
+    if (found != choices->end())
+      return found->second;
   }
   const int64_t choice = ask_choice(call);
   MutexLock lock(*mutex);
-  if (choices->size() >= kMost) choices->clear();
+  if (choices->size() >= kMost)
+    choices->clear();
   choices->emplace(key, choice);
   return choice;
 }
 
 // What a CPU would choose: its own function, which looks at metadata only.
 int64_t cpu_choice(const Attention& call) {
-  return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), call.query, call.key,
-                                                 call.value, call.mask, call.dropout_p, call.is_causal, call.scale,
-                                                 call.enable_gqa);
+  return at::_ops::_fused_sdp_choice::redispatch(
+      c10::DispatchKeySet(c10::DispatchKey::CPU), call.query, call.key, call.value, call.mask,
+      call.dropout_p, call.is_causal, call.scale, call.enable_gqa);
 }
 
 void check(const Attention& call) {
   const auto& [query, key, value, mask, dropout_p, is_causal, scale, gqa] = call;
-  TORCH_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
-              "Expected query, key, and value to have the same dtype, but got query.dtype: ", query.dtype(),
-              " key.dtype: ", key.dtype(), " and value.dtype: ", value.dtype(), " instead.");
+  TORCH_CHECK(
+      query.dtype() == key.dtype() && query.dtype() == value.dtype(),
+      "Expected query, key, and value to have the same dtype, but got query.dtype: ", query.dtype(),
+      " key.dtype: ", key.dtype(), " and value.dtype: ", value.dtype(), " instead.");
   TORCH_CHECK(query.device() == key.device() && query.device() == value.device(),
-              "Expected query, key, and value to have the same device type, but got query.device: ", query.device(),
-              " key.device: ", key.device(), " and value.device: ", value.device(), " instead.");
-  TORCH_CHECK(query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
-              "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: ", query.dim(),
-              " key.dim: ", key.dim(), " and value.dim: ", value.dim(), " instead.");
-  if (!mask.has_value()) return;
-  TORCH_CHECK(mask->dtype() == at::kBool || mask->dtype() == at::kFloat || mask->dtype() == query.dtype(),
-              "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: ",
-              mask->dtype(), " and  query.dtype: ", query.dtype(), " instead.");
+              "Expected query, key, and value to have the same device type, but got query.device: ",
+              query.device(), " key.device: ", key.device(), " and value.device: ", value.device(),
+              " instead.");
+  TORCH_CHECK(
+      query.dim() >= 2 && key.dim() >= 2 && value.dim() >= 2,
+      "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: ",
+      query.dim(), " key.dim: ", key.dim(), " and value.dim: ", value.dim(), " instead.");
+  if (!mask.has_value())
+    return;
+  TORCH_CHECK(
+      mask->dtype() == at::kBool || mask->dtype() == at::kFloat || mask->dtype() == query.dtype(),
+      "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
+      "attn_mask.dtype: ",
+      mask->dtype(), " and  query.dtype: ", query.dtype(), " instead.");
 }
 
 // True takes part in attention: becomes 0, and False minus infinity.
 std::optional<at::Tensor> additive(const std::optional<at::Tensor>& mask, const at::Tensor& query) {
-  if (!mask.has_value() || mask->scalar_type() != at::kBool) return mask;
+  if (!mask.has_value() || mask->scalar_type() != at::kBool)
+    return mask;
   at::Tensor added = at::zeros_like(*mask, query.options().dtype());
   added.masked_fill_(mask->logical_not(), -std::numeric_limits<double>::infinity());
   return added;
 }
 
 at::Tensor math(const Attention& call) {
-  return std::get<0>(at::_scaled_dot_product_attention_math(call.query, call.key, call.value, call.mask,
-                                                            call.dropout_p, call.is_causal, std::nullopt, call.scale,
-                                                            call.enable_gqa));
+  return std::get<0>(at::_scaled_dot_product_attention_math(
+      call.query, call.key, call.value, call.mask, call.dropout_p, call.is_causal, std::nullopt,
+      call.scale, call.enable_gqa));
 }
 
 at::Tensor flash_on_cuda(const Attention& call) {
@@ -131,56 +145,65 @@ at::Tensor flash_on_cuda(const Attention& call) {
     return rest == 0 ? tensor : at::pad(tensor, {0, kAlignment - rest});
   };
   const double scale = call.scale.value_or(1.0 / std::sqrt(static_cast<double>(width)));
-  at::Tensor out = std::get<0>(at::_scaled_dot_product_flash_attention(padded(call.query), padded(call.key),
-                                                                       padded(call.value), call.dropout_p,
-                                                                       call.is_causal, false, scale));
+  at::Tensor out = std::get<0>(at::_scaled_dot_product_flash_attention(
+      padded(call.query), padded(call.key), padded(call.value), call.dropout_p, call.is_causal,
+      false, scale));
   return out.size(-1) == width ? out : out.slice(-1, 0, width);
 }
 
 // The kernel wants the mask spread over all heads and its rows aligned.
 at::Tensor mask_for_efficient(const Attention& call) {
   constexpr int64_t kAlignment = 16;
-  const at::Tensor mask =
-      call.mask->expand({call.query.size(0), call.query.size(1), call.query.size(2), call.key.size(2)});
+  const at::Tensor mask = call.mask->expand(
+      {call.query.size(0), call.query.size(1), call.query.size(2), call.key.size(2)});
   const int64_t last = mask.size(-1);
-  if (last % kAlignment != 0) return at::pad(mask, {0, kAlignment - last % kAlignment}).slice(-1, 0, last);
+  if (last % kAlignment != 0)
+    return at::pad(mask, {0, kAlignment - last % kAlignment}).slice(-1, 0, last);
   for (const int64_t dim : {0, 1, 2}) {
-    if (mask.stride(dim) % kAlignment != 0) return mask.contiguous();
+    if (mask.stride(dim) % kAlignment != 0)
+      return mask.contiguous();
   }
   return mask;
 }
 
 at::Tensor on_cuda(Attention& call, int64_t backend) {
   switch (backend) {
-    case kFlash: return flash_on_cuda(call);
+    case kFlash:
+      return flash_on_cuda(call);
     case kEfficient:
-      if (call.mask.has_value()) call.mask = mask_for_efficient(call);
-      return std::get<0>(at::_scaled_dot_product_efficient_attention(call.query, call.key, call.value, call.mask,
-                                                                     call.needs_grad(), call.dropout_p, call.is_causal,
-                                                                     call.scale));
+      if (call.mask.has_value())
+        call.mask = mask_for_efficient(call);
+      return std::get<0>(at::_scaled_dot_product_efficient_attention(
+          call.query, call.key, call.value, call.mask, call.needs_grad(), call.dropout_p,
+          call.is_causal, call.scale));
     case kCudnn:
-      return std::get<0>(at::_scaled_dot_product_cudnn_attention(call.query, call.key, call.value, call.mask,
-                                                                 call.needs_grad(), call.dropout_p, call.is_causal,
-                                                                 false, call.scale));
-    default: return math(call);
+      return std::get<0>(at::_scaled_dot_product_cudnn_attention(
+          call.query, call.key, call.value, call.mask, call.needs_grad(), call.dropout_p,
+          call.is_causal, false, call.scale));
+    default:
+      return math(call);
   }
 }
 
 }  // namespace
 
-at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                        const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
-                                        std::optional<double> scale, bool enable_gqa) {
+at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
+                                        const at::Tensor& value,
+                                        const std::optional<at::Tensor>& mask, double dropout_p,
+                                        bool is_causal, std::optional<double> scale,
+                                        bool enable_gqa) {
   Attention call{query, key, value, mask, dropout_p, is_causal, scale, enable_gqa};
   check(call);
   const bool cpu = is_on_cpu_server(query);
   const int64_t backend = cpu ? cpu_choice(call) : remembered_choice(call);
   TORCH_CHECK(backend >= 0, "No viable backend for scaled_dot_product_attention was found.");
   call.mask = additive(mask, query);
-  if (!cpu) return on_cuda(call, backend);
-  if (backend != kFlash) return math(call);
-  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal,
-                                                                     call.mask, scale));
+  if (!cpu)
+    return on_cuda(call, backend);
+  if (backend != kFlash)
+    return math(call);
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p,
+                                                                     is_causal, call.mask, scale));
 }
 
 }  // namespace torch_remote::client::kernels

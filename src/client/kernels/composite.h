@@ -1,42 +1,53 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/SymInt.h>
-
 #include <optional>
 #include <tuple>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
 
 // Composite operators that take the branch the server's device would take (DESIGN: "The server's branch, not ours").
 // Each calls differentiable operators, so autograd flows through it.
 namespace torch_remote::client::kernels {
 
-at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                        const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
-                                        std::optional<double> scale, bool enable_gqa);
+at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
+                                        const at::Tensor& value,
+                                        const std::optional<at::Tensor>& mask, double dropout_p,
+                                        bool is_causal, std::optional<double> scale,
+                                        bool enable_gqa);
 at::Tensor dropout(const at::Tensor& input, double p, bool train);
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using Two = std::tuple<at::Tensor, at::Tensor>;
 
-Three lstm_input(const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases, int64_t num_layers,
-                 double dropout, bool train, bool bidirectional, bool batch_first);
-Three lstm_data(const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
-                bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional);
-Two gru_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases, int64_t num_layers,
-              double dropout, bool train, bool bidirectional, bool batch_first);
-Two gru_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx, at::TensorList params,
-             bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional);
-Two rnn_tanh_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
-                   int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first);
-Two rnn_tanh_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx, at::TensorList params,
-                  bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional);
-Two rnn_relu_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
-                   int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first);
-Two rnn_relu_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx, at::TensorList params,
-                  bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional);
-Two lstm_cell(const at::Tensor& input, at::TensorList hx, const at::Tensor& w_ih, const at::Tensor& w_hh,
-              const std::optional<at::Tensor>& b_ih, const std::optional<at::Tensor>& b_hh);
-at::Tensor gru_cell(const at::Tensor& input, const at::Tensor& hx, const at::Tensor& w_ih, const at::Tensor& w_hh,
-                    const std::optional<at::Tensor>& b_ih, const std::optional<at::Tensor>& b_hh);
+Three lstm_input(const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+                 int64_t num_layers, double dropout, bool train, bool bidirectional,
+                 bool batch_first);
+Three lstm_data(const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx,
+                at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                bool train, bool bidirectional);
+Two gru_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
+              int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first);
+Two gru_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
+             at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
+             bool bidirectional);
+Two rnn_tanh_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params,
+                   bool has_biases, int64_t num_layers, double dropout, bool train,
+                   bool bidirectional, bool batch_first);
+Two rnn_tanh_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
+                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                  bool train, bool bidirectional);
+Two rnn_relu_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params,
+                   bool has_biases, int64_t num_layers, double dropout, bool train,
+                   bool bidirectional, bool batch_first);
+Two rnn_relu_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
+                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                  bool train, bool bidirectional);
+Two lstm_cell(const at::Tensor& input, at::TensorList hx, const at::Tensor& w_ih,
+              const at::Tensor& w_hh, const std::optional<at::Tensor>& b_ih,
+              const std::optional<at::Tensor>& b_hh);
+at::Tensor gru_cell(const at::Tensor& input, const at::Tensor& hx, const at::Tensor& w_ih,
+                    const at::Tensor& w_hh, const std::optional<at::Tensor>& b_ih,
+                    const std::optional<at::Tensor>& b_hh);
 
 }  // namespace torch_remote::client::kernels

@@ -2,16 +2,18 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense.h>
 
+#include "client/backend/pinned.h"
 #include "client/copy.h"
 #include "client/kernels/tensors.h"
-#include "client/backend/pinned.h"
 
 namespace torch_remote::client::kernels {
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
-  if (self.is_same(source)) return self;
+  if (self.is_same(source))
+    return self;
   // The error of expand_as, as local copy_ has it.
-  if (!self.sizes().equals(source.sizes())) (void)at::expand_inplace(self, source, "copy");
+  if (!self.sizes().equals(source.sizes()))
+    (void)at::expand_inplace(self, source, "copy");
   copy_tensor(self, source, non_blocking);
   return self;
 }
@@ -28,11 +30,14 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
-  TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
+  TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(),
+              " elements cannot be converted to Scalar");
   return at::_local_scalar_dense(download(self));
 }
 
-bool has_compatible_shallow_copy_type(const at::Tensor& /*self*/, const at::Tensor& /*from*/) { return true; }
+bool has_compatible_shallow_copy_type(const at::Tensor& /*self*/, const at::Tensor& /*from*/) {
+  return true;
+}
 
 bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
   return self.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() &&

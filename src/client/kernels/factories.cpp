@@ -17,7 +17,8 @@ constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
 void check(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
   TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == at::kStrided, "layout ",
-                              c10::layout_or_default(layout), " is not supported on a remote device; use .cpu() first");
+                              c10::layout_or_default(layout),
+                              " is not supported on a remote device; use .cpu() first");
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
 }
 
@@ -25,11 +26,14 @@ void check(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
 class OnDevice {
  public:
   explicit OnDevice(std::optional<at::Device> device) : before_(current_device()) {
-    if (!device.has_value() || !device->has_index() || device->index() == before_) return;
+    if (!device.has_value() || !device->has_index() || device->index() == before_)
+      return;
     Machines::instance().place(device->index());  // refuses one that is not there
     set_current_device(device->index());
   }
+
   ~OnDevice() { set_current_device(before_); }
+
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
@@ -41,20 +45,22 @@ class OnDevice {
 
 at::Tensor empty_memory_format(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                                std::optional<at::Layout> layout, std::optional<at::Device> device,
-                               std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+                               std::optional<bool> pin_memory,
+                               std::optional<at::MemoryFormat> format) {
   check(layout, pin_memory);
   OnDevice on(device);
-  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &RemoteAllocator::instance(), kKeys,
-                                   c10::dtype_or_default(dtype), format);
+  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &RemoteAllocator::instance(),
+                                   kKeys, c10::dtype_or_default(dtype), format);
 }
 
-at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout> layout, std::optional<at::Device> device,
-                         std::optional<bool> pin_memory) {
+at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                         std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check(layout, pin_memory);
   OnDevice on(device);
-  return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride),
-                                           &RemoteAllocator::instance(), kKeys, c10::dtype_or_default(dtype));
+  return at::detail::empty_strided_generic(
+      C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), &RemoteAllocator::instance(),
+      kKeys, c10::dtype_or_default(dtype));
 }
 
 at::Tensor efficient_zero_tensor(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
@@ -64,19 +70,21 @@ at::Tensor efficient_zero_tensor(c10::SymIntArrayRef size, std::optional<at::Sca
 }
 
 // The indices are few and known here: made on the host, sent as bytes.
-at::Tensor tril_indices(int64_t row, int64_t column, int64_t offset, std::optional<at::ScalarType> dtype,
-                        std::optional<at::Layout> layout, std::optional<at::Device> device,
-                        std::optional<bool> pin_memory) {
+at::Tensor tril_indices(int64_t row, int64_t column, int64_t offset,
+                        std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                        std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check(layout, pin_memory);
-  return at::tril_indices(row, column, offset, at::TensorOptions().dtype(dtype.value_or(at::kLong)).device(at::kCPU))
+  return at::tril_indices(row, column, offset,
+                          at::TensorOptions().dtype(dtype.value_or(at::kLong)).device(at::kCPU))
       .to(device.value_or(at::Device(at::kPrivateUse1, current_device())));
 }
 
-at::Tensor triu_indices(int64_t row, int64_t column, int64_t offset, std::optional<at::ScalarType> dtype,
-                        std::optional<at::Layout> layout, std::optional<at::Device> device,
-                        std::optional<bool> pin_memory) {
+at::Tensor triu_indices(int64_t row, int64_t column, int64_t offset,
+                        std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                        std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check(layout, pin_memory);
-  return at::triu_indices(row, column, offset, at::TensorOptions().dtype(dtype.value_or(at::kLong)).device(at::kCPU))
+  return at::triu_indices(row, column, offset,
+                          at::TensorOptions().dtype(dtype.value_or(at::kLong)).device(at::kCPU))
       .to(device.value_or(at::Device(at::kPrivateUse1, current_device())));
 }
 

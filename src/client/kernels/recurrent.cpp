@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -15,8 +17,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
-
-#include <algorithm>
 
 #include "client/kernels/composite.h"
 #include "client/kernels/server_branch.h"
@@ -36,7 +36,9 @@ struct Weights {
   at::Tensor ih, hh, bias_ih, bias_hh, projection;
 
   at::Tensor from_input(const at::Tensor& input) const { return at::linear(input, ih, bias_ih); }
+
   at::Tensor from_hidden(const at::Tensor& hidden) const { return at::linear(hidden, hh, bias_hh); }
+
   at::Tensor project(const at::Tensor& hidden) const {
     return projection.defined() ? at::matmul(hidden, projection.t()) : hidden;
   }
@@ -52,7 +54,8 @@ std::vector<Weights> weights_of(at::TensorList params, bool has_biases, bool has
       weights.bias_ih = params[i + 2];
       weights.bias_hh = params[i + 3];
     }
-    if (has_projections) weights.projection = params[i + each - 1];
+    if (has_projections)
+      weights.projection = params[i + each - 1];
     all.push_back(std::move(weights));
   }
   return all;
@@ -60,7 +63,8 @@ std::vector<Weights> weights_of(at::TensorList params, bool has_biases, bool has
 
 // A hidden state: one tensor, or for LSTM two. A cell takes an input that has been multiplied by its weights.
 using State = Tensors;
-using Cell = State (*)(const at::Tensor& gates_of_input, const State& state, const Weights& weights);
+using Cell = State (*)(const at::Tensor& gates_of_input, const State& state,
+                       const Weights& weights);
 
 State lstm_step(const at::Tensor& input, const State& state, const Weights& weights) {
   const Tensors gates = weights.from_hidden(state[0]).add_(input).unsafe_chunk(4, 1);
@@ -91,7 +95,8 @@ State relu_step(const at::Tensor& input, const State& state, const Weights& weig
 
 State rows(const State& state, int64_t from, int64_t to) {
   State part;
-  for (const at::Tensor& tensor : state) part.push_back(tensor.narrow(0, from, to - from));
+  for (const at::Tensor& tensor : state)
+    part.push_back(tensor.narrow(0, from, to - from));
   return part;
 }
 
@@ -99,7 +104,8 @@ State concatenated(const std::vector<State>& states) {
   State whole;
   for (size_t i = 0; i < states[0].size(); ++i) {
     Tensors parts;
-    for (const State& state : states) parts.push_back(state[i]);
+    for (const State& state : states)
+      parts.push_back(state[i]);
     whole.push_back(at::cat(parts, 0));
   }
   return whole;
@@ -118,7 +124,8 @@ struct Padded {
 
   Scan scan(Cell cell, const State& first, const Weights& weights, bool backwards) const {
     Tensors steps = weights.from_input(data).unbind(0);
-    if (backwards) std::reverse(steps.begin(), steps.end());
+    if (backwards)
+      std::reverse(steps.begin(), steps.end());
     State state = first;
     Tensors outputs;
     for (const at::Tensor& step : steps) {
@@ -126,7 +133,8 @@ struct Padded {
       outputs.push_back(state[0]);
     }
     TORCH_CHECK(!outputs.empty(), "Expected sequence length to be larger than 0 in RNN");
-    if (backwards) std::reverse(outputs.begin(), outputs.end());
+    if (backwards)
+      std::reverse(outputs.begin(), outputs.end());
     return {at::stack(outputs, 0), state};
   }
 };
@@ -172,7 +180,8 @@ struct Packed {
     State state = rows(first, 0, active);
     Tensors outputs;
     for (auto size = batch_sizes.rbegin(); size != batch_sizes.rend(); ++size) {
-      if (*size > active) state = concatenated({state, rows(first, active, *size)});
+      if (*size > active)
+        state = concatenated({state, rows(first, active, *size)});
       active = *size;
       at -= *size;
       state = cell(input.narrow(0, at, *size), state, weights);
@@ -192,8 +201,10 @@ struct Options {
 
 // All layers, one after the other. `first` has a state for each layer and direction; so has what comes back.
 template <typename Sequence>
-std::pair<at::Tensor, std::vector<State>> run_layers(Cell cell, Sequence sequence, const std::vector<State>& first,
-                                                     const std::vector<Weights>& weights, const Options& options) {
+std::pair<at::Tensor, std::vector<State>> run_layers(Cell cell, Sequence sequence,
+                                                     const std::vector<State>& first,
+                                                     const std::vector<Weights>& weights,
+                                                     const Options& options) {
   const size_t directions = options.bidirectional ? 2 : 1;
   TORCH_CHECK(first.size() == static_cast<size_t>(options.num_layers) * directions,
               "Expected more hidden states in stacked_rnn");
@@ -221,14 +232,16 @@ std::vector<State> states_of(at::TensorList hidden) {
   for (const at::Tensor& tensor : hidden) {
     const Tensors layers = tensor.unbind(0);
     states.resize(layers.size());
-    for (size_t i = 0; i < layers.size(); ++i) states[i].push_back(layers[i]);
+    for (size_t i = 0; i < layers.size(); ++i)
+      states[i].push_back(layers[i]);
   }
   return states;
 }
 
 at::Tensor stacked(const std::vector<State>& states, size_t part) {
   Tensors tensors;
-  for (const State& state : states) tensors.push_back(state[part]);
+  for (const State& state : states)
+    tensors.push_back(state[part]);
   return at::stack(tensors, 0);
 }
 
@@ -239,33 +252,39 @@ Packed packed(const at::Tensor& data, const at::Tensor& batch_sizes) {
 }
 
 template <typename Sequence>
-Two run_single(Cell cell, Sequence sequence, const at::Tensor& hx, at::TensorList params, bool has_biases,
-               const Options& options) {
-  auto [output, last] =
-      run_layers(cell, std::move(sequence), states_of(hx), weights_of(params, has_biases, false), options);
+Two run_single(Cell cell, Sequence sequence, const at::Tensor& hx, at::TensorList params,
+               bool has_biases, const Options& options) {
+  auto [output, last] = run_layers(cell, std::move(sequence), states_of(hx),
+                                   weights_of(params, has_biases, false), options);
   return {std::move(output), stacked(last, 0)};
 }
 
-Two run_padded(Cell cell, const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
-               const Options& options, bool batch_first) {
-  auto [output, hy] = run_single(cell, Padded{batch_first ? input.transpose(0, 1) : input}, hx, params, has_biases, options);
+Two run_padded(Cell cell, const at::Tensor& input, const at::Tensor& hx, at::TensorList params,
+               bool has_biases, const Options& options, bool batch_first) {
+  auto [output, hy] = run_single(cell, Padded{batch_first ? input.transpose(0, 1) : input}, hx,
+                                 params, has_biases, options);
   return {batch_first ? output.transpose(0, 1) : output, hy};
 }
 
 // oneDNN's LSTM: the conditions PyTorch has for it on a CPU.
 bool uses_mkldnn(const at::Tensor& input) {
   const wire::Welcome& server = server_of(input);
-  if (!server.mkldnn || !at::globalContext().userEnabledMkldnn() || input.numel() == 0) return false;
+  if (!server.mkldnn || !at::globalContext().userEnabledMkldnn() || input.numel() == 0)
+    return false;
   switch (input.scalar_type()) {
-    case at::kFloat: return true;
-    case at::kBFloat16: return server.mkldnn_bf16;
-    case at::kHalf: return !at::GradMode::is_enabled() && server.mkldnn_fp16;
-    default: return false;
+    case at::kFloat:
+      return true;
+    case at::kBFloat16:
+      return server.mkldnn_bf16;
+    case at::kHalf:
+      return !at::GradMode::is_enabled() && server.mkldnn_fp16;
+    default:
+      return false;
   }
 }
 
-Three mkldnn_lstm(const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
-                  const Options& options, bool batch_first) {
+Three mkldnn_lstm(const at::Tensor& input, at::TensorList hx, at::TensorList params,
+                  bool has_biases, const Options& options, bool batch_first) {
   constexpr int64_t kLstm = 2;  // oneDNN's mode
   const int64_t directions = options.bidirectional ? 2 : 1;
   const size_t each = has_biases ? 4 : 2;
@@ -281,11 +300,13 @@ Three mkldnn_lstm(const at::Tensor& input, at::TensorList hx, at::TensorList par
       const int64_t index = layer * directions + direction;
       const auto weights = params.slice(static_cast<size_t>(index) * each, each);
       auto bias = [&](size_t which) {
-        return has_biases ? weights[2 + which] : at::zeros(weights[which].sizes(), weights[which].options());
+        return has_biases ? weights[2 + which]
+                          : at::zeros(weights[which].sizes(), weights[which].options());
       };
-      auto result = at::mkldnn_rnn_layer(layer_input, weights[0], weights[1], bias(0), bias(1), h[index], c[index],
-                                         direction == 1, {}, kLstm, hidden_size, options.num_layers, has_biases,
-                                         options.bidirectional, batch_first, options.train);
+      auto result =
+          at::mkldnn_rnn_layer(layer_input, weights[0], weights[1], bias(0), bias(1), h[index],
+                               c[index], direction == 1, {}, kLstm, hidden_size, options.num_layers,
+                               has_biases, options.bidirectional, batch_first, options.train);
       outputs.push_back(std::get<0>(result));
       hy.push_back(std::get<1>(result));
       cy.push_back(std::get<2>(result));
@@ -295,32 +316,37 @@ Three mkldnn_lstm(const at::Tensor& input, at::TensorList hx, at::TensorList par
       layer_input = at::dropout(layer_input, options.dropout, true);
     }
   }
-  return {batch_first ? layer_input.transpose(0, 1) : layer_input, at::stack(hy, 0), at::stack(cy, 0)};
+  return {batch_first ? layer_input.transpose(0, 1) : layer_input, at::stack(hy, 0),
+          at::stack(cy, 0)};
 }
 
 }  // namespace
 
-Three lstm_input(const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases, int64_t num_layers,
-                 double dropout, bool train, bool bidirectional, bool batch_first) {
+Three lstm_input(const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+                 int64_t num_layers, double dropout, bool train, bool bidirectional,
+                 bool batch_first) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
   if (!is_on_cpu_server(input)) {
-    return at::compositeimplicitautograd::lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                                               batch_first);
+    return at::compositeimplicitautograd::lstm(input, hx, params, has_biases, num_layers, dropout,
+                                               train, bidirectional, batch_first);
   }
   const Options options{num_layers, dropout, train, bidirectional};
   const bool has_projections = hx[0].size(2) != hx[1].size(2);
-  if (!has_projections && uses_mkldnn(input)) return mkldnn_lstm(input, hx, params, has_biases, options, batch_first);
-  auto [output, last] = run_layers(lstm_step, Padded{batch_first ? input.transpose(0, 1) : input}, states_of(hx),
-                                   weights_of(params, has_biases, has_projections), options);
+  if (!has_projections && uses_mkldnn(input))
+    return mkldnn_lstm(input, hx, params, has_biases, options, batch_first);
+  auto [output, last] =
+      run_layers(lstm_step, Padded{batch_first ? input.transpose(0, 1) : input}, states_of(hx),
+                 weights_of(params, has_biases, has_projections), options);
   return {batch_first ? output.transpose(0, 1) : output, stacked(last, 0), stacked(last, 1)};
 }
 
-Three lstm_data(const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
-                bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
+Three lstm_data(const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx,
+                at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                bool train, bool bidirectional) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
   if (!is_on_cpu_server(data)) {
-    return at::compositeimplicitautograd::lstm(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
-                                               bidirectional);
+    return at::compositeimplicitautograd::lstm(data, batch_sizes, hx, params, has_biases,
+                                               num_layers, dropout, train, bidirectional);
   }
   const bool has_projections = hx[0].size(2) != hx[1].size(2);
   auto [output, last] = run_layers(lstm_step, packed(data, batch_sizes), states_of(hx),
@@ -329,65 +355,75 @@ Three lstm_data(const at::Tensor& data, const at::Tensor& batch_sizes, at::Tenso
   return {output, stacked(last, 0), stacked(last, 1)};
 }
 
-Two gru_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases, int64_t num_layers,
-              double dropout, bool train, bool bidirectional, bool batch_first) {
+Two gru_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
+              int64_t num_layers, double dropout, bool train, bool bidirectional,
+              bool batch_first) {
   if (!is_on_cpu_server(input)) {
-    return at::compositeimplicitautograd::gru(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-                                              batch_first);
+    return at::compositeimplicitautograd::gru(input, hx, params, has_biases, num_layers, dropout,
+                                              train, bidirectional, batch_first);
   }
-  return run_padded(gru_step, input, hx, params, has_biases, {num_layers, dropout, train, bidirectional}, batch_first);
+  return run_padded(gru_step, input, hx, params, has_biases,
+                    {num_layers, dropout, train, bidirectional}, batch_first);
 }
 
-Two gru_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx, at::TensorList params,
-             bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
+Two gru_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
+             at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
+             bool bidirectional) {
   if (!is_on_cpu_server(data)) {
-    return at::compositeimplicitautograd::gru(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
-                                              bidirectional);
+    return at::compositeimplicitautograd::gru(data, batch_sizes, hx, params, has_biases, num_layers,
+                                              dropout, train, bidirectional);
   }
   return run_single(gru_step, packed(data, batch_sizes), hx, params, has_biases,
                     {num_layers, dropout, train, bidirectional});
 }
 
-Two rnn_tanh_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
-                   int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+Two rnn_tanh_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params,
+                   bool has_biases, int64_t num_layers, double dropout, bool train,
+                   bool bidirectional, bool batch_first) {
   if (!is_on_cpu_server(input)) {
-    return at::compositeimplicitautograd::rnn_tanh(input, hx, params, has_biases, num_layers, dropout, train,
-                                                   bidirectional, batch_first);
+    return at::compositeimplicitautograd::rnn_tanh(input, hx, params, has_biases, num_layers,
+                                                   dropout, train, bidirectional, batch_first);
   }
-  return run_padded(tanh_step, input, hx, params, has_biases, {num_layers, dropout, train, bidirectional}, batch_first);
+  return run_padded(tanh_step, input, hx, params, has_biases,
+                    {num_layers, dropout, train, bidirectional}, batch_first);
 }
 
-Two rnn_tanh_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx, at::TensorList params,
-                  bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
+Two rnn_tanh_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
+                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                  bool train, bool bidirectional) {
   if (!is_on_cpu_server(data)) {
-    return at::compositeimplicitautograd::rnn_tanh(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
-                                                   train, bidirectional);
+    return at::compositeimplicitautograd::rnn_tanh(data, batch_sizes, hx, params, has_biases,
+                                                   num_layers, dropout, train, bidirectional);
   }
   return run_single(tanh_step, packed(data, batch_sizes), hx, params, has_biases,
                     {num_layers, dropout, train, bidirectional});
 }
 
-Two rnn_relu_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
-                   int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+Two rnn_relu_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params,
+                   bool has_biases, int64_t num_layers, double dropout, bool train,
+                   bool bidirectional, bool batch_first) {
   if (!is_on_cpu_server(input)) {
-    return at::compositeimplicitautograd::rnn_relu(input, hx, params, has_biases, num_layers, dropout, train,
-                                                   bidirectional, batch_first);
+    return at::compositeimplicitautograd::rnn_relu(input, hx, params, has_biases, num_layers,
+                                                   dropout, train, bidirectional, batch_first);
   }
-  return run_padded(relu_step, input, hx, params, has_biases, {num_layers, dropout, train, bidirectional}, batch_first);
+  return run_padded(relu_step, input, hx, params, has_biases,
+                    {num_layers, dropout, train, bidirectional}, batch_first);
 }
 
-Two rnn_relu_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx, at::TensorList params,
-                  bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
+Two rnn_relu_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
+                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                  bool train, bool bidirectional) {
   if (!is_on_cpu_server(data)) {
-    return at::compositeimplicitautograd::rnn_relu(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
-                                                   train, bidirectional);
+    return at::compositeimplicitautograd::rnn_relu(data, batch_sizes, hx, params, has_biases,
+                                                   num_layers, dropout, train, bidirectional);
   }
   return run_single(relu_step, packed(data, batch_sizes), hx, params, has_biases,
                     {num_layers, dropout, train, bidirectional});
 }
 
-Two lstm_cell(const at::Tensor& input, at::TensorList hx, const at::Tensor& w_ih, const at::Tensor& w_hh,
-              const std::optional<at::Tensor>& b_ih, const std::optional<at::Tensor>& b_hh) {
+Two lstm_cell(const at::Tensor& input, at::TensorList hx, const at::Tensor& w_ih,
+              const at::Tensor& w_hh, const std::optional<at::Tensor>& b_ih,
+              const std::optional<at::Tensor>& b_hh) {
   if (!is_on_cpu_server(input)) {
     return at::compositeimplicitautograd::lstm_cell(input, hx, w_ih, w_hh, b_ih, b_hh);
   }
@@ -396,8 +432,9 @@ Two lstm_cell(const at::Tensor& input, at::TensorList hx, const at::Tensor& w_ih
   return {next[0], next[1]};
 }
 
-at::Tensor gru_cell(const at::Tensor& input, const at::Tensor& hx, const at::Tensor& w_ih, const at::Tensor& w_hh,
-                    const std::optional<at::Tensor>& b_ih, const std::optional<at::Tensor>& b_hh) {
+at::Tensor gru_cell(const at::Tensor& input, const at::Tensor& hx, const at::Tensor& w_ih,
+                    const at::Tensor& w_hh, const std::optional<at::Tensor>& b_ih,
+                    const std::optional<at::Tensor>& b_hh) {
   if (!is_on_cpu_server(input)) {
     return at::compositeimplicitautograd::gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh);
   }

@@ -17,8 +17,10 @@ namespace torch_remote::client::kernels {
 
 at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                       std::optional<c10::SymInt> offset) {
-  const auto plain = offset.has_value() ? std::optional<int64_t>(offset->expect_int()) : std::nullopt;
-  return at::native::as_strided_tensorimpl(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), plain);
+  const auto plain =
+      offset.has_value() ? std::optional<int64_t>(offset->expect_int()) : std::nullopt;
+  return at::native::as_strided_tensorimpl(self, C10_AS_INTARRAYREF_SLOW(size),
+                                           C10_AS_INTARRAYREF_SLOW(stride), plain);
 }
 
 at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef size) {
@@ -29,41 +31,51 @@ at::Tensor unsafe_view(const at::Tensor& self, c10::SymIntArrayRef size) {
   return at::native::view(self, C10_AS_INTARRAYREF_SLOW(size));
 }
 
-at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
-  return at::native::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
+at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef size,
+                         c10::SymIntArrayRef stride) {
+  return at::native::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size),
+                                    C10_AS_INTARRAYREF_SLOW(stride));
 }
 
 at::Tensor unfold(const at::Tensor& self, int64_t dimension, int64_t size, int64_t step) {
   return at::native::unfold(self, dimension, size, step);
 }
 
-at::Tensor view_as_real(const at::Tensor& self) { return at::native::view_as_real(self); }
+at::Tensor view_as_real(const at::Tensor& self) {
+  return at::native::view_as_real(self);
+}
 
-at::Tensor view_as_complex(const at::Tensor& self) { return at::native::view_as_complex(self); }
+at::Tensor view_as_complex(const at::Tensor& self) {
+  return at::native::view_as_complex(self);
+}
 
 std::vector<at::Tensor> unsafe_split(const at::Tensor& self, c10::SymInt split_size, int64_t dim) {
   return at::split_symint(self, split_size, dim);
 }
 
-std::vector<at::Tensor> unsafe_split_with_sizes(const at::Tensor& self, c10::SymIntArrayRef sizes, int64_t dim) {
+std::vector<at::Tensor> unsafe_split_with_sizes(const at::Tensor& self, c10::SymIntArrayRef sizes,
+                                                int64_t dim) {
   return at::split_with_sizes_symint(self, sizes, dim);
 }
 
 namespace {
 
 void grow_to_fit(at::TensorImpl& impl) {
-  const uint64_t needed = at::detail::computeStorageNbytes(impl.sizes(), impl.strides(), impl.itemsize(),
-                                                           impl.storage_offset());
+  const uint64_t needed = at::detail::computeStorageNbytes(impl.sizes(), impl.strides(),
+                                                           impl.itemsize(), impl.storage_offset());
   c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
-  if (impl.numel() > 0 && needed > storage.nbytes()) resize_storage(storage, needed);
+  if (impl.numel() > 0 && needed > storage.nbytes())
+    resize_storage(storage, needed);
 }
 
 }  // namespace
 
-const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size, std::optional<at::MemoryFormat> format) {
+const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
+                          std::optional<at::MemoryFormat> format) {
   const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
   at::TensorImpl& impl = *self.unsafeGetTensorImpl();
-  if (!impl.sizes().equals(sizes)) impl.set_sizes_contiguous(sizes);
+  if (!impl.sizes().equals(sizes))
+    impl.set_sizes_contiguous(sizes);
   if (format.has_value()) {
     TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format", *format);
     impl.empty_tensor_restride(*format);
@@ -74,10 +86,12 @@ const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size, std:
 
 at::Tensor& set_source_storage_offset(at::Tensor& self, at::Storage source, c10::SymInt offset,
                                       c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
-  TORCH_CHECK(source.device() == self.device(), "Attempted to set the storage of a tensor on device \"", self.device(),
-              "\" to a storage on different device \"", source.device(), "\".  This is no longer allowed; the devices must match.");
-  at::native::checkSetStorage(self, std::move(source), offset.expect_int(), C10_AS_INTARRAYREF_SLOW(size),
-                              C10_AS_INTARRAYREF_SLOW(stride));
+  TORCH_CHECK(source.device() == self.device(),
+              "Attempted to set the storage of a tensor on device \"", self.device(),
+              "\" to a storage on different device \"", source.device(),
+              "\".  This is no longer allowed; the devices must match.");
+  at::native::checkSetStorage(self, std::move(source), offset.expect_int(),
+                              C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
   at::TensorImpl& impl = *self.unsafeGetTensorImpl();
   impl.set_storage_offset(offset.expect_int());
   const auto strides = C10_AS_INTARRAYREF_SLOW(stride);
@@ -99,9 +113,10 @@ at::Tensor& set_source_storage(at::Tensor& self, at::Storage source) {
 }
 
 at::Tensor& set_source_tensor(at::Tensor& self, const at::Tensor& source) {
-  if (self.unsafeGetTensorImpl() == source.unsafeGetTensorImpl()) return self;
-  return set_source_storage_offset(self, source.storage(), source.sym_storage_offset(), source.sym_sizes(),
-                                   source.sym_strides());
+  if (self.unsafeGetTensorImpl() == source.unsafeGetTensorImpl())
+    return self;
+  return set_source_storage_offset(self, source.storage(), source.sym_storage_offset(),
+                                   source.sym_sizes(), source.sym_strides());
 }
 
 at::Tensor& set_empty(at::Tensor& self) {

@@ -13,16 +13,18 @@ wire::Output transposed(at::ScalarType dtype, c10::IntArrayRef sizes) {
 }
 
 bool is_head(const at::Tensor& tensor, const at::Tensor& query) {
-  return tensor.dim() == 4 && tensor.scalar_type() == query.scalar_type() && tensor.size(3) == query.size(3) &&
-         tensor.size(0) == query.size(0) && tensor.numel() > 0;
+  return tensor.dim() == 4 && tensor.scalar_type() == query.scalar_type() &&
+         tensor.size(3) == query.size(3) && tensor.size(0) == query.size(0) && tensor.numel() > 0;
 }
 
 // (query, key, value, …)
 bool flash_for_cpu(Arguments arguments, Outputs& outputs) {
   const at::Tensor& query = tensor(arguments, 0);
-  if (!is_full_float(query) || query.numel() == 0) return false;
+  if (!is_full_float(query) || query.numel() == 0)
+    return false;
   for (const size_t i : {0, 1, 2}) {
-    if (!is_head(tensor(arguments, i), query)) return false;
+    if (!is_head(tensor(arguments, i), query))
+      return false;
   }
   outputs.push_back(like(query));
   outputs.push_back(transposed(query.scalar_type(), query.sizes().slice(0, 3)));
@@ -33,7 +35,8 @@ bool flash_for_cpu(Arguments arguments, Outputs& outputs) {
 bool flash_for_cpu_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& query = tensor(arguments, 1);
   for (const size_t i : {1, 2, 3}) {
-    if (!is_full_float(query) || !is_head(tensor(arguments, i), query)) return false;
+    if (!is_full_float(query) || !is_head(tensor(arguments, i), query))
+      return false;
     outputs.push_back(transposed(query.scalar_type(), tensor(arguments, i).sizes()));
   }
   return true;

@@ -1,6 +1,6 @@
-#include <ATen/ExpandUtils.h>
-
 #include <algorithm>
+
+#include <ATen/ExpandUtils.h>
 
 #include "client/shapes/shapes.h"
 
@@ -8,23 +8,26 @@ namespace torch_remote::client::shapes {
 namespace {
 
 bool relu(Arguments arguments, Outputs& outputs) {
-  if (!is_plain(tensor(arguments, 0))) return false;
+  if (!is_plain(tensor(arguments, 0)))
+    return false;
   outputs.push_back(elementwise(tensor(arguments, 0)));
   return true;
 }
 
 bool abs(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_plain(input) || input.scalar_type() == at::kBool) return false;
-  outputs.push_back(input.is_complex() ? fresh(c10::toRealValueType(input.scalar_type()), input.sizes().vec(),
-                                               input.strides().vec())
+  if (!is_plain(input) || input.scalar_type() == at::kBool)
+    return false;
+  outputs.push_back(input.is_complex() ? fresh(c10::toRealValueType(input.scalar_type()),
+                                               input.sizes().vec(), input.strides().vec())
                                        : elementwise(input));
   return true;
 }
 
 bool native_dropout(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_settled(input) || arguments[2].isNone() || !arguments[2].toBool()) return false;
+  if (!is_settled(input) || arguments[2].isNone() || !arguments[2].toBool())
+    return false;
   outputs.push_back(like(input));
   outputs.push_back(fresh(at::kBool, input.sizes().vec(), input.strides().vec()));
   return true;
@@ -32,13 +35,16 @@ bool native_dropout(Arguments arguments, Outputs& outputs) {
 
 bool clone(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  const auto format = arguments[1].isNone() ? at::MemoryFormat::Preserve : arguments[1].toMemoryFormat();
-  if (input.is_conj() || input.is_neg() || input.layout() != at::kStrided) return false;
+  const auto format =
+      arguments[1].isNone() ? at::MemoryFormat::Preserve : arguments[1].toMemoryFormat();
+  if (input.is_conj() || input.is_neg() || input.layout() != at::kStrided)
+    return false;
   if (format == at::MemoryFormat::Contiguous) {
     outputs.push_back(contiguous(input.scalar_type(), input.sizes().vec()));
     return true;
   }
-  if (format != at::MemoryFormat::Preserve) return false;
+  if (format != at::MemoryFormat::Preserve)
+    return false;
   outputs.push_back(like(input));
   return true;
 }
@@ -47,7 +53,8 @@ bool are_broadcastable(c10::IntArrayRef a, c10::IntArrayRef b) {
   for (size_t i = 1; i <= std::min(a.size(), b.size()); ++i) {
     const int64_t x = a[a.size() - i];
     const int64_t y = b[b.size() - i];
-    if (x != y && x != 1 && y != 1) return false;
+    if (x != y && x != 1 && y != 1)
+      return false;
   }
   return true;
 }
@@ -56,8 +63,10 @@ bool are_broadcastable(c10::IntArrayRef a, c10::IntArrayRef b) {
 bool masked_fill(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const at::Tensor& mask = tensor(arguments, 1);
-  if (mask.scalar_type() != at::kBool || !are_broadcastable(input.sizes(), mask.sizes())) return false;
-  if (arguments[2].isTensor() && arguments[2].toTensor().dim() != 0) return false;
+  if (mask.scalar_type() != at::kBool || !are_broadcastable(input.sizes(), mask.sizes()))
+    return false;
+  if (arguments[2].isTensor() && arguments[2].toTensor().dim() != 0)
+    return false;
   outputs.push_back(contiguous(input.scalar_type(), at::infer_size(input.sizes(), mask.sizes())));
   return true;
 }
@@ -66,19 +75,23 @@ bool where(Arguments arguments, Outputs& outputs) {
   const at::Tensor& condition = tensor(arguments, 0);
   const at::Tensor& a = tensor(arguments, 1);
   const at::Tensor& b = tensor(arguments, 2);
-  if (condition.scalar_type() != at::kBool || !is_standard(condition) || !is_standard(a)) return false;
-  if (!a.sizes().equals(condition.sizes()) || !b.defined() || !fits(b, a.scalar_type(), a.sizes())) return false;
+  if (condition.scalar_type() != at::kBool || !is_standard(condition) || !is_standard(a))
+    return false;
+  if (!a.sizes().equals(condition.sizes()) || !b.defined() || !fits(b, a.scalar_type(), a.sizes()))
+    return false;
   outputs.push_back(like(a));
   return true;
 }
 
 bool flip(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_plain(input)) return false;
+  if (!is_plain(input))
+    return false;
   uint64_t seen = 0;
   for (const int64_t dim : integers(arguments[1])) {
     const int64_t at = wrap_dim(dim, input.dim());
-    if (at < 0 || (seen >> at & 1) != 0) return false;
+    if (at < 0 || (seen >> at & 1) != 0)
+      return false;
     seen |= uint64_t{1} << at;
   }
   outputs.push_back(like(input));
@@ -89,9 +102,12 @@ bool flip(Arguments arguments, Outputs& outputs) {
 bool bce_with_logits(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const at::Tensor& target = tensor(arguments, 1);
-  if (!is_standard(input) || !at::isFloatingType(input.scalar_type())) return false;
-  if (!fits(target, input.scalar_type(), input.sizes())) return false;
-  if (optional_tensor(arguments, 2).defined() || optional_tensor(arguments, 3).defined()) return false;
+  if (!is_standard(input) || !at::isFloatingType(input.scalar_type()))
+    return false;
+  if (!fits(target, input.scalar_type(), input.sizes()))
+    return false;
+  if (optional_tensor(arguments, 2).defined() || optional_tensor(arguments, 3).defined())
+    return false;
   const bool is_reduced = arguments[4].toInt() != 0;
   outputs.push_back(contiguous(input.scalar_type(), is_reduced ? Sizes{} : input.sizes().vec()));
   return true;

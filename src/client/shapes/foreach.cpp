@@ -7,45 +7,57 @@ namespace torch_remote::client::shapes {
 namespace {
 
 // Elementwise over lists, one floating dtype throughout: each result is like its first operand.
-bool foreach(Arguments arguments, Outputs& outputs) {
+bool foreach (Arguments arguments, Outputs & outputs) {
   const auto first = arguments[0].toListRef();
-  if (first.empty()) return false;
+  if (first.empty())
+    return false;
   wire::Output list;
   list.kind = wire::OutputKind::kList;
   const at::ScalarType dtype = first[0].toTensor().scalar_type();
-  if (!at::isFloatingType(dtype)) return false;
+  if (!at::isFloatingType(dtype))
+    return false;
   for (const c10::IValue& argument : arguments) {
-    if (argument.isTensor()) return false;
-    if (!argument.isTensorList()) continue;
+    if (argument.isTensor())
+      return false;
+    if (!argument.isTensorList())
+      continue;
     const auto items = argument.toListRef();
-    if (items.size() != first.size()) return false;
+    if (items.size() != first.size())
+      return false;
     for (size_t i = 0; i < items.size(); ++i) {
       const at::Tensor& item = items[i].toTensor();
-      if (!is_settled(item) || item.scalar_type() != dtype || !item.sizes().equals(first[i].toTensor().sizes()) ||
+      if (!is_settled(item) || item.scalar_type() != dtype ||
+          !item.sizes().equals(first[i].toTensor().sizes()) ||
           !item.strides().equals(first[i].toTensor().strides())) {
         return false;
       }
     }
   }
-  for (const c10::IValue& item : first) list.items.push_back(like(item.toTensor()));
+  for (const c10::IValue& item : first)
+    list.items.push_back(like(item.toTensor()));
   outputs.push_back(std::move(list));
   return true;
 }
 
 constexpr std::array<std::string_view, 18> kForeachElementwise = {
-    "add", "sub", "mul", "div", "sqrt", "neg", "exp", "abs", "maximum", "minimum",
-    "addcmul", "addcdiv", "lerp", "pow", "reciprocal", "rsqrt", "sign", "clamp_min",
+    "add",     "sub",     "mul",     "div",  "sqrt", "neg",        "exp",   "abs",  "maximum",
+    "minimum", "addcmul", "addcdiv", "lerp", "pow",  "reciprocal", "rsqrt", "sign", "clamp_min",
 };
 
 bool is_elementwise_foreach(std::string_view name) {
   constexpr std::string_view kPrefix = "aten::_foreach_";
-  if (!name.starts_with(kPrefix) || name.find(".out") != name.npos || name.find("_out") != name.npos) return false;
+  if (!name.starts_with(kPrefix) || name.find(".out") != name.npos ||
+      name.find("_out") != name.npos)
+    return false;
   const std::string_view base = name.substr(kPrefix.size(), name.find('.') - kPrefix.size());
-  return std::find(kForeachElementwise.begin(), kForeachElementwise.end(), base) != kForeachElementwise.end();
+  return std::find(kForeachElementwise.begin(), kForeachElementwise.end(), base) !=
+         kForeachElementwise.end();
 }
 
 }  // namespace
 
-ShapeFunction find_foreach(std::string_view name) { return is_elementwise_foreach(name) ? foreach : nullptr; }
+ShapeFunction find_foreach(std::string_view name) {
+  return is_elementwise_foreach(name) ? foreach : nullptr;
+}
 
 }  // namespace torch_remote::client::shapes

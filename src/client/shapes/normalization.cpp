@@ -12,22 +12,27 @@ bool ends_with(c10::IntArrayRef whole, const Sizes& tail) {
 }
 
 bool is_float(const at::Tensor& tensor) {
-  return is_full_float(tensor) || tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  return is_full_float(tensor) || tensor.scalar_type() == at::kHalf ||
+         tensor.scalar_type() == at::kBFloat16;
 }
 
 // Of layer norm's statistics: a CPU computes in the dtype of its parameters, CUDA never in half precision.
 at::ScalarType statistics_dtype(const at::Tensor& input, const at::Tensor& weight) {
-  if (is_full_float(input)) return input.scalar_type();
-  if (!kernels::is_on_cpu_server(input)) return at::kFloat;
+  if (is_full_float(input))
+    return input.scalar_type();
+  if (!kernels::is_on_cpu_server(input))
+    return at::kFloat;
   return weight.defined() ? weight.scalar_type() : input.scalar_type();
 }
 
-bool layer_norm_parameters_fit(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                               const Sizes& normalized) {
+bool layer_norm_parameters_fit(const at::Tensor& input, const at::Tensor& weight,
+                               const at::Tensor& bias, const Sizes& normalized) {
   const at::ScalarType dtype = weight.defined() ? weight.scalar_type() : input.scalar_type();
   const bool is_mixed = dtype != input.scalar_type();
-  if (is_mixed && (dtype != at::kFloat || is_full_float(input))) return false;
-  if (weight.defined() != bias.defined() && !is_full_float(input)) return false;
+  if (is_mixed && (dtype != at::kFloat || is_full_float(input)))
+    return false;
+  if (weight.defined() != bias.defined() && !is_full_float(input))
+    return false;
   return fits(weight, dtype, normalized) && fits(bias, dtype, normalized);
 }
 
@@ -51,14 +56,16 @@ bool layer_norm(Arguments arguments, Outputs& outputs) {
 }
 
 // The gradients that are wanted, each like the argument it is for. False where there is none.
-bool gradients(const c10::IValue& mask, const std::array<at::Tensor, 3>& targets, Outputs& outputs) {
+bool gradients(const c10::IValue& mask, const std::array<at::Tensor, 3>& targets,
+               Outputs& outputs) {
   const auto wanted = mask.toBoolList();
   for (size_t i = 0; i < targets.size(); ++i) {
     if (!wanted[i]) {
       outputs.emplace_back();
       continue;
     }
-    if (!is_standard(targets[i])) return false;
+    if (!is_standard(targets[i]))
+      return false;
     outputs.push_back(like(targets[i]));
   }
   return true;
@@ -66,8 +73,10 @@ bool gradients(const c10::IValue& mask, const std::array<at::Tensor, 3>& targets
 
 bool layer_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
-  if (!is_standard(input) || !is_standard(tensor(arguments, 0)) || !is_float(input)) return false;
-  return gradients(arguments[7], {input, optional_tensor(arguments, 5), optional_tensor(arguments, 6)}, outputs);
+  if (!is_standard(input) || !is_standard(tensor(arguments, 0)) || !is_float(input))
+    return false;
+  return gradients(arguments[7],
+                   {input, optional_tensor(arguments, 5), optional_tensor(arguments, 6)}, outputs);
 }
 
 // Inputs that every batch norm kernel gives an output of the same layout for.
@@ -78,7 +87,8 @@ bool is_batch(const at::Tensor& input) {
 
 bool parameters_fit(Arguments arguments, size_t from, size_t count, const at::Tensor& input) {
   for (size_t i = from; i < from + count; ++i) {
-    if (!fits(optional_tensor(arguments, i), input.scalar_type(), {input.size(1)})) return false;
+    if (!fits(optional_tensor(arguments, i), input.scalar_type(), {input.size(1)}))
+      return false;
   }
   return true;
 }
@@ -95,9 +105,11 @@ void batch_norm_outputs(const at::Tensor& input, bool training, Outputs& outputs
 // (input, weight, bias, running_mean, running_var, training, momentum, eps)
 bool batch_norm(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_batch(input) || !parameters_fit(arguments, 1, 4, input)) return false;
+  if (!is_batch(input) || !parameters_fit(arguments, 1, 4, input))
+    return false;
   const bool training = arguments[5].toBool();
-  if (!training && !optional_tensor(arguments, 3).defined()) return false;
+  if (!training && !optional_tensor(arguments, 3).defined())
+    return false;
   batch_norm_outputs(input, training, outputs);
   return true;
 }
@@ -105,7 +117,8 @@ bool batch_norm(Arguments arguments, Outputs& outputs) {
 // (input, weight, bias, training, momentum, eps)
 bool batch_norm_no_stats(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_batch(input) || !parameters_fit(arguments, 1, 2, input) || !arguments[3].toBool()) return false;
+  if (!is_batch(input) || !parameters_fit(arguments, 1, 2, input) || !arguments[3].toBool())
+    return false;
   batch_norm_outputs(input, true, outputs);
   return true;
 }
@@ -114,17 +127,21 @@ bool batch_norm_no_stats(Arguments arguments, Outputs& outputs) {
 bool batch_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
   const at::Tensor& weight = optional_tensor(arguments, 2);
-  if (!is_batch(input) || !is_standard(input) || !is_standard(tensor(arguments, 0))) return false;
-  if (!weight.defined() || !parameters_fit(arguments, 2, 3, input)) return false;
+  if (!is_batch(input) || !is_standard(input) || !is_standard(tensor(arguments, 0)))
+    return false;
+  if (!weight.defined() || !parameters_fit(arguments, 2, 3, input))
+    return false;
   return gradients(arguments[9], {input, weight, weight}, outputs);
 }
 
 // (input, weight, bias, N, C, HxW, group, eps)
 bool group_norm(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_standard(input) || !is_batch(input) || !parameters_fit(arguments, 1, 2, input)) return false;
+  if (!is_standard(input) || !is_batch(input) || !parameters_fit(arguments, 1, 2, input))
+    return false;
   const Sizes statistics = {arguments[3].toInt(), arguments[6].toInt()};
-  if (statistics[0] != input.size(0) || statistics[1] <= 0 || input.size(1) % statistics[1] != 0) return false;
+  if (statistics[0] != input.size(0) || statistics[1] <= 0 || input.size(1) % statistics[1] != 0)
+    return false;
   outputs.push_back(like(input));
   outputs.push_back(contiguous(input.scalar_type(), statistics));
   outputs.push_back(contiguous(input.scalar_type(), statistics));
@@ -135,8 +152,10 @@ bool group_norm(Arguments arguments, Outputs& outputs) {
 bool group_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
   const at::Tensor& weight = optional_tensor(arguments, 4);
-  if (!is_standard(input) || !is_batch(input) || !is_standard(tensor(arguments, 0))) return false;
-  if (!weight.defined() || !parameters_fit(arguments, 4, 1, input)) return false;
+  if (!is_standard(input) || !is_batch(input) || !is_standard(tensor(arguments, 0)))
+    return false;
+  if (!weight.defined() || !parameters_fit(arguments, 4, 1, input))
+    return false;
   return gradients(arguments[9], {input, weight, weight}, outputs);
 }
 

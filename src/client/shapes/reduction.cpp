@@ -9,13 +9,16 @@ bool reduce(const at::Tensor& input, const c10::IValue& dims, bool keep, Sizes& 
   uint64_t mask = given.empty() ? ~uint64_t{0} : 0;
   for (const int64_t dim : given) {
     const int64_t at = wrap_dim(dim, input.dim());
-    if (at < 0 || (mask >> at & 1) != 0) return false;
+    if (at < 0 || (mask >> at & 1) != 0)
+      return false;
     mask |= uint64_t{1} << at;
   }
   for (int64_t i = 0; i < input.dim(); ++i) {
     const bool is_reduced = (mask >> i & 1) != 0;
-    if (!is_reduced) sizes.push_back(input.size(i));
-    if (is_reduced && keep) sizes.push_back(1);
+    if (!is_reduced)
+      sizes.push_back(input.size(i));
+    if (is_reduced && keep)
+      sizes.push_back(1);
   }
   return true;
 }
@@ -28,13 +31,15 @@ bool is_known(const at::Tensor& input) {
 bool var(Arguments arguments, Outputs& outputs) {
   Sizes sizes;
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_known(input) || !reduce(input, arguments[1], arguments[3].toBool(), sizes)) return false;
+  if (!is_known(input) || !reduce(input, arguments[1], arguments[3].toBool(), sizes))
+    return false;
   outputs.push_back(contiguous(input.scalar_type(), std::move(sizes)));
   return true;
 }
 
 bool var_mean(Arguments arguments, Outputs& outputs) {
-  if (!var(arguments, outputs)) return false;
+  if (!var(arguments, outputs))
+    return false;
   outputs.push_back(outputs.front());
   return true;
 }
@@ -43,7 +48,8 @@ bool var_mean(Arguments arguments, Outputs& outputs) {
 bool logsumexp(Arguments arguments, Outputs& outputs) {
   Sizes sizes;
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_known(input) || !reduce(input, arguments[1], arguments[2].toBool(), sizes)) return false;
+  if (!is_known(input) || !reduce(input, arguments[1], arguments[2].toBool(), sizes))
+    return false;
   outputs.push_back(contiguous(input.scalar_type(), std::move(sizes)));
   return true;
 }

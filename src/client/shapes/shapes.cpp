@@ -24,20 +24,23 @@ wire::Output contiguous(at::ScalarType dtype, Sizes sizes) {
 wire::Output like(const at::Tensor& tensor) {
   const bool is_dense = tensor.is_non_overlapping_and_dense();
   return fresh(tensor.scalar_type(), tensor.sizes().vec(),
-               is_dense ? tensor.strides().vec() : at::infer_dense_strides(tensor.sizes(), tensor.strides()));
+               is_dense ? tensor.strides().vec()
+                        : at::infer_dense_strides(tensor.sizes(), tensor.strides()));
 }
 
 wire::Output elementwise(const at::Tensor& tensor) {
-  if (tensor.is_contiguous()) return contiguous(tensor.scalar_type(), tensor.sizes().vec());
+  if (tensor.is_contiguous())
+    return contiguous(tensor.scalar_type(), tensor.sizes().vec());
   if (tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) {
-    return fresh(tensor.scalar_type(), tensor.sizes().vec(), c10::get_channels_last_strides_2d(tensor.sizes()));
+    return fresh(tensor.scalar_type(), tensor.sizes().vec(),
+                 c10::get_channels_last_strides_2d(tensor.sizes()));
   }
   return like(tensor);
 }
 
 bool is_plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense() &&
-         !tensor.is_conj() && !tensor.is_neg();
+  return tensor.defined() && tensor.layout() == at::kStrided &&
+         tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 bool is_standard(const at::Tensor& tensor) {
@@ -46,7 +49,8 @@ bool is_standard(const at::Tensor& tensor) {
 }
 
 bool is_channels_last(const at::Tensor& tensor) {
-  return is_plain(tensor) && tensor.dim() == 4 && tensor.suggest_memory_format() == at::MemoryFormat::ChannelsLast &&
+  return is_plain(tensor) && tensor.dim() == 4 &&
+         tensor.suggest_memory_format() == at::MemoryFormat::ChannelsLast &&
          tensor.strides().equals(c10::get_channels_last_strides_2d(tensor.sizes()));
 }
 
@@ -59,7 +63,8 @@ bool is_full_float(const at::Tensor& tensor) {
 }
 
 bool fits(const at::Tensor& tensor, at::ScalarType dtype, c10::IntArrayRef sizes) {
-  if (!tensor.defined()) return true;
+  if (!tensor.defined())
+    return true;
   return tensor.scalar_type() == dtype && tensor.sizes().equals(sizes) && is_standard(tensor);
 }
 

@@ -27,8 +27,14 @@ Table attention_table();
 Table reduction_table();
 ShapeFunction find_foreach(std::string_view name);
 
-inline const at::Tensor& tensor(Arguments arguments, size_t index) { return arguments[index].toTensor(); }
-inline Sizes integers(const c10::IValue& value) { return value.toIntVector(); }
+inline const at::Tensor& tensor(Arguments arguments, size_t index) {
+  return arguments[index].toTensor();
+}
+
+inline Sizes integers(const c10::IValue& value) {
+  return value.toIntVector();
+}
+
 // Undefined where the argument is None.
 inline at::Tensor optional_tensor(Arguments arguments, size_t index) {
   return arguments[index].isNone() ? at::Tensor() : arguments[index].toTensor();

@@ -7,8 +7,9 @@ namespace torch_remote::client {
 ShapeFunction find_shape_function(std::string_view name) {
   static const auto* table = [] {
     auto* all = new std::unordered_map<std::string_view, ShapeFunction>;
-    for (const auto& part : {shapes::elementwise_table(), shapes::normalization_table(), shapes::convolution_table(),
-                             shapes::indexing_table(), shapes::attention_table(), shapes::reduction_table()}) {
+    for (const auto& part :
+         {shapes::elementwise_table(), shapes::normalization_table(), shapes::convolution_table(),
+          shapes::indexing_table(), shapes::attention_table(), shapes::reduction_table()}) {
       all->insert(part.begin(), part.end());
     }
     return all;
