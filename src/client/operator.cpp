@@ -66,6 +66,19 @@ constexpr std::array<std::string_view, 29> kAskTheServer = {
     "aten::linalg_lu_solve",
 };
 
+// Kernels that only CUDA has. How they lay out their results, and how much they keep for the backward pass, they know
+// alone, and do alike for the same signature.
+constexpr std::array<std::string_view, 8> kOnlyOnCuda = {
+    "aten::cudnn_batch_norm",
+    "aten::cudnn_batch_norm_backward",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_backward",
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_efficient_attention_backward",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_cudnn_attention_backward",
+};
+
 constexpr std::array<std::string_view, 9> kHostIndices = {
     "aten::index",
     "aten::index_put",
@@ -152,7 +165,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   if (has_dynamic_tag(operation) || contains(kDependOnData, name))
     depends_on_data = true;
   is_refused = makes_another_layout(name);
-  asks_server = returns_numbers || contains(kAskTheServer, introduction.name);
+  asks_server = returns_numbers || contains(kAskTheServer, introduction.name) ||
+                contains(kOnlyOnCuda, introduction.name);
   looks_at_grad_mode = name == "aten::mkldnn_rnn_layer";  // a workspace for backward, or none
   takes_host_indices = contains(kHostIndices, introduction.name);
   shape = find_shape_function(name);

@@ -220,6 +220,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 static void register_composites(torch::Library& m) {
   m.impl("scaled_dot_product_attention", &kernels::scaled_dot_product_attention);
   m.impl("dropout", &kernels::dropout);
+  m.impl("_batch_norm_impl_index", &kernels::batch_norm_impl_index);
   m.impl("lstm.input", &kernels::lstm_input);
   m.impl("lstm.data", &kernels::lstm_data);
   m.impl("gru.input", &kernels::gru_input);

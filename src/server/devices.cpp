@@ -12,6 +12,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "base/error.h"
+#include "server/cuda_properties.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -99,10 +100,8 @@ std::vector<wire::DeviceProperties> Devices::properties() const {
   for (unsigned i = 0; i < count_; ++i) {
     wire::DeviceProperties& one = all[i];
     if (is_cuda()) {
-      // TODO(cleanup): name, memory, capability and processors need CUDA's headers or a virtual
-      // interface.
       one.kind = wire::DeviceKind::kCuda;
-      one.name = "CUDA device " + std::to_string(first_ + static_cast<int>(i));
+      describe_cuda_device(first_ + static_cast<int>(i), one);
     } else {
       one.name = processor_name();
       one.total_memory = host_memory();

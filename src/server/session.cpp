@@ -78,7 +78,9 @@ bool Session::end_with(const std::string& reason) {
 void Session::report_end() {
   const wire::Counters counters = interpreter_.counters();
   MutexLock lock(mutex_);
-  log(cause_.empty() ? LogLevel::kInfo : LogLevel::kWarning, "session ended",
+  // A client that goes before its first call has lost nothing.
+  const bool is_news = !cause_.empty() && counters.calls != 0;
+  log(is_news ? LogLevel::kWarning : LogLevel::kInfo, "session ended",
       {{"cause", cause_.empty() ? "closed by the client" : cause_},
        {"calls", counters.calls},
        {"mispredicted", counters.mispredicted},

@@ -122,12 +122,20 @@ void check(const Attention& call) {
       mask->dtype(), " and  query.dtype: ", query.dtype(), " instead.");
 }
 
-// True takes part in attention: becomes 0, and False minus infinity.
-std::optional<at::Tensor> additive(const std::optional<at::Tensor>& mask, const at::Tensor& query) {
-  if (!mask.has_value() || mask->scalar_type() != at::kBool)
-    return mask;
-  at::Tensor added = at::zeros_like(*mask, query.options().dtype());
-  added.masked_fill_(mask->logical_not(), -std::numeric_limits<double>::infinity());
+// What a mask adds where a key takes no part. Up to torch 2.11 cuDNN is given a finite number (pytorch#177868).
+double masked_value(const Attention& call, int64_t backend) {
+  constexpr double kMostNegativeHalf = -65504;
+  const bool is_finite =
+      backend == kCudnn && server_of(call.query).torch_version.starts_with("2.11.");
+  return is_finite ? kMostNegativeHalf : -std::numeric_limits<double>::infinity();
+}
+
+// True takes part in attention and becomes 0.
+std::optional<at::Tensor> additive(const Attention& call, int64_t backend) {
+  if (!call.mask.has_value() || call.mask->scalar_type() != at::kBool)
+    return call.mask;
+  at::Tensor added = at::zeros_like(*call.mask, call.query.options().dtype());
+  added.masked_fill_(call.mask->logical_not(), masked_value(call, backend));
   return added;
 }
 
@@ -197,7 +205,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
   const bool cpu = is_on_cpu_server(query);
   const int64_t backend = cpu ? cpu_choice(call) : remembered_choice(call);
   TORCH_CHECK(backend >= 0, "No viable backend for scaled_dot_product_attention was found.");
-  call.mask = additive(mask, query);
+  call.mask = additive(call, backend);
   if (!cpu)
     return on_cuda(call, backend);
   if (backend != kFlash)

@@ -17,6 +17,14 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         bool enable_gqa);
 at::Tensor dropout(const at::Tensor& input, double p, bool train);
 
+using BatchNormResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t>;
+BatchNormResult batch_norm_impl_index(const at::Tensor& input,
+                                      const std::optional<at::Tensor>& weight,
+                                      const std::optional<at::Tensor>& bias,
+                                      const std::optional<at::Tensor>& mean,
+                                      const std::optional<at::Tensor>& variance, bool training,
+                                      double momentum, double eps, bool cudnn_enabled);
+
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using Two = std::tuple<at::Tensor, at::Tensor>;
 

@@ -1,4 +1,4 @@
-"""The smoke test for a GPU machine: training on `remote`, whose server uses the GPU, equals training on local CUDA.
+"""The smoke test for a GPU machine: what `remote` computes, whose server uses the GPU, is what local CUDA computes.
 
     python tests/python/gpu/run.py [--results FOLDER]
 
@@ -78,10 +78,61 @@ def train_conv_net(device: str) -> Tensors:
     return train(model, torch.randn(8, 3, 32, 32), torch.randint(10, (8,)), device)
 
 
-TRAININGS: dict[str, Callable[[str], Tensors]] = {
+def attend(device: str, dtype: torch.dtype, width: int, options: dict[str, object]) -> list[Tensor]:
+    """Attention's result and the gradients of its inputs."""
+    inputs = [torch.randn(2, 4, 24, width).to(device, dtype).requires_grad_() for _ in range(3)]
+    options = {
+        name: value.to(device) if isinstance(value, Tensor) else value
+        for name, value in options.items()
+    }
+    output = F.scaled_dot_product_attention(*inputs, **options)
+    return [output.detach(), *torch.autograd.grad(output.float().square().sum(), inputs)]
+
+
+def attend_in_all_ways(device: str) -> Tensors:
+    """Every kernel that PyTorch chooses from. Heads of 20 are no multiple of what most of them want."""
+    mask = torch.rand(24, 24) > 0.3
+    mask[:, 0] = True
+    ways: dict[str, dict[str, object]] = {
+        "plain": {},
+        "causal": {"is_causal": True},
+        "masked": {"attn_mask": mask},
+    }
+    return {
+        f"{way}, {dtype}, {width} wide, {index}": tensor.cpu()
+        for way, options in ways.items()
+        for dtype in (torch.float32, torch.float16, torch.bfloat16)
+        for width in (20, 32)
+        for index, tensor in enumerate(attend(device, dtype, width, options))
+    }
+
+
+def draw(device: str) -> Tensors:
+    """Random numbers, by the default generator and by one of our own."""
+    own = torch.Generator(device).manual_seed(7)
+    return {
+        "randn": torch.randn(1000, device=device).cpu(),
+        "own": torch.rand(1000, device=device, generator=own).cpu(),
+        "randperm": torch.randperm(1000, device=device).cpu(),
+        "bernoulli": torch.full((1000,), 0.3, device=device).bernoulli().cpu(),
+        "state": torch.get_device_module(device).get_rng_state(),
+    }
+
+
+def describe(device: str) -> Tensors:
+    """What the device says of itself: the server's figures are CUDA's own."""
+    found = torch.get_device_module(device).get_device_properties(0)
+    numbers = [found.total_memory, found.major, found.minor, found.multi_processor_count]
+    return {"name": torch.tensor(list(found.name.encode())), "numbers": torch.tensor(numbers)}
+
+
+CASES: dict[str, Callable[[str], Tensors]] = {
     "mlp": train_mlp,
     "transformer": train_transformer,
     "conv_net": train_conv_net,
+    "attention": attend_in_all_ways,
+    "random": draw,
+    "properties": describe,
 }
 
 
@@ -90,9 +141,9 @@ def run_side(device: str, path: Path) -> None:
         import torch_remote  # noqa: F401  names the backend
     torch.use_deterministic_algorithms(True)
     results = {}
-    for name, training in TRAININGS.items():
+    for name, case in CASES.items():
         torch.manual_seed(0)
-        results[name] = training(device)
+        results[name] = case(device)
     torch.save(results, path)
 
 
@@ -101,24 +152,29 @@ def start_side(device: str, path: Path) -> None:
     subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, timeout=TIMEOUT_S)
 
 
+def bytes_of(tensor: Tensor) -> bytes:
+    """Its bytes; numpy has no bfloat16."""
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
 def differences(want: Tensors, got: Tensors) -> Iterator[str]:
     for name, tensor in want.items():
         if tensor.shape != got[name].shape or tensor.dtype != got[name].dtype:
             yield f"{name}: {got[name].dtype} {tuple(got[name].shape)}"
-        elif tensor.numpy().tobytes() != got[name].numpy().tobytes():
+        elif bytes_of(tensor) != bytes_of(got[name]):
             error = (tensor.double() - got[name].double()).abs().max().item()
             yield f"{name}: other bytes, apart by up to {error:g}"
 
 
 def compare(sides: tuple[str, str]) -> int:
-    """Returns the number of trainings that differ."""
+    """Returns the number of cases that differ."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{index}.pt" for index in range(2)]
         for side, path in zip(sides, paths, strict=True):
             start_side(side, path)
         want, got = map(torch.load, paths)
     failed = 0
-    for name in TRAININGS:
+    for name in CASES:
         found = list(differences(want[name], got[name]))
         failed += bool(found)
         print(f"{'FAILED' if found else 'passed'} {name}", *found, sep="\n  ")
@@ -139,7 +195,7 @@ def main() -> int:
     if options.results:
         script = ROOT / "benchmarks" / "python" / "gpu_calls.py"
         subprocess.run([sys.executable, str(script), str(options.results)], check=True)
-    print(f"{len(TRAININGS) - failed} passed, {failed} failed")
+    print(f"{len(CASES) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 
