@@ -28,7 +28,7 @@ def is_ours(tensor: torch.Tensor) -> bool:
 
 def max_devices() -> int:
     """How many device indices there are; most of them have no device yet."""
-    return int(os.environ.get("TORCH_REMOTE_MAX_DEVICES") or 16)
+    return 16  # kMaxDevices in client/machines.h: autograd sizes its queues by it once
 
 
 def configured_url() -> str | None:
