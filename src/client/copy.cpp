@@ -88,13 +88,13 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
     return upload.send_inline(bytes);
   const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
   if (pinned) {
-    return upload.send_bulk(bytes, std::make_shared<at::Tensor>(source), false);
+    return upload.send_bulk(bytes, std::make_shared<c10::Storage>(source.storage()), false);
   }
   if (bytes.size() <= kCopiedUpload) {
     auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
     return upload.send_bulk(*copy, copy, false);
   }
-  upload.send_bulk(bytes, std::make_shared<at::Tensor>(source), true);
+  upload.send_bulk(bytes, std::make_shared<c10::Storage>(source.storage()), true);
 }
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {

@@ -259,12 +259,13 @@ bool returns_only_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue>
     const c10::IValue& argument = arguments[static_cast<size_t>(result.written_argument)];
     if (!argument.isTensor())
       return false;
+    const auto at =
+        std::find(mentioned.begin(), mentioned.end(), argument.toTensor().unsafeGetTensorImpl());
+    if (at == mentioned.end())
+      return false;
     Output output;
     output.kind = OutputKind::kTensor;
-    for (size_t i = 0; i < mentioned.size(); ++i) {
-      if (mentioned[i] == argument.toTensor().unsafeGetTensorImpl())
-        output.tensor = i;
-    }
+    output.tensor = static_cast<uint64_t>(at - mentioned.begin());
     outputs.push_back(std::move(output));
   }
   return true;

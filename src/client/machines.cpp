@@ -31,7 +31,8 @@ Session* Machines::open(const std::string& url) {
     path = server_path_;
   }
   watch_forks();
-  return new Session(url, way_to(url, path), url == "local" ? "" : token_from_environment());
+  return new Session(url, way_to(url, path),
+                     url.starts_with("tcp://") ? token_from_environment() : "");
 }
 
 int Machines::add(Session* session) {
@@ -71,18 +72,16 @@ int Machines::connect(const std::string& url) {
 void Machines::ensure_default() {
   if (is_initialized() || is_exiting())
     return;
-  const char* url = std::getenv("TORCH_REMOTE");
-  Session* session = nullptr;
+  MutexLock opening(opening_);  // one thread starts it, the others wait for that
   {
     MutexLock lock(mutex_);
     if (has_machine())
       return;
   }
-  session = open(url == nullptr || *url == '\0' ? "local" : url);
+  const char* url = std::getenv("TORCH_REMOTE");
+  Session* session = open(url == nullptr || *url == '\0' ? "local" : url);
   {
     MutexLock lock(mutex_);
-    if (has_machine())
-      return;  // another thread was faster; ours goes unused
     add(session);
     initialized_.store(true, std::memory_order_release);
   }
@@ -149,11 +148,13 @@ DevicePlace Machines::find_place(c10::DeviceIndex index) {
     for (const int id : ids())
       learn_devices(id);
   }
-  if (!has_device(index))
+  // Loaded once: another thread may stop the machine at any moment.
+  const bool is_index = index >= 0 && index < kMaxDevices;
+  const Place* place = is_index ? &places_[static_cast<size_t>(index)] : nullptr;
+  Session* session = is_index ? place->session.load(std::memory_order_acquire) : nullptr;
+  if (session == nullptr)
     refuse_index(index);
-  const Place& place = places_[static_cast<size_t>(index)];
-  Session* session = place.session.load(std::memory_order_acquire);
-  return {session, place.device.load()};
+  return {session, place->device.load()};
 }
 
 void Machines::refuse_index(c10::DeviceIndex index) {

@@ -94,6 +94,7 @@ class Machines {
 
   std::array<Place, kMaxDevices> places_;
   std::atomic<bool> initialized_{false};
+  Mutex opening_;  // before mutex_
   Mutex mutex_;
   std::vector<Machine> machines_ GUARDED_BY(mutex_);
   std::string server_path_ GUARDED_BY(mutex_);

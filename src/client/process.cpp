@@ -50,7 +50,7 @@ transport::Connection::Options keepalive_options() {
 bool is_blocking() {
   static const bool blocking = [] {
     const char* text = std::getenv("TORCH_REMOTE_BLOCKING");
-    return text != nullptr && std::string_view(text) == "1";
+    return text != nullptr && *text != '\0' && std::string_view(text) != "0";
   }();
   return blocking;
 }

@@ -14,7 +14,7 @@ void watch_forks();
 // TORCH_REMOTE_KEEPALIVE, else the default.
 transport::Connection::Options keepalive_options();
 
-// TORCH_REMOTE_BLOCKING=1: every call waits.
+// TORCH_REMOTE_BLOCKING=1 (anything but 0): every call waits.
 bool is_blocking();
 
 // Threads that outlive the interpreter's shutdown (daemon threads) have nobody left to tell an error to: they

@@ -133,7 +133,12 @@ void Session::upload(const wire::Begin& begin, std::span<const std::byte> bytes,
     return true;
   });
   counters_.bytes_sent += bytes.size();
-  connection_->send_bulk(begin.upload, bytes, std::move(owner), std::move(on_acknowledged));
+  bulk_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  auto done = [this, size = bytes.size(), next = std::move(on_acknowledged)](bool received) {
+    bulk_bytes_.fetch_sub(size, std::memory_order_relaxed);
+    next(received);
+  };
+  connection_->send_bulk(begin.upload, bytes, std::move(owner), std::move(done));
 }
 
 void Session::mirror_context(wire::Writer& writer) {
@@ -208,6 +213,8 @@ bool Session::has_credit() {
   const uint64_t bytes = buffered_bytes_.load(std::memory_order_relaxed);
   if (!opened_.load(std::memory_order_acquire))
     return calls < kLargestCallWindow && bytes < kByteWindow;
+  if (bulk_bytes_.load(std::memory_order_relaxed) >= kByteWindow)
+    return false;
   const auto flight = connection_->in_flight();
   return flight.calls + calls < call_window_.load(std::memory_order_relaxed) &&
          flight.bytes + bytes < kByteWindow;

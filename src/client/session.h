@@ -188,6 +188,7 @@ class Session : public transport::Connection::Handler {
   ContextValues context_ GUARDED_BY(submit_mutex_) = unsent_context();
   std::atomic<uint64_t> buffered_bytes_{0};
   std::atomic<uint64_t> buffered_calls_{0};
+  std::atomic<uint64_t> bulk_bytes_{0};  // of uploads that the server has not all received
 
   // Guards what threads wait for: the handshake, replies, credit, the end.
   Mutex replies_mutex_;

@@ -4,6 +4,7 @@
 #include "client/machines.h"
 #include "client/process.h"
 #include "client/session.h"
+#include "wire/limits.h"
 
 namespace torch_remote::client {
 namespace {
@@ -83,6 +84,9 @@ void delete_record(void* context) {
 }
 
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
+  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= wire::kMaxStorageBytes, "a remote storage of ",
+                   nbytes, " bytes is more than the ", wire::kMaxStorageBytes,
+                   " that any server has");
   const DevicePlace place = Machines::instance().place(index);
   StorageRecord* record =
       RecordPool::instance().make(place.session->new_name(), place.session, place.device, nbytes);

@@ -134,7 +134,8 @@ RecordLookup record_lookup;
 
 ArgumentInfo argument_info(const c10::Argument& argument, bool is_constant) {
   // real_type() tells dtype, layout and memory format from plain integers; type() does not.
-  return {kind_of(argument.real_type()), is_constant};
+  const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  return {kind_of(argument.real_type()), is_written, is_constant};
 }
 
 void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
@@ -163,7 +164,7 @@ void Capture::add(const ArgumentInfo& info, const c10::IValue& value) {
   }
   switch (info.kind) {
     case ArgumentKind::kTensor:
-      return add_tensor(value.toTensor());
+      return add_tensor(value.toTensor(), info.is_written);
     case ArgumentKind::kInt:
       kind(key_, ValueKind::kInt);
       return key_.zigzag(value.toInt());
@@ -213,12 +214,17 @@ void Capture::add(const ArgumentInfo& info, const c10::IValue& value) {
                               " cannot be sent to a remote device");
 }
 
-void Capture::add_tensor(const at::Tensor& tensor) {
+void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
   if (!tensor.defined())
     return kind(key_, ValueKind::kUndefined);
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  if (C10_UNLIKELY(!impl.device().is_privateuseone()))
+  if (C10_UNLIKELY(!impl.device().is_privateuseone())) {
+    // What the server would write into its copy of the number, nobody would see.
+    if (is_written)
+      refuse_mix(c10::Device(c10::kPrivateUse1, std::max<c10::DeviceIndex>(device_, 0)),
+                 impl.device());
     return add_host_scalar(tensor);
+  }
   meet_device(impl.device().index());
   StorageRecord* record = record_of(impl);
   bool first_mention = false;
@@ -288,7 +294,7 @@ void Capture::add_list(const ArgumentInfo& info, c10::ArrayRef<c10::IValue> item
         if (item.isNone()) {
           kind(key_, ValueKind::kNone);
         } else {
-          add_tensor(item.toTensor());
+          add_tensor(item.toTensor(), info.is_written);
         }
       }
       return;

@@ -68,6 +68,7 @@ enum class ArgumentKind : uint8_t {
 
 struct ArgumentInfo {
   ArgumentKind kind = ArgumentKind::kUnsupported;
+  bool is_written = false;   // an in-place or out= target: never a number from the host
   bool is_constant = false;  // its value decides a shape: part of the key, not a slot
 };
 
@@ -116,7 +117,7 @@ class Capture {
   bool has_host_scalar() const { return has_host_scalar_; }
 
  private:
-  void add_tensor(const at::Tensor& tensor);
+  void add_tensor(const at::Tensor& tensor, bool is_written);
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, bool is_constant);
   void add_list(const ArgumentInfo& info, c10::ArrayRef<c10::IValue> items);

@@ -129,12 +129,15 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
   tensors_.clear();
   overwritten_.clear();
   arguments_.clear();
+  // First, for all: preparing may move a storage, and every view of it must be of the same one.
+  for (const TensorRecipe& view : plan.tensors) {
+    storages_.settle(*entries_[view.storage]);
+    if (view.is_written)
+      storages_.prepare_write(*entries_[view.storage]);
+  }
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const TensorRecipe& view = plan.tensors[i];
     Entry& entry = *entries_[view.storage];
-    storages_.settle(entry);
-    if (view.is_written)
-      storages_.prepare_write(entry);
     tensors_.push_back(storages_.resolve(entry, view, slots.offsets[i]));
     arguments_.push_back(tensors_.back().unsafeGetTensorImpl());
     if (!view.is_read)
@@ -206,6 +209,12 @@ void Executor::store_output(const CallPlan& call, const wire::Output& output, c1
     ++mispredicted_;  // the client has already gone on with its number
     log(LogLevel::kWarning, "mispredicted",
         {{"operator", call.operation->name}, {"difference", "a number"}});
+  }
+  if (output.kind == wire::OutputKind::kUndefined && value.isTensor() &&
+      value.toTensor().defined()) {
+    ++mispredicted_;  // the client has no name for it
+    log(LogLevel::kWarning, "mispredicted",
+        {{"operator", call.operation->name}, {"difference", "a tensor where none was expected"}});
   }
   if (output.kind != wire::OutputKind::kList)
     return;

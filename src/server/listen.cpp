@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -98,7 +99,10 @@ class Listener {
         socket_(std::move(socket)),
         options_(with_listener(options, limits)),
         limits_(limits),
-        activity_(Activity::make_shared_memory()) {}
+        activity_(Activity::make_shared_memory()) {
+    // A client may be gone between ppoll() and accept4(), which would then wait for the next one.
+    ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
+  }
 
   void run() {
     while (asked_to_end == 0 && !is_due()) {
@@ -150,8 +154,9 @@ class Listener {
     const bool was_refused =
         WIFEXITED(status) &&
         WEXITSTATUS(status) == static_cast<int>(SessionExit::kNotAuthenticated);
-    failures_ = was_refused ? failures_ + 1 : 0;
-    if (failures_ < kFailuresBeforePause)
+    if (WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(SessionExit::kClosed))
+      failures_ = 0;
+    if (!was_refused || ++failures_ < kFailuresBeforePause)
       return;
     paused_until_ = Clock::now() + kPause;
     log(LogLevel::kWarning, "too many wrong tokens; pausing", {{"failures", failures_}});

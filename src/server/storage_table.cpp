@@ -128,7 +128,10 @@ at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view
   const uint64_t present = entry.storage ? entry.storage.nbytes() : entry.nbytes;
   if (view.extent != 0 && end > present)
     refuse_view(entry, view, offset);
-  if (is_same_view(entry.last_view, view, offset))
+  // A kernel may have given the tensor another storage.
+  if (is_same_view(entry.last_view, view, offset) &&
+      entry.last_view.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
+          entry.storage.unsafeGetStorageImpl())
     return entry.last_view;
   ensure_memory(entry);
   at::Tensor tensor = make_view(entry.storage, view, offset);

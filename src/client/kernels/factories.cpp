@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/tril_indices.h>
@@ -20,6 +21,15 @@ void check(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
                               c10::layout_or_default(layout),
                               " is not supported on a remote device; use .cpu() first");
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
+}
+
+// Under torch.use_deterministic_algorithms(True) new memory has a known value, as on every device.
+at::Tensor filled(at::Tensor made) {
+  const at::Context& context = at::globalContext();
+  if (C10_UNLIKELY(context.deterministicAlgorithms() &&
+                   context.deterministicFillUninitializedMemory()))
+    at::native::fill_empty_deterministic_(made);
+  return made;
 }
 
 // Factories run on the device asked for, or on the current one.
@@ -49,8 +59,9 @@ at::Tensor empty_memory_format(c10::SymIntArrayRef size, std::optional<at::Scala
                                std::optional<at::MemoryFormat> format) {
   check(layout, pin_memory);
   OnDevice on(device);
-  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &RemoteAllocator::instance(),
-                                   kKeys, c10::dtype_or_default(dtype), format);
+  return filled(at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size),
+                                          &RemoteAllocator::instance(), kKeys,
+                                          c10::dtype_or_default(dtype), format));
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
@@ -58,9 +69,9 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check(layout, pin_memory);
   OnDevice on(device);
-  return at::detail::empty_strided_generic(
+  return filled(at::detail::empty_strided_generic(
       C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), &RemoteAllocator::instance(),
-      kKeys, c10::dtype_or_default(dtype));
+      kKeys, c10::dtype_or_default(dtype)));
 }
 
 at::Tensor efficient_zero_tensor(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,

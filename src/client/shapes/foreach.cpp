@@ -7,7 +7,9 @@ namespace torch_remote::client::shapes {
 namespace {
 
 // Elementwise over lists, one floating dtype throughout: each result is like its first operand.
-bool foreach (Arguments arguments, Outputs & outputs) {
+bool each_elementwise(Arguments arguments, Outputs& outputs) {
+  if (!arguments[0].isTensorList())
+    return false;
   const auto first = arguments[0].toListRef();
   if (first.empty())
     return false;
@@ -57,7 +59,7 @@ bool is_elementwise_foreach(std::string_view name) {
 }  // namespace
 
 ShapeFunction find_foreach(std::string_view name) {
-  return is_elementwise_foreach(name) ? foreach : nullptr;
+  return is_elementwise_foreach(name) ? each_elementwise : nullptr;
 }
 
 }  // namespace torch_remote::client::shapes
