@@ -42,12 +42,11 @@ class SessionTest : public ::testing::Test {
 
   explicit SessionTest(Pair pair)
       : server(std::move(pair.second)),
-        session(*new Session(
-            "fake://server",
-            [stream = std::make_shared<std::unique_ptr<transport::Stream>>(std::move(pair.first))] {
-              return std::move(*stream);
-            },
-            "")) {}
+        session(*new Session("fake://server",
+                             {[stream = std::make_shared<std::unique_ptr<transport::Stream>>(
+                                   std::move(pair.first))] { return std::move(*stream); },
+                              nullptr},
+                             "")) {}
 
   void connect() {
     let_in(server.stream());

@@ -17,7 +17,9 @@ namespace {
 Session& session() {
   static auto* made = new Session(
       "nowhere",
-      []() -> std::unique_ptr<transport::Stream> { throw ConnectionError("nobody is there"); }, "");
+      {[]() -> std::unique_ptr<transport::Stream> { throw ConnectionError("nobody is there"); },
+       nullptr},
+      "");
   return *made;
 }
 
