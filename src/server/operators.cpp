@@ -62,12 +62,12 @@ const std::unordered_set<std::string_view>& refused_names() {
   return kNames;
 }
 
-// as_strided*, _reshape_alias*, _nested_view_from*: views that nobody checks; clients make theirs themselves.
+// _reshape_alias*, _nested_view_from*: views that nobody checks; clients make theirs themselves.
 // fbgemm_*: packed weights are pointers inside a byte tensor. *_getCurrentRawStream: a pointer.
 bool has_refused_form(std::string_view name) {
   return name.starts_with("resize") || name.starts_with("fbgemm_") ||
-         name.starts_with("as_strided") || name.starts_with("_reshape_alias") ||
-         name.starts_with("_nested_view_from") || name.ends_with("_getCurrentRawStream");
+         name.starts_with("_reshape_alias") || name.starts_with("_nested_view_from") ||
+         name.ends_with("_getCurrentRawStream");
 }
 
 // Operators that fill self without looking at what was there.
