@@ -148,3 +148,9 @@ def test_a_dead_server_is_session_lost_with_the_first_cause_every_time() -> None
                 messages.append(str(error))
         assert len(messages) == 2 and messages[0] == messages[1], messages
     """)
+
+
+def test_a_storage_larger_than_any_server_is_refused_at_the_call() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="bytes"):
+        torch.empty(10**14, device=DEVICE)
+    assert torch.ones(2, device=DEVICE).sum().item() == 2

@@ -143,3 +143,11 @@ def test_operators_between_numbers_and_the_device_keep_the_side() -> None:
         lambda a: torch.sub(torch.tensor(1.0), a, alpha=2),
     ):
         assert_same(function(x.to(DEVICE)), function(x))
+
+
+def test_a_zero_dim_cpu_tensor_is_never_written_by_a_remote_operator() -> None:
+    mask = torch.ones(2, 2, dtype=torch.bool, device=DEVICE)
+    number = torch.zeros(())
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        number.masked_fill_(mask[0, 0], 1.0)
+    assert number.item() == 0

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers import DEVICE, assert_same
 
 import torch_remote
 
@@ -91,3 +92,18 @@ def test_other_layouts_are_refused_at_the_call(make: Callable[[torch.Tensor], ob
 def test_a_wrong_factory_raises_what_it_raises_locally() -> None:
     with pytest.raises(RuntimeError, match="step must be nonzero"):
         torch.arange(0, 3, 0, device="remote")
+
+
+def test_a_list_operator_may_begin_with_a_number() -> None:
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor(3.0)]
+    actual = torch._foreach_pow(0.9, [tensor.to(DEVICE) for tensor in tensors])
+    assert_same(actual, torch._foreach_pow(0.9, tensors))
+
+
+def test_deterministic_mode_fills_new_memory() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3, device=DEVICE).isnan().all().item()
+        assert torch.empty(3, dtype=torch.int32, device=DEVICE).eq(2**31 - 1).all().item()
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -13,11 +13,12 @@ std::string refusal_of(const char* name, const char* overload = "") {
 }
 
 TEST(Operators, WhatTouchesFilesStoragesOrRawMemoryIsRefused) {
-  for (const char* name :
-       {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_",
-        "aten::_resize_output_", "aten::as_strided", "aten::as_strided_", "aten::from_file",
-        "aten::_pin_memory", "aten::record_stream", "aten::_sparse_coo_tensor_unsafe",
-        "aten::fbgemm_linear_fp16_weight", "aten::_print", "aten::resize"}) {
+  for (const char* name : {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_",
+                           "aten::_resize_output_", "aten::as_strided", "aten::_reshape_alias",
+                           "aten::_reshape_alias_copy", "aten::_nested_view_from_jagged_copy",
+                           "aten::as_strided_", "aten::from_file", "aten::_pin_memory",
+                           "aten::record_stream", "aten::_sparse_coo_tensor_unsafe",
+                           "aten::fbgemm_linear_fp16_weight", "aten::_print", "aten::resize"}) {
     EXPECT_NE(refuse_operator(name), "") << name;
   }
 }
