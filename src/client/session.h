@@ -155,8 +155,8 @@ class Session : public transport::Connection::Handler {
   void complete(uint64_t id, bool failed, wire::Reader& reader);
   void adapt_window();
   bool has_credit();
-  template <typename Ready>
-  void wait_until(Ready&& ready, const char* what);
+  // `ready` is asked under replies_mutex_. Raises when the session is lost first, or the user interrupts.
+  void wait_until(const std::function<bool()>& ready, const char* what);
 
   // transport::Connection::Handler
   std::vector<std::byte> take_messages(uint32_t& calls) override;
