@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
 
 #include "base/error.h"
 #include "wire/limits.h"
