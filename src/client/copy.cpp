@@ -82,8 +82,8 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
     return;
   StorageRecord& record = *record_of(destination);
   session_of(record)->wait_for_credit();
-  Upload upload(record,
-                static_cast<uint64_t>(destination.storage_offset()) * destination.itemsize());
+  Upload upload(record, marshal::offset_of(*destination.unsafeGetTensorImpl(), record) *
+                            destination.itemsize());
   if (bytes.size() <= wire::kMaxInlineBytes / 4)
     return upload.send_inline(bytes);
   const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
@@ -143,7 +143,7 @@ void read_into(const at::Tensor& tensor, std::span<std::byte> into,
   request->device = record.server_device;
   read.request = request->id;
   read.storage = record.name;
-  read.offset = static_cast<uint64_t>(tensor.storage_offset());
+  read.offset = marshal::offset_of(*tensor.unsafeGetTensorImpl(), record);
   read.spec = marshal::spec_of(tensor);
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     if (!record.announced.exchange(true, std::memory_order_relaxed)) {

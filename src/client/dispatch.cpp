@@ -96,28 +96,37 @@ SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& ca
   return signature;
 }
 
-// CUDA takes index tensors from the CPU; so do we, by sending them first.
-void send_host_indices(torch::jit::Stack* stack, size_t arguments) {
-  std::optional<c10::Device> device;
-  for (const c10::IValue& value : torch::jit::last(*stack, arguments)) {
-    if (!value.isTensor() || !value.toTensor().defined())
-      continue;
-    if (value.toTensor().device().is_privateuseone())
-      device = value.toTensor().device();
+// Whether an index must be sent first. What PyTorch says of indices before it looks at their values is said here.
+bool check_index(const c10::IValue& index, c10::Device indexed) {
+  if (!index.isTensor() || !index.toTensor().defined())
+    return false;
+  const at::Tensor& tensor = index.toTensor();
+  TORCH_CHECK(tensor.device().is_cpu() || tensor.device() == indexed,
+              "indices should be either on ", at::kCPU,
+              " or on the same device as the indexed tensor (", indexed, ")");
+  if (tensor.scalar_type() == at::kByte) {
+    TORCH_WARN(
+        "indexing with dtype torch.uint8 is now deprecated,"
+        " please use a dtype torch.bool instead.");
   }
-  if (!device.has_value())
-    return;
+  return tensor.device().is_cpu() && tensor.dim() > 0;
+}
+
+// CUDA takes index tensors from the CPU; so do we, by sending them first.
+void prepare_indices(torch::jit::Stack* stack, size_t arguments) {
+  const c10::Device indexed = torch::jit::last(*stack, arguments)[0].toTensor().device();
   for (size_t i = stack->size() - arguments; i < stack->size(); ++i) {
     if (!(*stack)[i].isOptionalTensorList())
       continue;
+    bool are_on_host = false;
+    for (const c10::IValue& item : (*stack)[i].toListRef())
+      are_on_host |= check_index(item, indexed);
+    if (!are_on_host)
+      continue;
     c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& item : (*stack)[i].toListRef()) {
-      const bool on_host = item.isTensor() && item.toTensor().defined() &&
-                           item.toTensor().device().is_cpu() && item.toTensor().dim() > 0;
-      list.push_back(item.isNone() ? std::optional<at::Tensor>()
-                     : on_host     ? item.toTensor().to(*device)
-                                   : item.toTensor());
-    }
+    for (const c10::IValue& item : (*stack)[i].toListRef())
+      list.push_back(item.isTensor() && item.toTensor().defined() ? item.toTensor().to(indexed)
+                                                                  : std::optional<at::Tensor>());
     (*stack)[i] = std::move(list);
   }
 }
@@ -194,7 +203,7 @@ void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(info.is_refused))
     refuse_layout(operation, stack);
   if (info.takes_host_indices)
-    send_host_indices(stack, info.arguments.size());
+    prepare_indices(stack, info.arguments.size());
   while (step(info, stack) == Step::kAgain) {
   }
 }

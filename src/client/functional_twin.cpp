@@ -36,6 +36,25 @@ std::optional<c10::OperatorHandle> search_twin(const OperatorInfo& info) {
   return std::nullopt;
 }
 
+void write(const at::Tensor& out, const at::Tensor& result) {
+  at::native::resize_output(out, result.sizes());
+  out.copy_(result);
+}
+
+// Into a tensor, or into a list of them.
+void write(const OperatorInfo& info, const c10::IValue& out, const c10::IValue& result) {
+  if (out.isTensor()) {
+    write(out.toTensor(), result.toTensor());
+    return;
+  }
+  const auto outs = out.toListRef();
+  const auto results = result.toListRef();
+  TORCH_CHECK(outs.size() == results.size(), info.name, "() expected an out= argument of size ",
+              results.size(), ", got size ", outs.size());
+  for (size_t i = 0; i < outs.size(); ++i)
+    write(outs[i].toTensor(), results[i].toTensor());
+}
+
 }  // namespace
 
 const OperatorInfo* functional_twin(const OperatorInfo& info) {
@@ -58,21 +77,16 @@ void call_functional_twin(const OperatorInfo& info, torch::jit::Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       twin != nullptr, info.name,
       " with out= is not supported on a remote device: use the form without out=");
-  const size_t outs = info.out_arguments.size();
-  std::vector<at::Tensor> out_tensors;
-  for (size_t i = stack->size() - outs; i < stack->size(); ++i)
-    out_tensors.push_back((*stack)[i].toTensor());
-  torch::jit::drop(*stack, outs);
+  const size_t count = info.out_arguments.size();
+  const std::vector<c10::IValue> outs = torch::jit::last(*stack, count).vec();
+  torch::jit::drop(*stack, count);
   twin->handle.callBoxed(*stack);
-  std::vector<at::Tensor> results;
-  for (size_t i = stack->size() - outs; i < stack->size(); ++i)
-    results.push_back((*stack)[i].toTensor());
-  torch::jit::drop(*stack, outs);
-  for (size_t i = 0; i < outs; ++i) {
-    at::native::resize_output(out_tensors[i], results[i].sizes());
-    out_tensors[i].copy_(results[i]);
-    stack->push_back(out_tensors[i]);
-  }
+  const std::vector<c10::IValue> results = torch::jit::last(*stack, count).vec();
+  torch::jit::drop(*stack, count);
+  for (size_t i = 0; i < count; ++i)
+    write(info, outs[i], results[i]);
+  if (!info.returns.empty())  // split_with_sizes_copy.out returns nothing
+    stack->insert(stack->end(), outs.begin(), outs.end());
 }
 
 }  // namespace torch_remote::client

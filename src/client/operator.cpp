@@ -68,9 +68,13 @@ constexpr std::array<std::string_view, 29> kAskTheServer = {
 
 // Kernels that only CUDA has. How they lay out their results, and how much they keep for the backward pass, they know
 // alone, and do alike for the same signature.
-constexpr std::array<std::string_view, 8> kOnlyOnCuda = {
+constexpr std::array<std::string_view, 12> kOnlyOnCuda = {
     "aten::cudnn_batch_norm",
     "aten::cudnn_batch_norm_backward",
+    "aten::_flash_attention_forward",
+    "aten::_flash_attention_backward",
+    "aten::_efficient_attention_forward",
+    "aten::_efficient_attention_backward",
     "aten::_scaled_dot_product_flash_attention",
     "aten::_scaled_dot_product_flash_attention_backward",
     "aten::_scaled_dot_product_efficient_attention",

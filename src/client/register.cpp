@@ -54,7 +54,7 @@ constexpr std::array<std::string_view, 37> kStayHere = {
     "aten::alias",
     "aten::lift",
     "aten::lift_fresh",
-    "aten::_lazy_clone",
+    "aten::_has_same_storage_numel",
     "aten::is_pinned",
     "aten::_pin_memory",
     "aten::split",
@@ -74,6 +74,14 @@ bool has_tensor(const std::vector<c10::Argument>& arguments) {
     const auto type = argument.type()->str();
     return type.find("Tensor") != std::string::npos;
   });
+}
+
+// split_copy.Tensor_out: views and copies into what the caller has, so sizes are known only one by one.
+bool fills_a_list(const c10::FunctionSchema& schema) {
+  return std::any_of(
+      schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
+        return argument.is_out() && argument.type()->kind() == c10::TypeKind::ListType;
+      });
 }
 
 bool is_view(const c10::FunctionSchema& schema) {
@@ -107,6 +115,8 @@ bool travels_whole(const c10::OperatorHandle& operation) {
   const auto& schema = operation.schema();
   const std::string_view name = schema.name();
   if (!name.starts_with("aten::") || is_view(schema) || mentions_another_layout(name))
+    return false;
+  if (fills_a_list(schema))
     return false;
   if (!has_tensor(schema.arguments()) ||
       std::find(kStayHere.begin(), kStayHere.end(), name) != kStayHere.end()) {
@@ -209,6 +219,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("copy_", &kernels::copy_);
   m.impl("_copy_from", &kernels::copy_from);
   m.impl("_copy_from_and_resize", &kernels::copy_from_and_resize);
+  m.impl("_lazy_clone", &kernels::lazy_clone);
   m.impl("_local_scalar_dense", &kernels::local_scalar_dense);
   m.impl("_has_compatible_shallow_copy_type", &kernels::has_compatible_shallow_copy_type);
   m.impl("is_set_to", &kernels::is_set_to);

@@ -251,8 +251,8 @@ void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
       key_.varint(static_cast<uint64_t>(stride));
   }
   key_.varint(number);
-  tensors_.push_back({record, static_cast<uint64_t>(impl.storage_offset()),
-                      static_cast<uint32_t>(numbers_.size()), first_mention});
+  tensors_.push_back(
+      {record, offset_of(impl, *record), static_cast<uint32_t>(numbers_.size()), first_mention});
   impls_.push_back(&impl);
 }
 

@@ -44,6 +44,20 @@ inline StorageRecord* record_of(const at::TensorImpl& tensor) {
   return record_lookup.find_slowly(tensor);
 }
 
+// Where a tensor begins in its record's storage, in elements. Python's slice of a storage is a storage that begins
+// later in the same memory.
+inline uint64_t offset_of(const at::TensorImpl& tensor, const StorageRecord& record) {
+  const auto begin =
+      reinterpret_cast<uint64_t>(tensor.unsafe_storage().unsafeGetStorageImpl()->data());
+  const uint64_t ahead = begin - record.address.load(std::memory_order_relaxed);
+  const auto offset = static_cast<uint64_t>(tensor.storage_offset());
+  if (C10_LIKELY(ahead == 0))
+    return offset;
+  TORCH_CHECK(ahead % tensor.itemsize() == 0, "a slice of a remote storage that begins at byte ",
+              ahead, " cannot be read as ", tensor.dtype());
+  return offset + ahead / tensor.itemsize();
+}
+
 // How a schema's argument travels, worked out once for each operator.
 enum class ArgumentKind : uint8_t {
   kTensor,      // Tensor, Tensor?

@@ -153,3 +153,25 @@ def test_an_out_on_another_device_is_refused() -> None:
         torch.add(x, x, out=torch.empty(2))
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         torch.add(torch.ones(2), torch.ones(2), out=x)
+
+
+@pytest.mark.parametrize("size", [2, 0, 5])
+def test_an_out_that_is_a_list_is_filled_or_refused_as_on_the_cpu(size: int) -> None:
+    def fill(device: str) -> Any:
+        value = torch.arange(4.0, device=device)
+        outs = [torch.empty(size, device=device) for _ in range(4)]
+        torch.split_with_sizes_copy(value, [2, 2], out=outs[:2])  # resizes
+        try:
+            torch.split_copy(value, 2, out=outs[2:])  # does not
+        except RuntimeError as error:
+            return [out.tolist() for out in outs[:2]], str(error)
+        return [out.tolist() for out in outs]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert fill(DEVICE) == fill("cpu")
+
+
+def test_an_out_list_of_another_length_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="expected an out= argument of size 2, got size 1"):
+        torch.split_copy(torch.arange(4.0, device=DEVICE), 2, out=[torch.empty(2, device=DEVICE)])

@@ -127,3 +127,28 @@ def test_resize_keeps_what_was_there() -> None:
     assert x[:6].tolist() == [0, 1, 2, 3, 4, 5]
     x.untyped_storage().resize_(0)
     assert x.untyped_storage().nbytes() == 0
+
+
+def test_a_slice_of_a_storage_begins_where_it_says() -> None:
+    value = torch.arange(10, dtype=torch.uint8, device=DEVICE)
+    storage = value.untyped_storage()
+
+    assert storage[3:6].tolist() == [3, 4, 5]
+
+    storage[3:6].fill_(9)
+    assert value.tolist() == [0, 1, 2, 9, 9, 9, 6, 7, 8, 9]
+    floats = torch.arange(4.0, device=DEVICE).untyped_storage()[8:16]
+    assert torch.empty(0, device=DEVICE).set_(floats).tolist() == [2.0, 3.0]
+
+
+def test_a_slice_of_a_storage_that_no_element_begins_at_is_refused() -> None:
+    floats = torch.arange(4.0, device=DEVICE).untyped_storage()[2:10]
+    with pytest.raises(RuntimeError, match="begins at byte 2"):
+        torch.empty(0, device=DEVICE).set_(floats).tolist()
+
+
+def test_a_lazy_clone_is_a_clone() -> None:
+    value = torch.arange(3.0, device=DEVICE)
+    clone = value._lazy_clone()
+    value.zero_()
+    assert clone.tolist() == [0.0, 1.0, 2.0]

@@ -1,6 +1,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/clone.h>
 
 #include "client/backend/pinned.h"
 #include "client/copy.h"
@@ -29,7 +30,13 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
   return destination;
 }
 
+// Copy-on-write would have to know of every write on the server.
+at::Tensor lazy_clone(const at::Tensor& self) {
+  return at::clone(self);
+}
+
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
   TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(),
               " elements cannot be converted to Scalar");
   return at::_local_scalar_dense(download(self));

@@ -1,4 +1,6 @@
+#include <ATen/Context.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/set_native.h>
@@ -80,7 +82,12 @@ const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
     TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format", *format);
     impl.empty_tensor_restride(*format);
   }
+  const size_t old_nbytes = impl.unsafe_storage().nbytes();
   grow_to_fit(impl);
+  const at::Context& context = at::globalContext();
+  if (C10_UNLIKELY(context.deterministicAlgorithms() &&
+                   context.deterministicFillUninitializedMemory()))
+    at::native::fill_resize_deterministic_(self, static_cast<int64_t>(old_nbytes));
   return self;
 }
 

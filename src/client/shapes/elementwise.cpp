@@ -2,6 +2,7 @@
 
 #include <ATen/ExpandUtils.h>
 
+#include "client/kernels/server_branch.h"
 #include "client/shapes/shapes.h"
 
 namespace torch_remote::client::shapes {
@@ -30,6 +31,17 @@ bool native_dropout(Arguments arguments, Outputs& outputs) {
     return false;
   outputs.push_back(like(input));
   outputs.push_back(fresh(at::kBool, input.sizes().vec(), input.strides().vec()));
+  return true;
+}
+
+// The CPU's kernel keeps a buffer for the backward pass; CUDA's has an empty one, which Meta does not know.
+bool log_sigmoid_forward(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 0);
+  if (!is_standard(input) || !at::isFloatingType(input.scalar_type()))
+    return false;
+  outputs.push_back(like(input));
+  outputs.push_back(kernels::is_on_cpu_server(input) ? like(input)
+                                                     : contiguous(input.scalar_type(), {0}));
   return true;
 }
 
@@ -120,6 +132,7 @@ Table elementwise_table() {
       {"aten::relu", relu},
       {"aten::abs", abs},
       {"aten::native_dropout", native_dropout},
+      {"aten::log_sigmoid_forward", log_sigmoid_forward},
       {"aten::clone", clone},
       {"aten::masked_fill.Scalar", masked_fill},
       {"aten::masked_fill.Tensor", masked_fill},

@@ -113,6 +113,21 @@ bool roll(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
+// Into a dimension of size 0: Meta selects its first element to look at, and there is none.
+bool index_nothing(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& self = tensor(arguments, 0);
+  const int64_t dim = wrap_dim(arguments[1].toInt(), self.dim());
+  if (dim < 0 || self.size(dim) != 0 || tensor(arguments, 2).numel() != 0)
+    return false;
+  if (!tensor(arguments, 3).sizes().equals(self.sizes()) ||
+      tensor(arguments, 3).scalar_type() != self.scalar_type())
+    return false;
+  wire::Output output;
+  output.kind = wire::OutputKind::kTensor;  // tensor 0: self
+  outputs.push_back(std::move(output));
+  return true;
+}
+
 }  // namespace
 
 Table indexing_table() {
@@ -120,6 +135,8 @@ Table indexing_table() {
       {"aten::embedding", embedding},
       {"aten::embedding_dense_backward", embedding_dense_backward},
       {"aten::index_select", index_select},
+      {"aten::index_add_", index_nothing},
+      {"aten::index_reduce_", index_nothing},
       {"aten::repeat", repeat},
       {"aten::repeat_interleave.Tensor", repeat_interleave},
       {"aten::stack", stack},
