@@ -1,7 +1,8 @@
 """Random numbers of the device module. The server owns the state; a seed is a message in order.
 
 Seeding never connects: what is seeded before there is a machine is kept by the generator and sent
-when there is one. Reading a state does connect, and waits.
+when there is one. Taking a state does connect, and does not wait: its bytes are fetched when they
+are first looked at, so that `fork_rng` and `torch.utils.checkpoint` cost no round trip.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ def initial_seed() -> int:
 
 
 def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
-    """The state of the device's generator as a CPU byte tensor. Waits for the server."""
+    """The state of the device's generator as a CPU byte tensor. Waits only when it is looked at."""
     lazy_init()
-    return _C.default_generator(existing_index(device)).get_state()
+    return _C.take_rng_state(existing_index(device))
 
 
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:

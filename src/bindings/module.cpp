@@ -4,14 +4,17 @@
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/version.h>
 
 #include "bindings/python_hooks.h"
 #include "client/backend/generator.h"
 #include "client/backend/guard.h"
+#include "client/coverage.h"
 #include "client/errors.h"
 #include "client/machines.h"
+#include "client/named_settings.h"
 #include "client/process.h"
 #include "client/register.h"
 #include "client/storage.h"
@@ -87,6 +90,11 @@ uint64_t server_mispredicted() {
   return count;
 }
 
+client::NamedSettings server_context(int index) {
+  const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
+  return client::settings_of(*place.session);
+}
+
 void synchronize(int index) {
   if (!Machines::instance().is_initialized())
     return;  // nothing has been sent
@@ -97,6 +105,19 @@ void synchronize(int index) {
 py::object default_generator(int index) {
   return py::reinterpret_steal<py::object>(
       THPGenerator_Wrap(client::default_generator(static_cast<c10::DeviceIndex>(index))));
+}
+
+// Not through at::Generator::get_state(), which fetches the bytes.
+py::object take_rng_state(int index) {
+  return py::reinterpret_steal<py::object>(
+      THPVariable_Wrap(client::take_state(static_cast<c10::DeviceIndex>(index))));
+}
+
+py::list operator_facts() {
+  py::list all;
+  for (const client::OperatorFacts& facts : client::operator_facts())
+    all.append(py::make_tuple(facts.name, facts.route, facts.inference, facts.waits));
+  return all;
 }
 
 void initialise() {
@@ -153,8 +174,12 @@ PYBIND11_MODULE(_C, module) {
   module.def("synchronize", torch::wrap_pybind_function(synchronize));
   module.def("device_properties", torch::wrap_pybind_function(properties_of));
   module.def("default_generator", torch::wrap_pybind_function(default_generator));
+  module.def("take_rng_state", torch::wrap_pybind_function(take_rng_state));
   module.def("counters", counters);
   module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));
+  module.def("context", torch::wrap_pybind_function(client::own_settings));
+  module.def("server_context", torch::wrap_pybind_function(server_context));
+  module.def("operator_facts", torch::wrap_pybind_function(operator_facts));
   module.def("is_in_bad_fork", [] { return client::in_forked_child(); });
   module.def("shutdown", torch::wrap_pybind_function([] { Machines::instance().shutdown(); }));
 }

@@ -7,6 +7,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "client/errors.h"
+#include "client/keep_gil.h"
 
 namespace py = pybind11;
 
@@ -32,7 +33,7 @@ void raise_remote(const wire::Error& /*error*/, const std::string& text) {
 }
 
 void* release_gil() {
-  return PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+  return PyGILState_Check() && !client::KeepGil::is_kept() ? PyEval_SaveThread() : nullptr;
 }
 
 // Once the interpreter is going down, taking the GIL would end this thread by unwinding it, through destructors

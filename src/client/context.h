@@ -1,31 +1,34 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
-#include "wire/messages.h"
+#include "marshal/context.h"
+#include "wire/codec.h"
 
 namespace torch_remote::client {
 
-// Process-wide settings that change results, as numbers in the order of wire::Setting (index 0 unused).
-using ContextValues = std::array<int16_t, wire::kMaxSetting + 1>;
+using marshal::ContextValues;
 
-// Differs from every real context: the first call tells the server everything.
-inline ContextValues unsent_context() {
-  ContextValues values;
-  values.fill(-1);
-  values[0] = 0;
-  return values;
-}
+// What a server was last told of the context. Externally synchronised: by the submit lock.
+class ContextMirror {
+ public:
+  // Appends a CONTEXT message with the settings that differ from those told; nothing when none does, in about
+  // 20 ns.
+  void append_changes(wire::Writer& writer) {
+    if (seen_.update())
+      append_difference(writer);
+  }
 
-// What they are now. Some tens of nanoseconds: it is looked at before each call.
-ContextValues read_context();
+ private:
+  void append_difference(wire::Writer& writer);
+
+  marshal::ContextFingerprint seen_;
+  ContextValues told_{};
+  bool has_told_ = false;
+};
 
 // What of the context decides metadata: default dtype, deterministic, fill. Part of every key.
 uint8_t read_environment();
 constexpr uint8_t kGradModeBit = 128;  // set for operators that look at it (wire/signature.h)
-
-// The settings in which `now` differs from `before`.
-wire::Context difference(const ContextValues& before, const ContextValues& now);
 
 }  // namespace torch_remote::client

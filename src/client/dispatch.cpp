@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "client/backend/guard.h"
 #include "client/context.h"
-#include "client/functional_twin.h"
 #include "client/infer.h"
 #include "client/layout.h"
 #include "client/machines.h"
@@ -90,7 +89,6 @@ SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& ca
   signature->hash = hash;
   signature->operation = &info;
   signature->outputs_known = inference.result == Inferred::kKnown;
-  signature->sizes_known = inference.result != Inferred::kUnknown;
   signature->outputs = std::move(inference.outputs);
   finish_signature(*signature);
   return signature;
@@ -131,17 +129,30 @@ void prepare_indices(torch::jit::Stack* stack, size_t arguments) {
   }
 }
 
+// Locally a _foreach operator writes each tensor of its list by an operator that bumps its version; PyTorch has no
+// such kernel for the list.
+void bump_versions(const c10::IValue& list) {
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView))
+    return;
+  for (const c10::IValue& item : list.toListRef())
+    item.toTensor().unsafeGetTensorImpl()->bump_version();
+}
+
+// PyTorch's own views have kernels of ours (kernels/views.cpp).
+[[noreturn]] void refuse_view(const OperatorInfo& info) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, info.name,
+      ": returns a view of its argument, and views are made on this side, where only PyTorch's own "
+      "are known; call it "
+      "on tensor.cpu(), or compose the view of PyTorch's (view, as_strided, …)");
+}
+
 enum class Step { kDone, kAgain };
 
-// A call whose outputs could not be told: the server is asked. `out=` tensors get their result by a copy, since only
-// then is their size known.
+// A call whose outputs could not be told: the server is asked, and tells also how it resized `out=` tensors.
 Step ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal::Capture& capture,
                 torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
   const size_t count = info.arguments.size();
-  if (!info.out_arguments.empty() && !signature->sizes_known) {
-    call_functional_twin(info, stack);
-    return Step::kDone;
-  }
   tell(info, "server, waited for",
        info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
   if (!info.depends_on_data)
@@ -154,10 +165,13 @@ Step ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal:
   return Step::kDone;
 }
 
-// TORCH_REMOTE_BLOCKING=1: errors come from the call that made them.
-void wait_if_blocking(Session& session) {
-  if (is_blocking())
-    session.synchronize();
+// Errors come from the call that made them with TORCH_REMOTE_BLOCKING=1, and where the one before has failed.
+std::shared_ptr<Request> ask_for_outcome(const DevicePlace& place, const Signature& signature) {
+  if (C10_LIKELY(!signature.has_failed.load(std::memory_order_relaxed)) && !is_blocking())
+    return nullptr;
+  auto request = place.session->make_request({}, nullptr);
+  request->device = place.device;
+  return request;
 }
 
 Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
@@ -174,23 +188,34 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   SignaturePtr signature = place.session->with_signatures(
       [&](SignatureTable& table) { return table.find(hash, capture.key()); });
   if (!signature) {
+    const OperatorMatch* match = place.session->operators().match(*place.session, info);
     Inference inference = infer(info, arguments, capture.impls());
     if (inference.result == Inferred::kResized)
       return Step::kAgain;
-    if (inference.by_python)
+    if (inference.by_python) {
       ++place.session->counters().inferred_by_meta;
+      tell(info, "nowhere yet", "a Meta kernel of Python tells its result, once");
+    }
     signature = make_signature(info, capture, hash, std::move(inference));
+    signature->match = match;
   }
+  if (C10_UNLIKELY(signature->match != nullptr))
+    check_match(*signature, arguments, *place.session);
   place.session->wait_for_credit();
   if (!signature->outputs_known) {
     return ask_server(info, std::move(signature), capture, stack, device, place);
   }
   Outputs outputs(*signature, capture, device, place);
-  if (!send_call(*place.session, signature, capture, outputs, arguments))
+  const std::shared_ptr<Request> outcome = ask_for_outcome(place, *signature);
+  if (!send_call(*place.session, signature, capture, outputs, arguments, outcome.get())) {
+    if (outcome != nullptr)
+      place.session->forget(*outcome);
     return Step::kAgain;
+  }
   tell(info, "server", "streamed");
   replace_stack(stack, count, outputs.results());
-  wait_if_blocking(*place.session);
+  if (C10_UNLIKELY(outcome != nullptr))
+    wait_for_outcome(*place.session, info, *signature, outcome);
   return Step::kDone;
 }
 
@@ -202,10 +227,17 @@ void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const OperatorInfo& info = operator_info(operation);
   if (C10_UNLIKELY(info.is_refused))
     refuse_layout(operation, stack);
+  if (C10_UNLIKELY(info.makes_view))
+    refuse_view(info);
   if (info.takes_host_indices)
     prepare_indices(stack, info.arguments.size());
+  c10::IValue written;
+  if (C10_UNLIKELY(info.writes_list))
+    written = torch::jit::last(*stack, info.arguments.size())[0];
   while (step(info, stack) == Step::kAgain) {
   }
+  if (C10_UNLIKELY(info.writes_list))
+    bump_versions(written);
 }
 
 }  // namespace torch_remote::client

@@ -3,6 +3,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include "client/operator.h"
+
 namespace torch_remote::client {
 
 // Every operator that is not a view, a factory or a copy ends here: the boxed kernel for PrivateUse1, both as

@@ -3,11 +3,15 @@
 #include <algorithm>
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/native/Resize.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/native/TypeProperties.h>
 
 #include "base/log.h"
 #include "client/errors.h"
-#include "client/functional_twin.h"
+#include "client/kernels/server_branch.h"
+#include "client/meta_arguments.h"
+#include "client/out_arguments.h"
+#include "client/shapes/shapes.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
@@ -15,81 +19,6 @@ namespace {
 
 using wire::Output;
 using wire::OutputKind;
-
-// A tensor with the same metadata on the meta device.
-at::Tensor to_meta(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.device().is_privateuseone())
-    return tensor;
-  at::Tensor meta =
-      at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-  if (tensor.is_conj())
-    meta._set_conj(true);
-  if (tensor.is_neg())
-    meta._set_neg(true);
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
-    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return meta;
-}
-
-// The call's arguments on the meta device; one meta tensor for each tensor, so that a tensor that comes
-// back is known again.
-class MetaArguments {
- public:
-  explicit MetaArguments(c10::ArrayRef<c10::IValue> arguments) {
-    for (const c10::IValue& argument : arguments)
-      stack_.push_back(convert(argument));
-  }
-
-  torch::jit::Stack& stack() { return stack_; }
-
-  // The real tensor a meta tensor stands for, or null.
-  const at::TensorImpl* real(const at::Tensor& meta) const {
-    for (const auto& [from, to] : pairs_) {
-      if (to.is_same(meta))
-        return from;
-    }
-    return nullptr;
-  }
-
- private:
-  at::Tensor convert_tensor(const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.device().is_privateuseone())
-      return tensor;
-    for (const auto& [from, to] : pairs_) {
-      if (from == tensor.unsafeGetTensorImpl())
-        return to;
-    }
-    pairs_.emplace_back(tensor.unsafeGetTensorImpl(), to_meta(tensor));
-    return pairs_.back().second;
-  }
-
-  c10::IValue convert(const c10::IValue& value) {
-    if (value.isTensor())
-      return convert_tensor(value.toTensor());
-    if (value.isDevice() && value.toDevice().is_privateuseone())
-      return c10::Device(c10::kMeta);
-    if (value.isGenerator())
-      return c10::IValue();
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const c10::IValue& item : value.toListRef())
-        list.push_back(convert_tensor(item.toTensor()));
-      return list;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& item : value.toListRef()) {
-        list.push_back(item.isNone() ? std::optional<at::Tensor>()
-                                     : convert_tensor(item.toTensor()));
-      }
-      return list;
-    }
-    return value;
-  }
-
-  torch::jit::Stack stack_;
-  std::vector<std::pair<const at::TensorImpl*, at::Tensor>> pairs_;
-};
 
 Output output_of(const at::Tensor& meta, const MetaArguments& arguments,
                  c10::ArrayRef<const at::TensorImpl*> mentioned) {
@@ -129,50 +58,11 @@ std::vector<Output> outputs_of(c10::ArrayRef<c10::IValue> results, const MetaArg
   return outputs;
 }
 
-// Gives `out=` tensors the size their meta twins have come to have. True when one changed.
-bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
-                 const std::vector<at::Tensor>& metas) {
-  bool resized = false;
-  for (size_t i = 0; i < info.out_arguments.size(); ++i) {
-    const at::Tensor& out = arguments[info.out_arguments[i]].toTensor();
-    if (!out.defined() || out.sizes().equals(metas[i].sizes()))
-      continue;
-    resized |= at::native::resize_output(out, metas[i].sizes());
-    if (!out.strides().equals(metas[i].strides()) && out.sizes().equals(metas[i].sizes())) {
-      out.unsafeGetTensorImpl()->set_sizes_and_strides(metas[i].sizes(), metas[i].strides());
-    }
-  }
-  return resized;
-}
-
 std::vector<at::Tensor> metas_of_outs(const OperatorInfo& info, const torch::jit::Stack& stack) {
   std::vector<at::Tensor> metas;
   for (const uint32_t index : info.out_arguments)
     metas.push_back(stack[index].toTensor());
   return metas;
-}
-
-bool outs_are_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
-  for (const uint32_t index : info.out_arguments) {
-    if (!arguments[index].isTensor())
-      return false;
-  }
-  return true;
-}
-
-// Whether the kernel might refuse the dtype of an `out=` tensor, which Meta kernels do not look at.
-bool is_doubtful(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
-  if (info.out_arguments.empty())
-    return false;
-  const c10::IValue& first = arguments[0];
-  if (!first.isTensor() && !(first.isTensorList() && !first.toListRef().empty()))
-    return false;
-  const at::Tensor& input = first.isTensor() ? first.toTensor() : first.toListRef()[0].toTensor();
-  for (const uint32_t index : info.out_arguments) {
-    if (input.defined() && arguments[index].toTensor().scalar_type() != input.scalar_type())
-      return true;
-  }
-  return false;
 }
 
 // Runs `kernel` on meta tensors.
@@ -181,37 +71,44 @@ Inference run_meta(const OperatorInfo& info, c10::ArrayRef<c10::IValue> argument
                    c10::ArrayRef<const at::TensorImpl*> mentioned, Kernel&& kernel) {
   MetaArguments meta(arguments);
   const std::vector<at::Tensor> outs = metas_of_outs(info, meta.stack());
-  kernel(meta.stack());
+  try {
+    kernel(meta.stack());
+  } catch (...) {
+    if (info.meta != nullptr)
+      resize_outs(info, arguments, outs);  // as far as the same function comes locally
+    throw;
+  }
+  // An `out=` keeps its size until the kernel has taken its dtype, and only the kernel knows what becomes of an input
+  // that it resizes.
+  if (is_doubtful(info, arguments) || resizes_inputs(info, arguments, outs))
+    return {};
   if (resize_outs(info, arguments, outs))
     return {Inferred::kResized, {}};
-  if (is_doubtful(info, arguments))
-    return {Inferred::kDoubtful, {}};
+  if (has_empty_out(outs))
+    return {};
   return {Inferred::kKnown, outputs_of(meta.stack(), meta, mentioned)};
 }
 
-// An `out=` form whose own Meta kernel does not answer: the sizes come from its functional twin.
-Inference ask_twin(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
-  const OperatorInfo* twin = functional_twin(info);
-  if (twin == nullptr || !outs_are_tensors(info, arguments))
-    return {};
-  const auto inputs = arguments.slice(0, twin->arguments.size());
-  const Inference inference = infer(*twin, inputs, {});
-  if (inference.result != Inferred::kKnown)
-    return {};
-  std::vector<at::Tensor> metas;
-  for (const Output& output : inference.outputs) {
-    if (output.kind != OutputKind::kFresh)
-      return {};
-    metas.push_back(at::detail::empty_strided_meta(output.spec.sizes, output.spec.strides,
-                                                   marshal::from_wire(output.spec.dtype)));
-  }
-  if (metas.size() != info.out_arguments.size())
-    return {};
-  return {resize_outs(info, arguments, metas) ? Inferred::kResized : Inferred::kDoubtful, {}};
+// Whether strides say nothing: those of a dimension of size 1, or of a tensor without elements. C++ code has its ways
+// with them, which Meta kernels in Python do not know.
+bool has_idle_strides(const at::TensorImpl& tensor) {
+  if (tensor.numel() == 0)
+    return true;
+  return tensor.is_non_overlapping_and_dense() &&
+         tensor.strides() !=
+             c10::IntArrayRef(at::infer_dense_strides(tensor.sizes(), tensor.strides()));
+}
+
+at::Tensor meta_of(const Output& output) {
+  return at::detail::empty_strided_meta(output.spec.sizes, output.spec.strides,
+                                        marshal::from_wire(output.spec.dtype));
 }
 
 Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                          c10::ArrayRef<const at::TensorImpl*> mentioned) {
+  if (std::any_of(mentioned.begin(), mentioned.end(),
+                  [](const at::TensorImpl* tensor) { return has_idle_strides(*tensor); }))
+    return {};
   try {
     c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset);
     Inference inference = run_meta(info, arguments, mentioned,
@@ -219,14 +116,32 @@ Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> ar
     inference.by_python = true;
     return inference;
   } catch (const std::exception& error) {
-    // The server cannot be asked (arange, eye): Meta's word is the last.
-    if (!info.out_arguments.empty() && functional_twin(info) == nullptr)
-      throw;
     if (log_enabled(LogLevel::kDebug)) {
       log(LogLevel::kDebug, "Meta does not know", {{"operator", info.name}, {"why", error.what()}});
     }
-    return info.out_arguments.empty() ? Inference{} : ask_twin(info, arguments);
+    return {};
   }
+}
+
+// A CPU casts operands to the common dtype before it lays out the result, and the cast of a tensor that overlaps itself
+// does not: its strides, which say nothing to Meta and to CUDA, have a say there. So Meta is given the cast's.
+void cast_as_cpu_does(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                      torch::jit::Stack& stack) {
+  if (!info.has_fresh_outputs || arguments.size() < 2 || !arguments[0].isTensor() ||
+      !arguments[1].isTensor())
+    return;
+  const at::Tensor& a = arguments[0].toTensor();
+  const at::Tensor& b = arguments[1].toTensor();
+  if (!a.defined() || !b.defined() || a.scalar_type() == b.scalar_type() || a.dim() == 0 ||
+      b.dim() == 0)
+    return;
+  const size_t at = a.scalar_type() == at::native::result_type(at::ITensorListRef({a, b})) ? 1 : 0;
+  const at::Tensor& cast = arguments[at].toTensor();
+  if (cast.is_non_overlapping_and_dense() || !kernels::is_on_cpu_server(cast))
+    return;
+  const Output dense = shapes::like(cast);
+  stack[at] =
+      at::detail::empty_strided_meta(dense.spec.sizes, dense.spec.strides, cast.scalar_type());
 }
 
 // PyTorch's C++ shape code. It speaks of meta tensors where the user has remote ones.
@@ -235,9 +150,14 @@ Inference ask_meta_function(const OperatorInfo& info, c10::ArrayRef<c10::IValue>
   constexpr std::string_view kMixed = "at least two devices, meta and ";
   try {
     return run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
+      cast_as_cpu_does(info, arguments, stack);
       info.meta->callBoxed(info.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
     });
   } catch (const c10::Error& error) {
+    // Some shape code looks at the first row, on meta tensors only, also where there is none: index_add.
+    if (std::any_of(mentioned.begin(), mentioned.end(),
+                    [](const at::TensorImpl* tensor) { return tensor->numel() == 0; }))
+      return {};
     const std::string text = error.what_without_backtrace();
     const size_t at = text.find(kMixed);
     if (at == text.npos || mentioned.empty())
@@ -271,6 +191,40 @@ bool returns_only_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue>
   return true;
 }
 
+// What our shape function tells of an `out=` form is the size each tensor has to have.
+Inference fit_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                   c10::ArrayRef<const at::TensorImpl*> mentioned,
+                   const std::vector<Output>& told) {
+  std::vector<at::Tensor> metas;
+  for (const Output& output : told)
+    metas.push_back(meta_of(output));
+  if (resize_outs(info, arguments, metas))
+    return {Inferred::kResized, {}};
+  Inference inference;
+  if (returns_only_arguments(info, arguments, mentioned, inference.outputs))
+    inference.result = Inferred::kKnown;
+  return inference;
+}
+
+// Whether a call in place is right for sure: the shape function of the form that makes a new tensor answers with self's
+// own shape and dtype; or there is but one tensor, and PyTorch's shape code has nothing to say.
+bool is_plainly_right(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  if (!arguments[0].isTensor())
+    return true;  // _foreach_*_: each tensor of a list, and no shape code that knows better than the kernel
+  if (info.name == "aten::copy_")
+    return true;  // kernels::copy_ has looked
+  std::vector<Output> outputs;
+  if (info.shape != nullptr && info.shape(arguments, outputs)) {
+    const at::Tensor& self = arguments[0].toTensor();
+    return outputs[0].spec.sizes == self.sizes() &&
+           marshal::from_wire(outputs[0].spec.dtype) == self.scalar_type();
+  }
+  const auto is_tensor = [](const c10::IValue& value) {
+    return (value.isTensor() && value.toTensor().defined()) || value.isOptionalTensorList();
+  };
+  return info.meta == nullptr && std::count_if(arguments.begin(), arguments.end(), is_tensor) < 2;
+}
+
 bool is_mask(const c10::IValue& index) {
   if (!index.isTensor() || !index.toTensor().defined())
     return false;
@@ -290,7 +244,17 @@ bool depends_on_data(const OperatorInfo& info, c10::ArrayRef<c10::IValue> argume
 Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                 c10::ArrayRef<const at::TensorImpl*> mentioned) {
   Inference inference;
-  if (info.shape != nullptr && info.shape(arguments, inference.outputs)) {
+  const bool tells_shape = info.has_fresh_outputs || !info.out_arguments.empty();
+  if (tells_shape && info.shape != nullptr && info.shape(arguments, inference.outputs)) {
+    if (!info.out_arguments.empty())
+      return fit_outs(info, arguments, mentioned, inference.outputs);
+    inference.result = Inferred::kKnown;
+    return inference;
+  }
+  inference.outputs.clear();
+  if (!tells_shape && !depends_on_data(info, arguments) &&
+      returns_only_arguments(info, arguments, mentioned, inference.outputs) &&
+      is_plainly_right(info, arguments)) {
     inference.result = Inferred::kKnown;
     return inference;
   }
@@ -301,11 +265,10 @@ Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
     return inference;
   if (info.meta != nullptr)
     return ask_meta_function(info, arguments, mentioned);
-  if (info.out_arguments.empty() &&
-      returns_only_arguments(info, arguments, mentioned, inference.outputs)) {
-    inference.result = Inferred::kKnown;
+  // Which dtypes an `out=` may have, and how it is laid out when it is resized, only the kernel knows. What has no
+  // input (randperm, normal with numbers) is a factory's work: its `out=` was made to fit.
+  if (!info.out_arguments.empty() && mentioned.size() > info.out_arguments.size())
     return inference;
-  }
   if (!outs_are_tensors(info, arguments))
     return inference;
   return ask_dispatcher(info, arguments, mentioned);

@@ -12,7 +12,6 @@ namespace torch_remote::client {
 enum class Inferred {
   kKnown,    // `outputs` is filled in
   kUnknown,  // only the server can tell
-  kDoubtful,  // the sizes of `out=` fit, but the kernel may refuse their dtype: ask the server this once
   kResized,  // an `out=` tensor was resized to fit: the call has to be looked at again
 };
 

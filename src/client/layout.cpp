@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "client/dispatch.h"
+
 namespace torch_remote::client {
 namespace {
 
@@ -10,10 +12,13 @@ constexpr std::array<std::string_view, 6> kOtherLayouts = {
     "sparse", "nested", "_jagged", "quantized", "_coalesce", "mkldnn_reorder",
 };
 
-constexpr std::array<std::string_view, 9> kMakers = {
-    "aten::_to_sparse", "aten::to_mkldnn",      "aten::quantize_per_",
-    "aten::_nested_",   "aten::_sparse_coo",    "aten::_sparse_compressed",
-    "aten::_make_per_", "aten::mkldnn_reorder", "aten::to_padded",
+// Jagged nested tensors are dense ones in a Python class: their operators are not among these.
+constexpr std::array<std::string_view, 15> kMakers = {
+    "aten::_to_sparse",          "aten::to_mkldnn",          "aten::quantize_per_",
+    "aten::_nested_tensor_from", "aten::_nested_from_",      "aten::_nested_view_from_buffer",
+    "aten::_sparse_coo",         "aten::_sparse_compressed", "aten::_sparse_csr_tensor",
+    "aten::_sparse_csc_tensor",  "aten::_sparse_bsr_tensor", "aten::_sparse_bsc_tensor",
+    "aten::_make_per_",          "aten::mkldnn_reorder",     "aten::to_padded",
 };
 
 }  // namespace
@@ -29,10 +34,31 @@ bool makes_another_layout(std::string_view name) {
 }
 
 void refuse_layout(const c10::OperatorHandle& operation, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, operation.operator_name().name,
-      ": a remote device holds dense tensors only, not sparse, nested, quantized or mkldnn "
-      "ones; move the tensor with .cpu() first");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, operation.operator_name().name,
+                              ": a remote device holds dense tensors only, not sparse, quantized, "
+                              "mkldnn or strided nested ones; "
+                              "keep such a tensor on the CPU (.cpu()), or make it dense "
+                              "(.to_dense(), .dequantize(), sparse=False). "
+                              "Nested tensors with layout=torch.jagged work");
+}
+
+void refuse_remote_device(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
+                          torch::jit::Stack* stack) {
+  const size_t count = operation.schema().arguments().size();
+  const int index = *operation.schema().argumentIndexWithName("device");
+  const c10::IValue& device = torch::jit::peek(*stack, index, count);
+  if (device.isDevice() && device.toDevice().is_privateuseone())
+    refuse_layout(operation, stack);
+  const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+  operation.redispatchBoxed(keys & below, stack);
+}
+
+void refuse_sparse_gradient(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  const size_t count = operation.schema().arguments().size();
+  const int index = *operation.schema().argumentIndexWithName("sparse");
+  if (torch::jit::peek(*stack, index, count).toBool())
+    refuse_layout(operation, stack);
+  dispatch(operation, stack);
 }
 
 }  // namespace torch_remote::client

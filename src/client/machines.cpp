@@ -36,34 +36,51 @@ Session* Machines::open(const std::string& url) {
 }
 
 int Machines::add(Session* session) {
-  Machine machine;
-  machine.id = static_cast<int>(machines_.size());
-  machine.session = session;
-  machine.devices.push_back(take_index(session, 0));  // it has one at least
-  machines_.push_back(machine);
-  return machine.id;
+  free_index();  // or there is no room for it
+  int id = 0;
+  {
+    MutexLock lock(mutex_);
+    Machine machine;
+    machine.id = id = static_cast<int>(machines_.size());
+    machine.session = session;
+    machines_.push_back(machine);
+  }
+  publish(id, session, 0);  // it has one device at least
+  initialized_.store(true, std::memory_order_release);
+  return id;
 }
 
-c10::DeviceIndex Machines::take_index(Session* session, uint8_t device) {
+// Stays free: only whoever has opening_ takes one.
+c10::DeviceIndex Machines::free_index() {
   for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].session.load() != nullptr)
-      continue;
-    places_[i].device.store(device);
-    places_[i].session.store(session, std::memory_order_release);
-    return static_cast<c10::DeviceIndex>(i);
+    if (places_[i].session.load() == nullptr)
+      return static_cast<c10::DeviceIndex>(i);
   }
   TORCH_CHECK(false, "all ", kMaxDevices, " remote devices are in use; stop a machine first");
 }
 
+// Gives a device of a machine its index. Its default generator starts from what the user has seeded: the server
+// is told before any thread can find the device.
+void Machines::publish(int id, Session* session, uint8_t device) {
+  const c10::DeviceIndex index = free_index();
+  attach_default_generator(index, *session, device, [&] {
+    MutexLock lock(mutex_);
+    Machine& machine = machines_[static_cast<size_t>(id)];
+    if (machine.stopped)
+      return;
+    machine.devices.push_back(index);
+    Place& place = places_[static_cast<size_t>(index)];
+    place.device.store(device);
+    place.session.store(session, std::memory_order_release);
+  });
+}
+
 int Machines::connect(const std::string& url) {
-  Session* session = open(url);
   int id = 0;
   {
-    MutexLock lock(mutex_);
-    id = add(session);
-    initialized_.store(true, std::memory_order_release);
+    MutexLock opening(opening_);
+    id = add(open(url));
   }
-  send_seeds(session);
   if (url != "local")
     learn_devices(id);
   return id;
@@ -79,23 +96,7 @@ void Machines::ensure_default() {
       return;
   }
   const char* url = std::getenv("TORCH_REMOTE");
-  Session* session = open(url == nullptr || *url == '\0' ? "local" : url);
-  {
-    MutexLock lock(mutex_);
-    add(session);
-    initialized_.store(true, std::memory_order_release);
-  }
-  send_seeds(session);
-}
-
-// The default generators of a machine's devices start from what the user has seeded. Without the lock: a session
-// that is already lost raises.
-void Machines::send_seeds(Session* session) {
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].session.load() != session || session->is_lost())
-      continue;
-    send_default_seed(static_cast<c10::DeviceIndex>(i), session, places_[i].device.load());
-  }
+  add(open(url == nullptr || *url == '\0' ? "local" : url));
 }
 
 bool Machines::has_machine() {
@@ -126,18 +127,19 @@ void Machines::learn_devices(int id) {
     session = machine.session;
   }
   const size_t count = session->welcome().devices.size();
+  MutexLock opening(opening_);
+  size_t known = 0;
   {
     MutexLock lock(mutex_);
-    Machine& machine = machines_[static_cast<size_t>(id)];
+    const Machine& machine = machines_[static_cast<size_t>(id)];
     if (machine.devices_known || machine.stopped)
       return;
-    for (size_t i = machine.devices.size(); i < count; ++i) {
-      machine.devices.push_back(take_index(session, static_cast<uint8_t>(i)));
-    }
-    machine.devices_known = true;
+    known = machine.devices.size();
   }
-  if (count > 1)
-    send_seeds(session);
+  for (size_t i = known; i < count; ++i)
+    publish(id, session, static_cast<uint8_t>(i));
+  MutexLock lock(mutex_);
+  machines_[static_cast<size_t>(id)].devices_known = true;
 }
 
 DevicePlace Machines::find_place(c10::DeviceIndex index) {
@@ -148,13 +150,10 @@ DevicePlace Machines::find_place(c10::DeviceIndex index) {
     for (const int id : ids())
       learn_devices(id);
   }
-  // Loaded once: another thread may stop the machine at any moment.
-  const bool is_index = index >= 0 && index < kMaxDevices;
-  const Place* place = is_index ? &places_[static_cast<size_t>(index)] : nullptr;
-  Session* session = is_index ? place->session.load(std::memory_order_acquire) : nullptr;
-  if (session == nullptr)
+  const DevicePlace there = place_if_there(index);
+  if (there.session == nullptr)
     refuse_index(index);
-  return {session, place->device.load()};
+  return there;
 }
 
 void Machines::refuse_index(c10::DeviceIndex index) {

@@ -38,20 +38,20 @@ class Machines {
 
   // Where a device lives. Starts the default machine for remote:0; waits for handshakes for others.
   DevicePlace place(c10::DeviceIndex index) {
-    if (index >= 0 && index < kMaxDevices) {
-      Session* session =
-          places_[static_cast<size_t>(index)].session.load(std::memory_order_acquire);
-      if (session != nullptr)
-        return {session,
-                places_[static_cast<size_t>(index)].device.load(std::memory_order_relaxed)};
-    }
-    return find_place(index);
+    const DevicePlace there = place_if_there(index);
+    return there.session != nullptr ? there : find_place(index);
   }
 
-  bool has_device(c10::DeviceIndex index) const {
-    return index >= 0 && index < kMaxDevices &&
-           places_[static_cast<size_t>(index)].session.load() != nullptr;
+  // The same without starting or waiting for anything: the session is null where there is no device.
+  DevicePlace place_if_there(c10::DeviceIndex index) const {
+    if (index < 0 || index >= kMaxDevices)
+      return {};
+    const Place& place = places_[static_cast<size_t>(index)];
+    Session* session = place.session.load(std::memory_order_acquire);
+    return {session, place.device.load(std::memory_order_relaxed)};
   }
+
+  bool has_device(c10::DeviceIndex index) const { return place_if_there(index).session != nullptr; }
 
   // Devices of connected machines; 0 before the first.
   c10::DeviceIndex device_count();
@@ -84,17 +84,17 @@ class Machines {
   };
 
   DevicePlace find_place(c10::DeviceIndex index);
-  int add(Session* session) REQUIRES(mutex_);
+  int add(Session* session) REQUIRES(opening_);
   bool has_machine() REQUIRES(mutex_);
   void learn_devices(int id);
-  void send_seeds(Session* session);
-  c10::DeviceIndex take_index(Session* session, uint8_t device) REQUIRES(mutex_);
+  c10::DeviceIndex free_index() REQUIRES(opening_);
+  void publish(int id, Session* session, uint8_t device) REQUIRES(opening_);
   [[noreturn]] void refuse_index(c10::DeviceIndex index);
   Session* open(const std::string& url);
 
   std::array<Place, kMaxDevices> places_;
   std::atomic<bool> initialized_{false};
-  Mutex opening_;  // before mutex_
+  Mutex opening_;  // who gives devices an index; before mutex_
   Mutex mutex_;
   std::vector<Machine> machines_ GUARDED_BY(mutex_);
   std::string server_path_ GUARDED_BY(mutex_);

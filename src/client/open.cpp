@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include <poll.h>
 #include <signal.h>
@@ -43,13 +44,28 @@ void end_embedded(Embedded& embedded) {
   embedded.child.pid = -1;
 }
 
+// TORCH_REMOTE_LIBRARY: who starts an embedded server is its administrator too. Separated by colons, as in PATH.
+std::vector<std::string> libraries_from_environment() {
+  const char* value = std::getenv("TORCH_REMOTE_LIBRARY");
+  std::istringstream list(value == nullptr ? "" : value);
+  std::vector<std::string> libraries;
+  for (std::string library; std::getline(list, library, ':');) {
+    if (!library.empty())
+      libraries.push_back(library);
+  }
+  return libraries;
+}
+
 std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int threads,
                                                   Embedded& embedded) {
   auto [ours, theirs] = socket_pair();
-  const std::vector<std::string> arguments = {
-      "torch-remote-server", "serve",
-      "--session-fd",        std::to_string(kInheritedDescriptor),
-      "--parent-pid",        std::to_string(getpid())};
+  std::vector<std::string> arguments = {"torch-remote-server", "serve",
+                                        "--session-fd",        std::to_string(kInheritedDescriptor),
+                                        "--parent-pid",        std::to_string(getpid())};
+  for (const std::string& library : libraries_from_environment()) {
+    arguments.push_back("--library");
+    arguments.push_back(library);
+  }
   // OpenMP reads its number of threads once, before the context can tell it ours.
   Child child = spawn_server(path, arguments, {{"OMP_NUM_THREADS", std::to_string(threads)}},
                              std::move(theirs));

@@ -1,7 +1,6 @@
 #include "client/operator.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <unordered_map>
 
@@ -10,14 +9,15 @@
 
 #include "base/mutex.h"
 #include "client/layout.h"
+#include "marshal/schemas.h"
 
 namespace torch_remote::client {
 namespace {
 
-constexpr std::array<std::string_view, 2> kShapedByNumbers = {"aten::arange", "aten::range"};
+constexpr std::string_view kShapedByNumbers[] = {"aten::arange", "aten::range"};
 
 // Data decides what comes out, and no tag says so.
-constexpr std::array<std::string_view, 12> kDependOnData = {
+constexpr std::string_view kDependOnData[] = {
     "aten::_unique",
     "aten::histogram.bin_ct",
     "aten::_histogramdd_bin_edges",
@@ -34,7 +34,8 @@ constexpr std::array<std::string_view, 12> kDependOnData = {
 
 // Where our shape function does not answer, Meta would, and is known to be wrong, mostly about strides: so the
 // server is asked, once for each signature.
-constexpr std::array<std::string_view, 29> kAskTheServer = {
+constexpr std::string_view kAskTheServer[] = {
+    "aten::roll",
     "aten::mkldnn_rnn_layer",  // oneDNN decides how large its workspace is
     "aten::_fft_r2c",
     "aten::_fft_c2r",
@@ -64,11 +65,36 @@ constexpr std::array<std::string_view, 29> kAskTheServer = {
     "aten::native_layer_norm",
     "aten::native_layer_norm_backward",
     "aten::linalg_lu_solve",
+    "aten::addbmm_",                         // gives `self` the result's shape
+    "aten::multilabel_margin_loss_forward",  // Meta makes a 1-d input's loss 1-d
+    "aten::_native_multi_head_attention",    // no weights where none are wanted
+};
+
+// By overload: what our shape function does not answer here is a wrong call, which Meta does not notice, or a layout that
+// it has wrong.
+constexpr std::string_view kAskWhenUnsure[] = {
+    "aten::multinomial",
+    "aten::bucketize.Tensor",
+    "aten::masked_scatter",
+    "aten::complex",
+    "aten::narrow_copy",
+    "aten::index_put",
+    "aten::max",
+    "aten::min",
+    "aten::median",
+    "aten::glu_backward",
+    "aten::rsub.Scalar",
+    "aten::rsub.Tensor",
+    "aten::binary_cross_entropy",
+    "aten::binary_cross_entropy_backward",
+    "aten::binary_cross_entropy_with_logits",
+    "aten::_index_put_impl",
+    "aten::put",
 };
 
 // Kernels that only CUDA has. How they lay out their results, and how much they keep for the backward pass, they know
 // alone, and do alike for the same signature.
-constexpr std::array<std::string_view, 12> kOnlyOnCuda = {
+constexpr std::string_view kOnlyOnCuda[] = {
     "aten::cudnn_batch_norm",
     "aten::cudnn_batch_norm_backward",
     "aten::_flash_attention_forward",
@@ -81,9 +107,19 @@ constexpr std::array<std::string_view, 12> kOnlyOnCuda = {
     "aten::_scaled_dot_product_efficient_attention_backward",
     "aten::_scaled_dot_product_cudnn_attention",
     "aten::_scaled_dot_product_cudnn_attention_backward",
+    "aten::_cudnn_rnn",
+    "aten::_cudnn_rnn_backward",
+    "aten::_cudnn_init_dropout_state",
+    "aten::_cudnn_ctc_loss",
+    "aten::cudnn_grid_sampler",
+    "aten::cudnn_grid_sampler_backward",
+    "aten::_fused_rms_norm",
+    "aten::_fused_rms_norm_backward",
+    "aten::_thnn_fused_lstm_cell",
+    "aten::_thnn_fused_gru_cell",
 };
 
-constexpr std::array<std::string_view, 9> kHostIndices = {
+constexpr std::string_view kHostIndices[] = {
     "aten::index",
     "aten::index_put",
     "aten::index_put_",
@@ -97,7 +133,7 @@ constexpr std::array<std::string_view, 9> kHostIndices = {
 
 template <typename List>
 bool contains(const List& list, std::string_view name) {
-  return std::find(list.begin(), list.end(), name) != list.end();
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
 }
 
 bool has_dynamic_tag(const c10::OperatorHandle& operation) {
@@ -131,6 +167,14 @@ ReturnInfo return_info(const c10::FunctionSchema& schema, const c10::Argument& r
 
 std::string full_name(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+// Of the form that makes a new tensor: "aten::masked_fill.Scalar" for "aten::masked_fill_.Scalar".
+std::string functional_name(const wire::Introduction& operation) {
+  std::string name = operation.name;
+  if (name.ends_with('_'))
+    name.pop_back();
+  return operation.overload.empty() ? name : name + "." + operation.overload;
 }
 
 uint32_t next_id() {
@@ -168,12 +212,21 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   depends_on_data = returns_numbers && tensors == 0;
   if (has_dynamic_tag(operation) || contains(kDependOnData, name))
     depends_on_data = true;
-  is_refused = makes_another_layout(name);
-  asks_server = returns_numbers || contains(kAskTheServer, introduction.name) ||
-                contains(kOnlyOnCuda, introduction.name);
+  writes_list = introduction.name.starts_with("aten::_foreach_") && schema.is_mutable() &&
+                schema.arguments()[0].alias_info() != nullptr;
+  is_refused = tensors != 0 && makes_another_layout(name);
+  is_foreign = !name.starts_with(marshal::kAten);
+  makes_view =
+      std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+        return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+      });
+  const std::string functional = has_fresh_outputs ? name : functional_name(introduction);
+  const bool makes_list = introduction.name.starts_with("aten::_foreach_") && has_fresh_outputs;
+  asks_server = returns_numbers || makes_list || contains(kAskTheServer, introduction.name) ||
+                contains(kAskWhenUnsure, functional) || contains(kOnlyOnCuda, introduction.name);
   looks_at_grad_mode = name == "aten::mkldnn_rnn_layer";  // a workspace for backward, or none
   takes_host_indices = contains(kHostIndices, introduction.name);
-  shape = find_shape_function(name);
+  shape = find_shape_function(functional);
   meta = find_meta_kernel(name);
 }
 

@@ -38,11 +38,14 @@ struct OperatorInfo {
   std::vector<uint32_t> out_arguments;  // `out=`: written, not read, resized to fit
   bool has_fresh_outputs = false;       // some return is a new tensor
   bool depends_on_data = false;         // only the server can tell what comes out, each time anew
+  bool writes_list = false;             // its first argument, tensor by tensor: _foreach_add_
   bool is_refused = false;              // makes a sparse, nested, … tensor
+  bool makes_view = false;              // and no kernel of ours does: another library's
+  bool is_foreign = false;   // another library's: nothing tells whether data decides what comes out
   bool asks_server = false;  // Meta is wrong about it: the server says once for each signature
   bool looks_at_grad_mode = false;  // its kernel does; so the server must know it
   bool takes_host_indices = false;  // index tensors may lie on the CPU, as with CUDA
-  ShapeFunction shape = nullptr;
+  ShapeFunction shape = nullptr;    // of a call in place: that of the form that makes a new tensor
   const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any
 };
 

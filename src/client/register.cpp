@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <unordered_set>
 
 #include <ATen/core/enum_tag.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/channel_shuffle_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
@@ -29,7 +31,7 @@ using torch::CppFunction;
 
 // Composite-explicit operators that stay on the client: they make tensors (and end in `empty` and one call),
 // or only look at metadata.
-constexpr std::array<std::string_view, 37> kStayHere = {
+constexpr std::array<std::string_view, 41> kStayHere = {
     "aten::_to_copy",
     "aten::copy_",
     "aten::empty_like",
@@ -67,6 +69,11 @@ constexpr std::array<std::string_view, 37> kStayHere = {
     "aten::dense_dim",
     "aten::sparse_dim",
     "aten::_reshape_alias_copy",
+    // A copy of the whole storage, which keeps strides and offset, and a write into it: two kernels locally too.
+    "aten::select_scatter",
+    "aten::slice_scatter",
+    "aten::diagonal_scatter",
+    "aten::as_strided_scatter",
 };
 
 bool has_tensor(const std::vector<c10::Argument>& arguments) {
@@ -95,10 +102,12 @@ bool has_kernel(const c10::OperatorHandle& operation, c10::DispatchKey key) {
   return operation.hasKernelForDispatchKey(key);
 }
 
-// mul.Scalar is mul.Tensor with the number in a tensor, and sort is sort.stable: one call that way too, and
-// PyTorch's C++ shape code tells its result.
+// mul.Scalar is mul.Tensor with the number in a tensor, sort is sort.stable and rsub.Scalar is sub.Tensor: one call that
+// way too, and PyTorch's C++ shape code tells its result.
 bool becomes_another_overload(const c10::FunctionSchema& schema) {
   if (schema.name() == "aten::sort" && schema.overload_name().empty())
+    return true;
+  if (schema.name() == "aten::rsub" && schema.overload_name() == "Scalar")
     return true;
   constexpr std::string_view kScalar = "Scalar";
   if (!schema.overload_name().starts_with(kScalar))
@@ -122,8 +131,10 @@ bool travels_whole(const c10::OperatorHandle& operation) {
       std::find(kStayHere.begin(), kStayHere.end(), name) != kStayHere.end()) {
     return false;
   }
-  // squeeze_, t_, …: metadata of this side. squeeze_copy, …: a view and a clone.
-  if (operation.hasTag(at::Tag::inplace_view) || operation.hasTag(at::Tag::view_copy))
+  // squeeze_, t_, …: metadata of this side. squeeze_copy, …: a view and a clone, unless there is a kernel for it.
+  if (operation.hasTag(at::Tag::inplace_view))
+    return false;
+  if (operation.hasTag(at::Tag::view_copy) && !has_kernel(operation, DispatchKey::CPU))
     return false;
   if (has_kernel(operation, DispatchKey::PrivateUse1) || becomes_another_overload(schema))
     return false;
@@ -134,6 +145,11 @@ bool travels_whole(const c10::OperatorHandle& operation) {
     return false;
   return has_kernel(operation, DispatchKey::CompositeExplicitAutogradNonFunctional) ||
          has_kernel(operation, DispatchKey::CompositeExplicitAutograd);
+}
+
+std::unordered_set<c10::OperatorName>& whole_operators() {
+  static auto* names = new std::unordered_set<c10::OperatorName>;
+  return *names;
 }
 
 void register_whole_operators() {
@@ -147,6 +163,50 @@ void register_whole_operators() {
     const std::string full =
         name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     library->impl(full.c_str(), CppFunction::makeFromBoxedFunction<&dispatch>());
+    whole_operators().insert(name);
+  }
+}
+
+// Composite operators that end in a tensor of another layout would make one unasked: refused at every key that leads
+// to them.
+void register_refusals() {
+  using c10::DispatchKey;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const DispatchKey key :
+       {DispatchKey::PrivateUse1, DispatchKey::AutogradPrivateUse1, DispatchKey::SparsePrivateUse1,
+        DispatchKey::SparseCsrPrivateUse1, DispatchKey::QuantizedPrivateUse1}) {
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      const auto operation = dispatcher.findSchema(name);
+      if (makes_another_layout(name.name) && operation.has_value() &&
+          has_tensor(operation->schema().returns()))
+        library->impl(c10::toString(name).c_str(),
+                      CppFunction::makeFromBoxedFunction<&refuse_layout>());
+    }
+  }
+}
+
+// Those that are told by an argument: tensors of the CPU to be put together on a remote device, and gradients that
+// are asked to be sparse.
+void register_refusals_by_argument() {
+  using c10::DispatchKey;
+  static auto* select = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::BackendSelect,
+                                           __FILE__, __LINE__);
+  static auto* dense = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1,
+                                          __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto operation = dispatcher.findSchema(name);
+    if (!operation.has_value() || !name.name.starts_with("aten::"))
+      continue;
+    const std::string full = c10::toString(name);
+    if (makes_another_layout(name.name) &&
+        operation->schema().argumentIndexWithName("device").has_value() &&
+        !has_kernel(*operation, DispatchKey::BackendSelect))
+      select->impl(full.c_str(), CppFunction::makeFromBoxedFunction<&refuse_remote_device>());
+    if (name.name.ends_with("_backward") && has_kernel(*operation, DispatchKey::CPU) &&
+        operation->schema().argumentIndexWithName("sparse").has_value())
+      dense->impl(full.c_str(), CppFunction::makeFromBoxedFunction<&refuse_sparse_gradient>());
   }
 }
 
@@ -164,6 +224,12 @@ void register_backend() {
   at::setHostAllocator(c10::kPrivateUse1, pinned_allocator());
   at::RegisterPrivateUse1HooksInterface(new RemoteHooks);
   register_whole_operators();
+  register_refusals();
+  register_refusals_by_argument();
+}
+
+bool travels(const c10::OperatorName& name) {
+  return whole_operators().contains(name);
 }
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, RemoteGuard)
@@ -211,6 +277,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view_as_complex", &kernels::view_as_complex);
   m.impl("unsafe_split.Tensor", &kernels::unsafe_split);
   m.impl("unsafe_split_with_sizes", &kernels::unsafe_split_with_sizes);
+  m.impl("channel_shuffle", &at::native::channel_shuffle);  // without elements, a view
   m.impl("resize_", &kernels::resize_);
   m.impl("set_.source_Storage", &kernels::set_source_storage);
   m.impl("set_.source_Storage_storage_offset", &kernels::set_source_storage_offset);
@@ -224,6 +291,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", &kernels::has_compatible_shallow_copy_type);
   m.impl("is_set_to", &kernels::is_set_to);
   m.impl("record_stream", &kernels::record_stream);
+  // Composed but for a kernel of CUDA; our rms_norm calls it where the server has that kernel.
+  m.impl("_fused_rms_norm", torch::CppFunction::makeFromBoxedFunction<&dispatch>());
 }
 
 // Operators that PyTorch composes differently for each kind of device: ours take the branch of the server's. The same
@@ -231,6 +300,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 static void register_composites(torch::Library& m) {
   m.impl("scaled_dot_product_attention", &kernels::scaled_dot_product_attention);
   m.impl("dropout", &kernels::dropout);
+  m.impl("softmax.int", &kernels::softmax);
+  m.impl("log_softmax.int", &kernels::log_softmax);
+  m.impl("group_norm", &kernels::group_norm);
+  m.impl("rms_norm", &kernels::rms_norm);
+  m.impl("grid_sampler", &kernels::grid_sampler);
+  m.impl("max_pool1d", &kernels::max_pool1d);
+  m.impl("ctc_loss.Tensor", &kernels::ctc_loss_tensor);
   m.impl("_batch_norm_impl_index", &kernels::batch_norm_impl_index);
   m.impl("lstm.input", &kernels::lstm_input);
   m.impl("lstm.data", &kernels::lstm_data);

@@ -5,6 +5,18 @@
 #include "client/storage.h"
 
 namespace torch_remote::client {
+namespace {
+
+void move_storage(c10::StorageImpl& storage, uint64_t nbytes, uint64_t address) {
+  auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
+  record->address.store(address, std::memory_order_relaxed);
+  c10::DataPtr old = storage.set_data_ptr(
+      c10::DataPtr(reinterpret_cast<void*>(address), record, &delete_record, storage.device()));
+  old.release_context();
+  storage.set_nbytes(nbytes);
+}
+
+}  // namespace
 
 // The name stays, so that every view of the storage sees the change; the address moves to a range of the new size.
 void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
@@ -15,6 +27,8 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
     storage.set_nbytes(nbytes);
     return;
   }
+  // Before the message: it refuses what no server has.
+  const uint64_t address = RecordPool::instance().new_address(nbytes);
   Session& session = *session_of(*record);
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     record->nbytes.store(nbytes, std::memory_order_relaxed);
@@ -23,12 +37,13 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
     encode(writer, wire::Resize{record->name, record->server_device, nbytes});
     return true;
   });
-  record->address.store(RecordPool::instance().new_address(nbytes), std::memory_order_relaxed);
-  c10::DataPtr old = storage.set_data_ptr(
-      c10::DataPtr(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
-                   &delete_record, storage.device()));
-  old.release_context();
-  storage.set_nbytes(nbytes);
+  move_storage(storage, nbytes, address);
+}
+
+void take_size(c10::StorageImpl& storage, uint64_t nbytes) {
+  auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
+  record->nbytes.store(nbytes, std::memory_order_relaxed);
+  move_storage(storage, nbytes, RecordPool::instance().new_address(nbytes));
 }
 
 }  // namespace torch_remote::client

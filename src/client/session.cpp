@@ -141,14 +141,6 @@ void Session::upload(const wire::Begin& begin, std::span<const std::byte> bytes,
   connection_->send_bulk(begin.upload, bytes, std::move(owner), std::move(done));
 }
 
-void Session::mirror_context(wire::Writer& writer) {
-  const ContextValues now = read_context();
-  if (now == context_)
-    return;
-  encode(writer, difference(context_, now));
-  context_ = now;
-}
-
 void Session::remember(SignaturePtr known) {
   MutexLock lock(submit_mutex_);
   signatures_.replace(std::move(known));

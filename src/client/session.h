@@ -17,6 +17,7 @@
 #include "client/context.h"
 #include "client/counters.h"
 #include "client/errors.h"
+#include "client/server_operators.h"
 #include "client/signature_table.h"
 #include "marshal/encode.h"
 #include "transport/connection.h"
@@ -65,6 +66,11 @@ class Session : public transport::Connection::Handler {
 
   const std::string& url() const { return url_; }
 
+  // An embedded server was built with this extension.
+  bool has_our_torch() const { return url_ == "local"; }
+
+  ServerOperators& operators() { return operators_; }
+
   // Waits for the handshake. Raises when it failed.
   const wire::Welcome& welcome();
   // What is known of the server's kind of device without waiting, else waits.
@@ -76,7 +82,14 @@ class Session : public transport::Connection::Handler {
   // calls that is. Raises SessionLost when the session has ended. Callers wait_for_credit() before.
   // `append` returns whether it has appended anything.
   template <typename Append>
-  void submit(uint32_t calls, Append&& append);
+  void submit(uint32_t calls, Append&& append) {
+    if (!try_submit(calls, std::forward<Append>(append)))
+      raise_lost();
+  }
+
+  // The same, for callers that may not raise: false when the session has ended.
+  template <typename Append>
+  bool try_submit(uint32_t calls, Append&& append);
 
   SignatureTable& signatures() REQUIRES(submit_mutex_) { return signatures_; }
 
@@ -87,7 +100,10 @@ class Session : public transport::Connection::Handler {
   }
 
   // Tells the server what of the context has changed since it was last told.
-  void mirror_context(wire::Writer& writer) NO_THREAD_SAFETY_ANALYSIS;
+  void mirror_context(wire::Writer& writer) NO_THREAD_SAFETY_ANALYSIS {
+    context_.append_changes(writer);
+  }
+
   // Puts a signature whose outputs the server has told into the table, in place of the one without.
   void remember(SignaturePtr known);
 
@@ -105,7 +121,8 @@ class Session : public transport::Connection::Handler {
   // The same. Raises what the server answered, SessionLost, or an interrupt.
   void wait(const std::shared_ptr<Request>& request, const char* what);
 
-  // Raises a failed request's error as RemoteError: operator, device, host, what the server said.
+  // Raises a failed request's error as RemoteError: operator, device, host, what the server said. The next call of
+  // the signature that failed will be waited for.
   [[noreturn]] void raise_failed(const Request& request);
   // A request that was not sent after all.
   void forget(const Request& request);
@@ -127,6 +144,9 @@ class Session : public transport::Connection::Handler {
   // Everything sent is done on the server.
   void synchronize();
   wire::Counters server_counters();
+  wire::Context server_context();
+  // Asks and waits. `name` follows for the kinds that have one. Gives the answer's body.
+  std::vector<std::byte> query(wire::QueryKind kind, const char* what, uint64_t name = 0);
 
   // Flushes for at most `patience`, then closes. Later use raises SessionLost.
   void stop(std::chrono::milliseconds patience, const std::string& reason);
@@ -170,6 +190,7 @@ class Session : public transport::Connection::Handler {
   const std::string url_;
 
   Counters counters_;
+  ServerOperators operators_;
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_generator_{wire::kFirstGenerator};
   std::atomic<uint64_t> next_request_{1};
@@ -185,7 +206,7 @@ class Session : public transport::Connection::Handler {
   std::deque<Segment> segments_ GUARDED_BY(submit_mutex_);
   SignatureTable signatures_ GUARDED_BY(submit_mutex_);
   std::vector<uint64_t> free_names_ GUARDED_BY(submit_mutex_);
-  ContextValues context_ GUARDED_BY(submit_mutex_) = unsent_context();
+  ContextMirror context_ GUARDED_BY(submit_mutex_);
   std::atomic<uint64_t> buffered_bytes_{0};
   std::atomic<uint64_t> buffered_calls_{0};
   std::atomic<uint64_t> bulk_bytes_{0};  // of uploads that the server has not all received
@@ -210,14 +231,14 @@ class Session : public transport::Connection::Handler {
 };
 
 template <typename Append>
-void Session::submit(uint32_t calls, Append&& append) {
+bool Session::try_submit(uint32_t calls, Append&& append) {
   if (is_lost())
-    raise_lost();
+    return false;
   {
     MutexLock lock(submit_mutex_);
     const uint64_t before = encoded_ + writer_.size();
     if (!append(writer_, names_, signatures_))
-      return;
+      return true;
     const uint64_t added = encoded_ + writer_.size() - before;
     calls_ += calls;
     counters_.calls += calls;
@@ -229,6 +250,7 @@ void Session::submit(uint32_t calls, Append&& append) {
   }
   if (opened_.load(std::memory_order_acquire))
     connection_->flush_soon();
+  return true;
 }
 
 }  // namespace torch_remote::client

@@ -32,6 +32,8 @@ void Session::wait(const std::shared_ptr<Request>& request, const char* what) {
 
 void Session::raise_failed(const Request& request) {
   const wire::Error& error = request.error;
+  if (error.signature != 0)
+    with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
   raise_remote(error,
                error.operator_name + " on " + describe(request.device) + ": " + error.message);
 }
@@ -130,28 +132,34 @@ void Session::complete_upload(uint64_t request) {
   changed_.notify_all();
 }
 
-void Session::synchronize() {
+std::vector<std::byte> Session::query(wire::QueryKind kind, const char* what, uint64_t name) {
   const auto request = make_request({}, nullptr);
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
     writer.varint(request->id);
-    writer.u8(static_cast<uint8_t>(wire::QueryKind::kBarrier));
+    writer.u8(static_cast<uint8_t>(kind));
+    if (name != 0)
+      writer.varint(name);
     return true;
   });
-  wait(request, "synchronize");
+  wait(request, what);
+  return std::move(request->body);
+}
+
+void Session::synchronize() {
+  query(wire::QueryKind::kBarrier, "synchronize");
 }
 
 wire::Counters Session::server_counters() {
-  const auto request = make_request({}, nullptr);
-  submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
-    writer.varint(request->id);
-    writer.u8(static_cast<uint8_t>(wire::QueryKind::kCounters));
-    return true;
-  });
-  wait(request, "counters");
-  wire::Reader reader(request->body);
+  const std::vector<std::byte> body = query(wire::QueryKind::kCounters, "counters");
+  wire::Reader reader(body);
   return wire::decode_counters(reader);
+}
+
+wire::Context Session::server_context() {
+  const std::vector<std::byte> body = query(wire::QueryKind::kContext, "context");
+  wire::Reader reader(body);
+  return wire::decode_context(reader);
 }
 
 }  // namespace torch_remote::client

@@ -39,6 +39,11 @@ void SignatureTable::replace(SignaturePtr known) {
   there->announced = false;
 }
 
+void SignatureTable::mark_failed(uint64_t slot) {
+  if (slot < slots_.size())
+    slots_[slot]->has_failed = true;
+}
+
 uint32_t SignatureTable::slot_to_use() {
   if (slots_.size() < wire::kMaxSignatures) {
     slots_.emplace_back();

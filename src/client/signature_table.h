@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -12,6 +13,7 @@
 namespace torch_remote::client {
 
 struct OperatorInfo;
+struct OperatorMatch;
 
 // What is the same in every call with one key: who it is, what comes out. Immutable but for its place on
 // the wire; calls hold a reference, so replacement never pulls it from under them.
@@ -19,9 +21,8 @@ struct Signature : c10::intrusive_ptr_target {
   std::vector<std::byte> key;
   uint64_t hash = 0;
   const OperatorInfo* operation = nullptr;
+  const OperatorMatch* match = nullptr;  // null: the server has the same operator
   bool outputs_known = false;
-  bool sizes_known =
-      false;  // its `out=` tensors have the right sizes, though the server is to be asked
   std::vector<wire::Output> outputs;
   std::vector<uint64_t> output_bytes;  // storage bytes of each fresh output, in order
 
@@ -29,6 +30,10 @@ struct Signature : c10::intrusive_ptr_target {
   uint32_t slot = kNotOnWire;  // under the submit lock
   bool announced = false;      // the server has it in that slot; under the submit lock
   bool used = false;           // since the clock hand passed; under the submit lock
+
+  // The last call that the user has heard of has failed: the next one is waited for, so that it says
+  // so itself.
+  std::atomic<bool> has_failed{false};
 };
 
 using SignaturePtr = c10::intrusive_ptr<Signature>;
@@ -44,6 +49,10 @@ class SignatureTable {
   // Gives it a slot, in place of the one that was not used for longest if all are taken. If another thread
   // has added the same key meanwhile, that one is returned.
   SignaturePtr add(SignaturePtr signature);
+
+  // The server says that a call of the signature in this slot has failed. Another may have taken the slot
+  // meanwhile: then that one is waited for once, in vain.
+  void mark_failed(uint64_t slot);
 
   // Puts `known` where the signature with the same key is, if it is still there.
   void replace(SignaturePtr known);

@@ -23,12 +23,16 @@ RecordPool& RecordPool::instance() {
 }
 
 uint64_t RecordPool::new_address(uint64_t nbytes) {
+  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= wire::kMaxStorageBytes, "a remote storage of ",
+                   nbytes, " bytes is more than the ", wire::kMaxStorageBytes,
+                   " that any server has");
   const uint64_t range = (nbytes / kAlignment + 1) * kAlignment;
   return next_address_.fetch_add(range, std::memory_order_relaxed);
 }
 
 StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_device,
                                 uint64_t nbytes) {
+  const uint64_t address = new_address(nbytes);
   StorageRecord* record = nullptr;
   {
     MutexLock lock(mutex_);
@@ -47,7 +51,7 @@ StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_
   record->server_device = server_device;
   record->nbytes.store(nbytes, std::memory_order_relaxed);
   record->announced.store(false, std::memory_order_relaxed);
-  record->address.store(new_address(nbytes), std::memory_order_relaxed);
+  record->address.store(address, std::memory_order_relaxed);
   live_.fetch_add(1, std::memory_order_relaxed);
   return record;
 }
@@ -84,9 +88,6 @@ void delete_record(void* context) {
 }
 
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
-  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= wire::kMaxStorageBytes, "a remote storage of ",
-                   nbytes, " bytes is more than the ", wire::kMaxStorageBytes,
-                   " that any server has");
   const DevicePlace place = Machines::instance().place(index);
   StorageRecord* record =
       RecordPool::instance().make(place.session->new_name(), place.session, place.device, nbytes);

@@ -29,7 +29,7 @@ class RecordPool {  // thread-safe
 
   StorageRecord* make(uint64_t name, Session* session, uint8_t server_device, uint64_t nbytes);
   void give_back(StorageRecord* record);
-  // A storage that grew needs a new range of addresses.
+  // A storage that grew needs a new range of addresses. Refuses one larger than any server's.
   uint64_t new_address(uint64_t nbytes);
   // The live record whose range holds `address`, or null.
   StorageRecord* find(uint64_t address);

@@ -1,10 +1,12 @@
 #include "client/submit.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
 
 #include "base/error.h"
 #include "client/context.h"
 #include "client/raise_local.h"
+#include "client/resize.h"
 #include "client/storage.h"
 #include "marshal/dtype.h"
 #include "wire/limits.h"
@@ -17,15 +19,18 @@ using wire::OutputKind;
 using wire::Result;
 using wire::ResultKind;
 
+bool equals_default(const OperatorInfo& info, uint32_t index, const c10::IValue& argument) {
+  const auto& value = info.handle.schema().arguments()[index].default_value();
+  if (!value.has_value() || argument.isTensor() || argument.isTensorList())
+    return false;
+  return argument.isNone() ? value->isNone() : !value->isNone() && *value == argument;
+}
+
 // Arguments that equal the schema's default: a server whose operator lacks them can do without.
 std::vector<uint32_t> defaults_of(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   std::vector<uint32_t> defaults;
-  const auto& schema = info.handle.schema().arguments();
-  for (uint32_t i = 0; i < schema.size(); ++i) {
-    const auto& value = schema[i].default_value();
-    if (!value.has_value() || arguments[i].isTensor() || arguments[i].isTensorList())
-      continue;
-    if (arguments[i].isNone() ? value->isNone() : !value->isNone() && *value == arguments[i])
+  for (uint32_t i = 0; i < arguments.size(); ++i) {
+    if (equals_default(info, i, arguments[i]))
       defaults.push_back(i);
   }
   return defaults;
@@ -38,7 +43,8 @@ void announce_signature(wire::Writer& writer, SignatureTable& table, Signature& 
   if (table.wire_operators.size() <= info.id)
     table.wire_operators.resize(info.id + 1, 0);
   uint32_t& known = table.wire_operators[info.id];
-  const auto defaults = defaults_of(info, arguments);
+  const auto defaults =
+      signature.match == nullptr ? std::vector<uint32_t>() : defaults_of(info, arguments);
   wire::SignatureParts parts;
   parts.slot = signature.slot;
   parts.introduction = known == 0 ? &info.introduction : nullptr;
@@ -66,13 +72,15 @@ void add_output_bytes(Signature& signature, const Output& output) {
     add_output_bytes(signature, item);
 }
 
-// What a query answered, as a prediction for the next call of the same signature.
-bool to_output(const Result& result, Output& output) {
+// What a query answered, as a prediction for the next call of the same signature. `nbytes` gets those of each storage,
+// which may be larger than its tensor.
+bool to_output(const Result& result, Output& output, std::vector<uint64_t>& nbytes) {
   switch (result.kind) {
     case ResultKind::kFresh:
       output.kind = OutputKind::kFresh;
       output.spec = result.spec;
-      return result.nbytes == bytes_of(result.spec);
+      nbytes.push_back(std::max(result.nbytes, bytes_of(result.spec)));
+      return true;
     case ResultKind::kTensor:
       output.kind = OutputKind::kTensor;
       output.tensor = result.tensor;
@@ -86,7 +94,7 @@ bool to_output(const Result& result, Output& output) {
     case ResultKind::kList:
       output.kind = OutputKind::kList;
       for (const Result& item : result.items) {
-        if (!to_output(item, output.items.emplace_back()))
+        if (!to_output(item, output.items.emplace_back(), nbytes))
           return false;
       }
       return true;
@@ -96,6 +104,18 @@ bool to_output(const Result& result, Output& output) {
 }
 
 }  // namespace
+
+void check_match(const Signature& signature, c10::ArrayRef<c10::IValue> arguments,
+                 Session& session) {
+  const OperatorInfo& info = *signature.operation;
+  for (const uint32_t index : signature.match->lacking) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        equals_default(info, index, arguments[index]), info.name, " on ", session.describe(0),
+        ": the server's torch ", session.welcome().torch_version, " does not have the argument ",
+        info.introduction.arguments[index],
+        ", so it must keep its default; for another value the server needs this process's torch");
+  }
+}
 
 void finish_signature(Signature& signature) {
   for (const Output& output : signature.outputs)
@@ -164,7 +184,7 @@ void Outputs::encode_names(wire::Writer& writer, wire::NameState& names) const {
 }
 
 bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture,
-               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments) {
+               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, const Request* outcome) {
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& names, SignatureTable& table) {
     if (!capture.is_current())
@@ -181,10 +201,35 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
     capture.encode_slots(writer, names);
     outputs.encode_names(writer, names);
     capture.mark_announced();
+    if (outcome != nullptr) {
+      writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
+      writer.varint(outcome->id);
+      writer.u8(static_cast<uint8_t>(wire::QueryKind::kOutcome));
+    }
     sent = true;
     return true;
   });
   return sent;
+}
+
+namespace {
+
+// Poison from an earlier call is that call's error; this one's own reads as it would locally.
+[[noreturn]] void raise_outcome(Session& session, const OperatorInfo& info,
+                                const Request& request) {
+  if (request.error.operator_name != info.name)
+    session.raise_failed(request);
+  raise_as_local(request.error);
+}
+
+}  // namespace
+
+void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& signature,
+                      const std::shared_ptr<Request>& outcome) {
+  session.wait_quietly(outcome, info.name.c_str());
+  if (outcome->failed)
+    raise_outcome(session, info, *outcome);
+  signature.has_failed = false;
 }
 
 namespace {
@@ -228,6 +273,9 @@ class ResultReader {
         return result.text;
       case ResultKind::kList:
         break;
+      case ResultKind::kResized:  // stands behind the returns: follow_resizes()
+        raise(ErrorClass::kProtocol,
+              "a result says how a tensor was resized in the place of a return");
     }
     c10::List<at::Tensor> list;
     for (const Result& item : result.items)
@@ -258,18 +306,41 @@ class ResultReader {
   uint64_t next_;
 };
 
+// The kernel has resized `out=` tensors, with the warning that PyTorch gives for it.
+void follow_resizes(const marshal::Capture& capture, const std::vector<Result>& resized) {
+  for (const Result& result : resized) {
+    if (result.kind != ResultKind::kResized || result.tensor >= capture.impls().size())
+      raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
+    auto* impl = const_cast<c10::TensorImpl*>(capture.impls()[result.tensor]);
+    const at::Tensor tensor(
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+    const auto offset = static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
+    if (marshal::from_wire(result.spec.dtype) != tensor.scalar_type() ||
+        (bytes_of(result.spec) != 0 && bytes_of(result.spec) + offset > result.nbytes))
+      raise(ErrorClass::kProtocol, "a result is not inside its storage");
+    at::native::resize_output_check(tensor, result.spec.sizes);
+    impl->set_sizes_and_strides(result.spec.sizes, result.spec.strides);
+    if (tensor.is_complex())
+      impl->_set_conj(result.spec.conj);
+    impl->_set_neg(result.spec.neg);
+    c10::StorageImpl& storage = *impl->unsafe_storage().unsafeGetStorageImpl();
+    if (storage.nbytes() != result.nbytes)
+      take_size(storage, result.nbytes);
+  }
+}
+
 // The next call of this signature need not ask.
 void remember(Session& session, const Signature& signature, const std::vector<Result>& results) {
   auto known = c10::make_intrusive<Signature>();
   known->key = signature.key;
   known->hash = signature.hash;
   known->operation = signature.operation;
+  known->match = signature.match;
   known->outputs_known = true;
   for (const Result& result : results) {
-    if (!to_output(result, known->outputs.emplace_back()))
+    if (!to_output(result, known->outputs.emplace_back(), known->output_bytes))
       return;
   }
-  finish_signature(*known);
   session.remember(std::move(known));
 }
 
@@ -280,6 +351,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
                                   c10::ArrayRef<c10::IValue> arguments, c10::Device device,
                                   DevicePlace place) {
   const auto request = session.make_request({}, nullptr);
+  request->device = place.device;
   const uint64_t names = names_for(info);
   const uint64_t first = session.new_names(std::max<uint64_t>(names, 1));
   bool sent = false;
@@ -309,21 +381,21 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
     return std::nullopt;
   }
   session.wait_quietly(request, info.name.c_str());
-  if (request->failed) {
-    // Poison from an earlier call is that call's error; this one's own reads as it would locally.
-    if (request->error.operator_name != info.name)
-      session.raise_failed(*request);
-    raise_as_local(request->error);
-  }
+  if (request->failed)
+    raise_outcome(session, info, *request);
   wire::Reader reader(request->body);
   const std::vector<Result> results = wire::decode_results(reader);
   ResultReader make(session, capture, device, place, first);
   Results made;
-  for (const Result& result : results)
-    made.push_back(make.read(result));
+  for (const Result& result : results) {
+    if (made.size() == info.returns.size() && result.kind == ResultKind::kList)
+      follow_resizes(capture, result.items);
+    else
+      made.push_back(make.read(result));
+  }
   if (made.size() != info.returns.size())
     raise(ErrorClass::kProtocol, "a call has another number of results");
-  if (!info.depends_on_data)
+  if (!info.depends_on_data && !info.is_foreign && results.size() == made.size())
     remember(session, *signature, results);
   return made;
 }

@@ -14,6 +14,11 @@ namespace torch_remote::client {
 // Once a signature's outputs are known: how many bytes each fresh one takes.
 void finish_signature(Signature& signature);
 
+// For a signature with a `match`, at every call: what the server's operator lacks equals its default. Slots are not
+// part of the signature, so the first call says nothing about the next. Raises NotImplementedError.
+void check_match(const Signature& signature, c10::ArrayRef<c10::IValue> arguments,
+                 Session& session);
+
 // A tensor over a storage that is already named.
 at::Tensor tensor_on(marshal::StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes,
                      c10::Device device);
@@ -45,9 +50,13 @@ class Outputs {
 };
 
 // Sends a call whose outputs are known. False: another thread announced one of its storages meanwhile, or
-// its signature was replaced; look at the call again.
+// its signature was replaced; look at the call again. `outcome` may be null; else it asks how this call went.
 bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture,
-               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments);
+               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, const Request* outcome);
+
+// Waits for the outcome of a call that was sent. Raises the server's error as the local operator would.
+void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& signature,
+                      const std::shared_ptr<Request>& outcome);
 
 // Sends a call and waits for what came out; nullopt: look at the call again (as with send_call). The results' metadata become part of the signature unless the
 // operator depends on data. Raises the server's error as the local operator would.

@@ -242,7 +242,7 @@ void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
   key_.u8(flags);
   const auto sizes = impl.sizes();
   TORCH_CHECK(sizes.size() <= wire::kMaxDimensions,
-              "a remote tensor can have at most 64 dimensions");
+              "only tensors with up to 64 dims are supported");
   key_.u8(static_cast<uint8_t>(sizes.size()));
   for (const int64_t size : sizes)
     key_.varint(static_cast<uint64_t>(size));
@@ -279,6 +279,8 @@ void Capture::add_scalar(const c10::IValue& value, bool is_constant) {
     kind(key_, ValueKind::kConstScalarFloat);
     return key_.f64(value.toDouble());
   }
+  if (value.isComplexDouble())
+    value.toScalar().toDouble();  // throws, as the kernel would
   kind(key_, ValueKind::kConstScalarInt);
   key_.zigzag(value.isBool() ? value.toBool() : value.toInt());
 }

@@ -112,7 +112,10 @@ void mark_access(Plan& plan, const Recipe& recipe, bool is_written, bool is_read
   plan.tensors[recipe.index].is_read = is_read;
 }
 
+// Past the end: the client does not send it, or we do not know it.
 size_t client_index(const Callee& callee, const std::string& name) {
+  if (!knows(callee, name))
+    return callee.arguments.size();
   const auto found = std::find(callee.arguments.begin(), callee.arguments.end(), name);
   return static_cast<size_t>(found - callee.arguments.begin());
 }
@@ -154,7 +157,7 @@ void add_arguments(Plan& plan, const wire::Signature& signature, const Callee& c
 // What the server's torch does not know must say what it would have said by itself.
 void check_unknown(const wire::Signature& signature, const Callee& callee) {
   for (size_t i = 0; i < callee.arguments.size(); ++i) {
-    if (callee.schema->argumentIndexWithName(callee.arguments[i]))
+    if (knows(callee, callee.arguments[i]))
       continue;
     const auto& defaults = signature.defaults;
     if (std::find(defaults.begin(), defaults.end(), i) != defaults.end())
@@ -191,6 +194,11 @@ uint32_t count_fresh(const std::vector<wire::Output>& outputs) {
 }
 
 }  // namespace
+
+bool knows(const Callee& callee, const std::string& argument) {
+  return callee.schema->argumentIndexWithName(argument).has_value() &&
+         (callee.claimed == nullptr || callee.claimed->argumentIndexWithName(argument).has_value());
+}
 
 TensorRecipe make_tensor_recipe(const wire::TensorSpec& spec) {
   TensorRecipe recipe;

@@ -101,10 +101,15 @@ struct Plan {
 // What the schema does not say of an operator.
 struct Callee {
   const c10::FunctionSchema* schema = nullptr;  // null: it cannot be called
-  std::string refusal;                          // why not
-  std::vector<std::string> arguments;           // the client's names for the arguments
+  // Arguments that this one lacks count as unknown (a server that plays another version); null: none do.
+  const c10::FunctionSchema* claimed = nullptr;
+  std::string refusal;                 // why not
+  std::vector<std::string> arguments;  // the client's names for the arguments
   bool overwrites_self = false;  // copy_, fill_, normal_ …: self's old value does not matter
 };
+
+// Whether the server's operator has an argument of that name.
+bool knows(const Callee& callee, const std::string& argument);
 
 // Arguments are matched by name: client and server may have different versions of torch.
 // Throws ProtocolError on what no client of ours sends.

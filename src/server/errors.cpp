@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
+#include "server/storage_table.h"
 
 namespace torch_remote::server {
 namespace {
@@ -31,9 +32,8 @@ ErrorKind kind_of(const c10::Error& error) {
 
 }  // namespace
 
-Poison describe_failure(std::exception_ptr cause, uint64_t call, const std::string& operation) {
+wire::Error describe_failure(std::exception_ptr cause, const std::string& operation) {
   wire::Error failure;
-  failure.call = call;
   failure.operator_name = operation;
   try {
     std::rethrow_exception(std::move(cause));
@@ -55,7 +55,7 @@ Poison describe_failure(std::exception_ptr cause, uint64_t call, const std::stri
   } catch (...) {
     failure.message = "an exception of an unknown type";
   }
-  return std::make_shared<const wire::Error>(std::move(failure));
+  return failure;
 }
 
 }  // namespace torch_remote::server

@@ -58,37 +58,58 @@ void Executor::poison_targets(const Plan& plan, const Poison& poison, bool only_
   }
 }
 
-Poison Executor::note_failure(std::exception_ptr cause, const std::string& what) {
-  const Poison poison = describe_failure(std::move(cause), calls_, what);
+void Executor::forgive() {
+  if (outcome_ == nullptr || outcome_->call != calls_)
+    return;  // it read an older poison, and was skipped
+  for (Entry* entry : entries_) {
+    if (entry->poison == outcome_)
+      entry->poison = nullptr;
+  }
+}
+
+Poison Executor::remember_failure(wire::Error failure) {
+  failure.call = calls_;
+  const Poison poison = std::make_shared<const wire::Error>(std::move(failure));
   if (unreported_ == nullptr)
     unreported_ = poison;
   log(LogLevel::kInfo, "a call failed",
       {{"call", calls_},
-       {"operator", what},
+       {"operator", poison->operator_name},
        {"message", std::string_view(poison->message).substr(0, 500)}});
   return poison;
 }
 
-Poison Executor::fail(std::exception_ptr cause, const CallPlan& call) {
+Poison Executor::note_failure(std::exception_ptr cause, const std::string& what) {
+  return remember_failure(describe_failure(std::move(cause), what));
+}
+
+Poison Executor::note_failure(std::exception_ptr cause, const CallPlan& call) {
+  wire::Error failure = describe_failure(std::move(cause), call.operation->name);
+  failure.signature = call.slot + 1;
+  return outcome_ = remember_failure(std::move(failure));
+}
+
+Poison Executor::fail(std::exception_ptr cause, const CallPlan& call, bool is_waited_for) {
   stack_.clear();
-  overwritten_.clear();
-  const Poison poison = note_failure(std::move(cause), call.operation->name);
-  poison_targets(call.plan, poison, false);
+  written_.clear();
+  const Poison poison = note_failure(std::move(cause), call);
+  poison_targets(call.plan, poison, is_waited_for);
   return poison;
 }
 
-Poison Executor::run(const CallPlan& call, const Slots& slots) {
+Poison Executor::run(const CallPlan& call, const Slots& slots, bool is_waited_for) {
   ++calls_;
   meet_storages(call.plan, slots);
-  if (Poison poison = find_poison(call.plan, slots); C10_UNLIKELY(poison != nullptr)) {
-    poison_targets(call.plan, poison, true);
-    return poison;
+  outcome_ = find_poison(call.plan, slots);
+  if (C10_UNLIKELY(outcome_ != nullptr)) {
+    poison_targets(call.plan, outcome_, true);
+    return outcome_;
   }
   try {
     invoke(call, slots);
-    check_written(call);
+    check_written(call, slots);
   } catch (...) {
-    return fail(std::current_exception(), call);
+    return fail(std::current_exception(), call, is_waited_for);
   }
   clear_poison(call.plan, slots);
   return nullptr;
@@ -104,6 +125,8 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
   resolve_tensors(plan, slots);
   stack_.clear();
   marshal::build_stack(plan, slots, tensors_, call_generators_, stack_);
+  if (C10_UNLIKELY(call_log_ != nullptr))
+    call_log_->add(call.operation->name);
   const at::AutoGradMode grad_mode(plan.grad_mode);
   call.operation->handle->callBoxed(stack_);
 }
@@ -127,7 +150,7 @@ void Executor::use_device(uint8_t device) {
 
 void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
   tensors_.clear();
-  overwritten_.clear();
+  written_.clear();
   arguments_.clear();
   // First, for all: preparing may move a storage, and every view of it must be of the same one.
   for (const TensorRecipe& view : plan.tensors) {
@@ -140,23 +163,31 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
     Entry& entry = *entries_[view.storage];
     tensors_.push_back(storages_.resolve(entry, view, slots.offsets[i]));
     arguments_.push_back(tensors_.back().unsafeGetTensorImpl());
-    if (!view.is_read)
-      overwritten_.emplace_back(static_cast<uint32_t>(i), tensors_.back());
+    if (view.is_written)
+      written_.emplace_back(static_cast<uint32_t>(i), tensors_.back());
   }
 }
 
-// An operator resizes an `out` that does not fit. The client gave it the shape that it predicted.
-void Executor::check_written(const CallPlan& call) {
-  for (const auto& [index, tensor] : overwritten_) {
+// An operator resizes an `out` that does not fit; addbmm_ does so with its `self`. A client that asked is told; one that did not had given it the shape
+// that it predicted.
+void Executor::check_written(const CallPlan& call, const Slots& slots) {
+  resized_.clear();
+  for (const auto& [index, tensor] : written_) {
     const TensorRecipe& view = call.plan.tensors[index];
-    if (C10_LIKELY(tensor.sizes() == view.sizes && tensor.strides() == view.strides))
+    if (C10_LIKELY(tensor.sizes() == view.sizes && tensor.strides() == view.strides &&
+                   tensor.is_conj() == view.conj && tensor.is_neg() == view.neg))
       continue;
-    entries_[view.storage]->last_view.reset();
+    Entry& entry = *entries_[view.storage];
+    entry.last_view.reset();
+    if (!call.plan.outputs_known && storages_.follow(entry, tensor, slots.offsets[index])) {
+      resized_.push_back(resized_result(index, tensor));
+      continue;
+    }
     throw Refused(c10::str("gave its output the sizes ", tensor.sizes(), " and strides ",
                            tensor.strides(), ", and the client had predicted ", view.sizes, " and ",
                            view.strides));
   }
-  overwritten_.clear();
+  written_.clear();
 }
 
 void Executor::clear_poison(const Plan& plan, const Slots& slots) {
@@ -176,7 +207,7 @@ void Executor::call(const CallPlan& call, const Slots& slots) {
   if (!call.plan.outputs_known)
     throw ProtocolError("a call's outputs are not known");
   const uint64_t* name = slots.outputs.data();
-  if (const Poison poison = run(call, slots); C10_UNLIKELY(poison != nullptr)) {
+  if (const Poison poison = run(call, slots, false); C10_UNLIKELY(poison != nullptr)) {
     return poison_outputs(call, call.plan.outputs, poison, name);
   }
   if (C10_UNLIKELY(stack_.size() != call.plan.outputs.size())) {
@@ -184,7 +215,7 @@ void Executor::call(const CallPlan& call, const Slots& slots) {
         std::make_exception_ptr(
             Refused(c10::str("returned ", stack_.size(), " results, and the client had predicted ",
                              call.plan.outputs.size()))),
-        call.operation->name);
+        call);
     return poison_outputs(call, call.plan.outputs, poison, name);
   }
   store_outputs(call, slots);
@@ -231,6 +262,8 @@ void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at:
                            uint64_t name) {
   Entry& entry = storages_.make(name, 0, devices_.device(call.plan.device));
   try {
+    if (C10_UNLIKELY(call.operation->shares_outputs))
+      tensor = own_output(std::move(tensor));  // as the client was told when it asked
     Matched matched = match_output(std::move(tensor), output.spec);
     if (C10_UNLIKELY(!matched.difference.empty())) {
       log(++mispredicted_ <= kLoudMispredictions ? LogLevel::kWarning : LogLevel::kDebug,
@@ -238,7 +271,7 @@ void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at:
     }
     storages_.adopt(entry, std::move(matched.tensor));
   } catch (...) {
-    entry.poison = note_failure(std::current_exception(), call.operation->name);
+    entry.poison = note_failure(std::current_exception(), call);
   }
 }
 
@@ -259,13 +292,13 @@ Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint6
   if (call.plan.outputs_known)
     throw ProtocolError("a queried call has outputs that are known");
   Answer answer;
-  answer.failure = run(call, slots);
+  answer.failure = run(call, slots, true);
   if (answer.failure != nullptr)
     return answer;
   try {
     answer.results = describe_results(first, names);
   } catch (...) {
-    answer.failure = fail(std::current_exception(), call);
+    answer.failure = fail(std::current_exception(), call, true);
   }
   return answer;
 }
@@ -282,6 +315,11 @@ std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t na
   for (at::Tensor& tensor : fresh) {
     Entry& entry = storages_.make(first++, 0, tensor.device());
     storages_.adopt(entry, std::move(tensor));
+  }
+  if (!resized_.empty()) {
+    wire::Result& resized = results.emplace_back();
+    resized.kind = wire::ResultKind::kList;
+    resized.items = std::move(resized_);
   }
   return results;
 }

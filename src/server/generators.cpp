@@ -87,6 +87,11 @@ void Generators::apply(const wire::GeneratorMessage& message) {
       if (!made_.emplace(message.name, make(static_cast<uint8_t>(message.seed))).second) {
         throw ProtocolError("a generator's name is taken");
       }
+      return;
+    case wire::GeneratorAction::kCopy: {
+      at::Generator generator = find(message.name);
+      generator.set_state(find(message.seed).get_state());
+    }
   }
 }
 

@@ -7,13 +7,16 @@
 
 namespace torch_remote::server {
 
-Interpreter::Interpreter(const Devices& devices, Uploads& uploads, Replies& replies)
+Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
+                         Replies& replies, CallLog* call_log)
     : devices_(devices),
+      table_(table),
       uploads_(uploads),
       replies_(replies),
+      call_log_(call_log),
       storages_(uploads),
       generators_(devices),
-      executor_(devices, storages_, generators_) {}
+      executor_(devices, storages_, generators_, call_log) {}
 
 Interpreter::Handler Interpreter::find_handler(uint8_t tag) {
   switch (static_cast<wire::Tag>(tag)) {
@@ -53,6 +56,7 @@ void Interpreter::apply(std::span<const std::byte> payload) {
     const Handler handler = find_handler(reader.u8());
     (this->*handler)(reader);
   }
+  executor_.end_frame();
   for (const uint64_t name : frees_)
     storages_.free(name);
 }
@@ -68,11 +72,12 @@ void Interpreter::on_signature(wire::Reader& reader) {
       wire::decode_signature(reader, static_cast<uint32_t>(operators_.size()));
   if (signature.introduction) {
     operators_.push_back(
-        std::make_unique<const Operator>(find_operator(std::move(*signature.introduction))));
+        std::make_unique<const Operator>(table_.find(std::move(*signature.introduction))));
   }
   const Operator& operation = *operators_.at(signature.operator_id);
   auto call = std::make_unique<CallPlan>();
   call->operation = &operation;
+  call->slot = signature.slot;
   call->plan = marshal::make_plan(signature, operation.callee, devices_.device(signature.device));
   if (signature.slot >= signatures_.size())
     signatures_.resize(signature.slot + 1);
@@ -203,25 +208,63 @@ void Interpreter::on_query(wire::Reader& reader) {
       return query_counters(request);
     case wire::QueryKind::kGenerator:
       return query_generator(request, reader);
+    case wire::QueryKind::kOutcome:
+      return query_outcome(request);
+    case wire::QueryKind::kContext:
+      return query_context(request);
+    case wire::QueryKind::kOperators:
+      return query_operators(request);
+    case wire::QueryKind::kOperator:
+      return query_operator(request, reader);
   }
 }
 
-// Also the place where a failure comes out that nobody has read.
-void Interpreter::query_barrier(uint64_t request) {
+void Interpreter::answer_when_done(uint64_t request, const Poison& failure) {
+  if (call_log_ != nullptr)
+    call_log_->flush();
   try {
     for (unsigned i = 0; i < devices_.count(); ++i)
       devices_.synchronize(static_cast<uint8_t>(i));
   } catch (...) {
     return answer_failure(request, executor_.note_failure(std::current_exception(), "synchronize"));
   }
-  if (executor_.unreported() != nullptr)
-    return answer_failure(request, executor_.unreported());
+  if (failure != nullptr)
+    return answer_failure(request, failure);
   replies_.reply(request, {});
+}
+
+// Also the place where a failure comes out that nobody has read.
+void Interpreter::query_barrier(uint64_t request) {
+  answer_when_done(request, executor_.unreported());
+}
+
+void Interpreter::query_outcome(uint64_t request) {
+  const Poison failure = executor_.outcome();
+  executor_.forgive();
+  answer_when_done(request, failure);
 }
 
 void Interpreter::query_counters(uint64_t request) {
   wire::Writer body;
   encode(body, counters());
+  replies_.reply(request, body.view());
+}
+
+void Interpreter::query_context(uint64_t request) {
+  wire::Writer body;
+  encode_settings(body, present_context());
+  replies_.reply(request, body.view());
+}
+
+void Interpreter::query_operators(uint64_t request) {
+  wire::Writer body;
+  wire::encode_fingerprints(body, table_.fingerprints());
+  replies_.reply(request, body.view());
+}
+
+void Interpreter::query_operator(uint64_t request, wire::Reader& reader) {
+  wire::Writer body;
+  encode(body, table_.describe(wire::decode_operator_query(reader)));
   replies_.reply(request, body.view());
 }
 

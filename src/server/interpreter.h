@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "marshal/decode.h"
+#include "server/call_log.h"
 #include "server/devices.h"
 #include "server/execute.h"
 #include "server/generators.h"
@@ -23,7 +24,8 @@ namespace torch_remote::server {
 // for each tag. Confined to the executor thread.
 class Interpreter {
  public:
-  Interpreter(const Devices& devices, Uploads& uploads, Replies& replies);
+  Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
+              Replies& replies, CallLog* call_log = nullptr);
 
   // Applies the messages of one frame in order, and then its frees. Throws ProtocolError on bytes
   // that no client of ours sends: the session cannot go on.
@@ -47,16 +49,24 @@ class Interpreter {
 
   void query_call(uint64_t request, wire::Reader& reader);
   void query_barrier(uint64_t request);
+  void query_outcome(uint64_t request);
   void query_counters(uint64_t request);
+  void query_context(uint64_t request);
   void query_generator(uint64_t request, wire::Reader& reader);
+  void query_operators(uint64_t request);
+  void query_operator(uint64_t request, wire::Reader& reader);
   void answer_failure(uint64_t request, const Poison& poison);
+  // When the devices have done everything before: `failure`, or nothing when it is null.
+  void answer_when_done(uint64_t request, const Poison& failure);
   void answer_view(const wire::Read& read);
   void upload(const wire::Begin& begin, Entry& entry);
   const CallPlan& read_call(wire::Reader& reader);
 
   const Devices& devices_;
+  const OperatorTable& table_;
   Uploads& uploads_;
   Replies& replies_;
+  CallLog* const call_log_;
   StorageTable storages_;
   Generators generators_;
   Executor executor_;

@@ -14,7 +14,9 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "server/libraries.h"
 #include "server/listen.h"
+#include "server/schema_file.h"
 #include "server/serve.h"
 #include "server/token.h"
 #include "transport/fd_stream.h"
@@ -29,6 +31,9 @@ struct Arguments {
   std::string device = "auto";
   std::string idle_timeout;
   std::string max_lifetime;
+  std::string log_calls;
+  std::string schemas;
+  std::vector<std::string> libraries;
   unsigned devices = 1;
   int session_fd = -1;
   int parent_pid = 0;
@@ -49,6 +54,14 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--idle-timeout", arguments.idle_timeout,
                  "end after this long without a call: 30s, 10m, 2h");
   app.add_option("--max-lifetime", arguments.max_lifetime, "end after this long: 30s, 10m, 2h");
+  app.add_option("--log-calls", arguments.log_calls,
+                 "write the operators that a session runs to the file FILE.SESSION")
+      ->envname("TORCH_REMOTE_LOG_CALLS");
+  app.add_option("--library", arguments.libraries,
+                 "a shared library whose operators clients may call too; may be given again")
+      ->allow_extra_args(false);
+  app.add_option("--schemas", arguments.schemas,
+                 "play the version of torch whose operators the file lists (for tests)");
   app.add_option("--parent-pid", arguments.parent_pid, "end when that process ends");
 }
 
@@ -67,7 +80,11 @@ ServeOptions options_of(const Arguments& arguments) {
     options.token = read_or_make_token(arguments.token_file);
   options.device = arguments.device;
   options.simulated_devices = arguments.devices;
+  options.call_log = arguments.log_calls;
   options.parent_pid = arguments.parent_pid;
+  options.libraries = arguments.libraries;
+  if (!arguments.schemas.empty())
+    options.schemas = read_schema_file(arguments.schemas);
   return options;
 }
 
@@ -105,6 +122,7 @@ int run(const Arguments& arguments) {
     serve_inherited(arguments, options);
   if (arguments.is_stdio)
     serve_stdio(arguments, options);
+  try_libraries(options.libraries);
   listen(arguments.listen, options, limits_of(arguments));
   std::fflush(nullptr);
   ::_exit(0);  // torch's own exit handlers have nothing to do here

@@ -1,20 +1,16 @@
 #include "server/operators.h"
 
-#include <algorithm>
-#include <string_view>
-#include <unordered_set>
-#include <vector>
-
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
+#include <torch/version.h>
 
-#include "wire/codec.h"
-#include "wire/handshake.h"
+#include "marshal/schemas.h"
 
 namespace torch_remote::server {
 namespace {
 
-constexpr std::string_view kNamespace = "aten::";
+using marshal::kAten;
 
 // Names without the namespace; an overload does not matter.
 const std::unordered_set<std::string_view>& refused_names() {
@@ -111,66 +107,131 @@ std::string refuse_schema(const c10::FunctionSchema& schema) {
   return {};
 }
 
-Operator refused(Operator operation, std::string reason) {
-  operation.callee.refusal = std::move(reason);
-  return operation;
+std::string_view namespace_of(std::string_view name) {
+  const size_t end = name.find("::");
+  return end == name.npos ? name : name.substr(0, end);
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
 }  // namespace
 
-std::string refuse_operator(const std::string& name) {
-  if (!name.starts_with(kNamespace)) {
-    return "is not one of PyTorch's own operators; other libraries' are loaded with `serve "
-           "--library`, "
-           "which this server does not have yet";
-  }
-  const std::string_view bare = std::string_view(name).substr(kNamespace.size());
-  if (refused_names().contains(bare) || has_refused_form(bare)) {
+std::string refuse_operator(std::string_view name) {
+  if (!name.starts_with(kAten))
+    return "is not one of PyTorch's own operators";
+  const std::string_view bare = name.substr(kAten.size());
+  if (refused_names().contains(bare) || has_refused_form(bare))
     return "may not be called by a client: it touches files, storages or raw memory";
-  }
   return {};
 }
 
-Operator find_operator(wire::Introduction introduction) {
-  Operator operation;
-  operation.name = introduction.name;
-  if (!introduction.overload.empty())
-    operation.name += "." + introduction.overload;
-  operation.callee.arguments = std::move(introduction.arguments);
-  std::string reason = refuse_operator(introduction.name);
+OperatorTable::OperatorTable(const std::vector<c10::OperatorName>& of_libraries,
+                             std::optional<SchemaFile> claimed)
+    : of_libraries_(of_libraries.begin(), of_libraries.end()), claimed_(std::move(claimed)) {
+  if (!claimed_)
+    return;
+  for (const std::string& schema : claimed_->schemas)
+    claimed_by_name_.emplace(wire::operator_of(schema), schema);
+}
+
+std::optional<c10::OperatorHandle> OperatorTable::look_up(const c10::OperatorName& name,
+                                                          std::string& reason) const {
+  const bool is_aten = name.name.starts_with(kAten);
+  if (!is_aten && !of_libraries_.contains(name)) {
+    reason =
+        "is not known to this server: start it with `torch-remote serve --library FILE`, the "
+        "library that has `" +
+        std::string(namespace_of(name.name)) +
+        "`'s operators (for the embedded server, TORCH_REMOTE_LIBRARY=FILE)";
+    return std::nullopt;
+  }
+  if (is_aten)
+    reason = refuse_operator(name.name);
   if (!reason.empty())
-    return refused(std::move(operation), std::move(reason));
-  auto handle = c10::Dispatcher::singleton().findSchema({introduction.name, introduction.overload});
-  if (!handle)
-    return refused(std::move(operation), "is not known to this server's torch");
+    return std::nullopt;
+  const bool is_claimed = !is_aten || !claimed_ || claimed_by_name_.contains(full_name(name));
+  auto handle = c10::Dispatcher::singleton().findSchema(name);
+  if (!handle || !is_claimed) {
+    reason = "is not known to this server's torch " + torch_version();
+    return std::nullopt;
+  }
   reason = refuse_schema(handle->schema());
-  if (!reason.empty())
-    return refused(std::move(operation), std::move(reason));
-  operation.callee.schema = &handle->schema();
+  return reason.empty() ? handle : std::nullopt;
+}
+
+std::unique_ptr<const c10::FunctionSchema> OperatorTable::claimed_schema(
+    const std::string& name) const {
+  const auto found = claimed_by_name_.find(name);
+  if (found == claimed_by_name_.end())
+    return nullptr;
+  return std::make_unique<const c10::FunctionSchema>(
+      torch::jit::parseSchema(std::string(found->second), true));
+}
+
+Operator OperatorTable::find(wire::Introduction introduction) const {
+  const c10::OperatorName name(introduction.name, introduction.overload);
+  Operator operation;
+  operation.name = full_name(name);
+  operation.callee.arguments = std::move(introduction.arguments);
+  operation.handle = look_up(name, operation.callee.refusal);
+  if (!operation.handle)
+    return operation;
+  operation.callee.schema = &operation.handle->schema();
+  try {
+    operation.claimed = claimed_schema(operation.name);
+  } catch (const std::exception& error) {  // another version's grammar
+    operation.handle.reset();
+    operation.callee.schema = nullptr;
+    operation.callee.refusal = "has a schema that this server cannot read";
+    return operation;
+  }
+  operation.callee.claimed = operation.claimed.get();
   operation.callee.overwrites_self =
-      is_overwriting(std::string_view(introduction.name).substr(kNamespace.size()));
-  operation.is_seeded = handle->hasTag(at::Tag::nondeterministic_seeded);
-  operation.handle = std::move(handle);
+      name.name.starts_with(kAten) &&
+      is_overwriting(std::string_view(name.name).substr(kAten.size()));
+  operation.is_seeded = operation.handle->hasTag(at::Tag::nondeterministic_seeded);
+  operation.shares_outputs = operation.name == "aten::_cudnn_rnn_backward";
   return operation;
 }
 
-const std::array<std::byte, 32>& operators_digest() {
-  static const std::array<std::byte, 32> kDigest = [] {
-    std::vector<std::string> schemas;
-    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      if (!name.name.starts_with(kNamespace))
-        continue;
-      const auto handle = c10::Dispatcher::singleton().findSchema(name);
-      if (handle)
-        schemas.push_back(c10::toString(handle->schema()));
-    }
-    std::sort(schemas.begin(), schemas.end());
-    wire::Writer writer;
-    for (const std::string& schema : schemas)
-      writer.text(schema);
-    return wire::sha256(writer.view());
-  }();
-  return kDigest;
+wire::OperatorAnswer OperatorTable::describe(const wire::OperatorQuery& query) const {
+  const Operator operation = find({query.name, query.overload, {}});
+  wire::OperatorAnswer answer;
+  answer.is_known = operation.handle.has_value();
+  if (!answer.is_known) {
+    answer.reason = operation.callee.refusal;
+    return answer;
+  }
+  for (const c10::Argument& argument : operation.callee.schema->arguments()) {
+    if (marshal::knows(operation.callee, argument.name()))
+      answer.arguments.push_back(argument.name());
+  }
+  return answer;
+}
+
+wire::Digest OperatorTable::digest() const {
+  return claimed_ ? wire::operators_digest(claimed_->schemas) : marshal::aten_digest();
+}
+
+std::vector<uint64_t> OperatorTable::fingerprints() const {
+  std::vector<uint64_t> fingerprints;
+  for (const std::string& schema : claimed_ ? claimed_->schemas : marshal::aten_schemas()) {
+    const std::string_view name = wire::operator_of(schema);
+    if (refuse_operator(name.substr(0, name.find('.'))).empty())
+      fingerprints.push_back(wire::schema_fingerprint(schema));
+  }
+  for (const c10::OperatorName& name : of_libraries_) {
+    const auto handle = c10::Dispatcher::singleton().findSchema(name);
+    if (handle && refuse_schema(handle->schema()).empty())
+      fingerprints.push_back(wire::schema_fingerprint(c10::toString(handle->schema())));
+  }
+  return fingerprints;
+}
+
+std::string OperatorTable::torch_version() const {
+  return claimed_ ? claimed_->torch_version : TORCH_VERSION;
 }
 
 }  // namespace torch_remote::server

@@ -26,8 +26,9 @@ void check_strided(const at::Tensor& tensor) {
     return;
   if (!tensor.defined())
     throw Refused("returned no tensor where the client expected one");
-  throw Refused(c10::str("returned a tensor of layout ", tensor.layout(),
-                         ", which a remote device does not hold"));
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "the result has the layout ", tensor.layout(),
+                              ", and a remote device holds dense tensors only; compute it on the "
+                              "CPU, with .cpu()");
 }
 
 // No other tensor, and nothing inside PyTorch, sees this memory.
@@ -140,6 +141,15 @@ at::Tensor own_output(at::Tensor actual) {
   if (owns_storage_alone(actual) && is_plain(actual))
     return actual;
   return copy_to_layout(actual, actual.strides(), actual.is_conj(), actual.is_neg());
+}
+
+wire::Result resized_result(uint64_t number, const at::Tensor& tensor) {
+  wire::Result result;
+  result.kind = wire::ResultKind::kResized;
+  result.tensor = number;
+  result.spec = marshal::spec_of(tensor);
+  result.nbytes = tensor.storage().nbytes();
+  return result;
 }
 
 wire::Result describe_result(c10::IValue value,

@@ -31,6 +31,9 @@ Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted);
 // An output nobody predicted, in a storage of its own.
 at::Tensor own_output(at::Tensor actual);
 
+// The shape that a call gave to its n-th tensor.
+wire::Result resized_result(uint64_t number, const at::Tensor& tensor);
+
 // What an operator returned, as a reply to a queried call says it. Tensors that are not among
 // `arguments` are appended to `fresh`. Throws Refused for what does not travel.
 wire::Result describe_result(c10::IValue value,

@@ -9,13 +9,13 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <torch/version.h>
-
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
+#include "server/call_log.h"
 #include "server/devices.h"
 #include "server/handshake.h"
+#include "server/libraries.h"
 #include "server/operators.h"
 #include "server/session.h"
 
@@ -92,27 +92,42 @@ void leave_soon() {
   }).detach();
 }
 
-wire::Welcome make_welcome(const Greeting& greeting, const std::string& id,
-                           const Devices& devices) {
+wire::Welcome make_welcome(const Greeting& greeting, const std::string& id, const Devices& devices,
+                           const OperatorTable& table) {
   wire::Welcome welcome;
   welcome.version = greeting.version;
   welcome.session = id;
   welcome.host = hostname();
   welcome.pid = static_cast<uint64_t>(::getpid());
-  welcome.torch_version = TORCH_VERSION;
+  welcome.torch_version = table.torch_version();
   describe_libraries(welcome);
-  welcome.operators = operators_digest();
+  welcome.operators = table.digest();
   welcome.devices = devices.properties();
   return welcome;
 }
 
-Devices choose_devices(transport::Stream& stream, const ServeOptions& options) {
+// What the server was started with and cannot have ends a session before it begins; the client is told.
+template <typename Make>
+auto tell_if_refused(transport::Stream& stream, Make&& make) {
   try {
-    return Devices::choose(options.device, options.simulated_devices);
+    return make();
   } catch (const std::exception& error) {
     send_refusal(stream, error.what());
     throw;
   }
+}
+
+std::unique_ptr<CallLog> open_call_log(transport::Stream& stream, const std::string& prefix,
+                                       const std::string& session) {
+  std::unique_ptr<CallLog> call_log;
+  try {
+    if (!prefix.empty())
+      call_log = std::make_unique<CallLog>(prefix, session);
+  } catch (const std::exception&) {
+    send_refusal(stream, "the server cannot write its log of calls");
+    throw;
+  }
+  return call_log;
 }
 
 SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
@@ -121,12 +136,16 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   set_log_name(id);
   const Greeting greeting = greet(*stream, preamble, options.token);
   activity.touch();
-  const Devices devices = choose_devices(*stream, options);
+  const OperatorTable table = tell_if_refused(
+      *stream, [&] { return OperatorTable(load_libraries(options.libraries), options.schemas); });
+  const Devices devices = tell_if_refused(
+      *stream, [&] { return Devices::choose(options.device, options.simulated_devices); });
+  const std::unique_ptr<CallLog> call_log = open_call_log(*stream, options.call_log, id);
   log(LogLevel::kInfo, "session begins",
       {{"peer", stream->peer()},
        {"client_torch", greeting.torch_version},
        {"devices", devices.count()}});
-  send_welcome(*stream, make_welcome(greeting, id, devices));
+  send_welcome(*stream, make_welcome(greeting, id, devices, table));
   const auto is_busy = std::make_shared<std::atomic<bool>>(false);
   watch_lifetime(options, activity, is_busy);
   const auto on_work = [&activity, is_busy](bool begins) {
@@ -136,7 +155,8 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   transport::Connection::Options connection;
   // A client that was stopped (Ctrl-Z, a debugger, a closed laptop) may come back; one that started us is watched.
   connection.keepalive = options.parent_pid != 0 ? std::chrono::milliseconds(0) : kClientSilence;
-  Session session(std::move(stream), devices, {on_work, leave_soon}, connection);
+  Session session(std::move(stream), devices, table, {on_work, leave_soon, call_log.get()},
+                  connection);
   return session.run() ? SessionExit::kClosed : SessionExit::kFailed;
 }
 

@@ -3,8 +3,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "server/lifetime.h"
+#include "server/schema_file.h"
 #include "transport/stream.h"
 #include "wire/handshake.h"
 
@@ -14,9 +16,12 @@ struct ServeOptions {
   std::string token;  // empty: none is wanted
   std::string device = "auto";
   unsigned simulated_devices = 1;
-  int parent_pid = 0;  // the session ends with that process; 0: with none
+  std::string call_log;  // a CallLog's prefix; empty: calls are not logged
+  int parent_pid = 0;    // the session ends with that process; 0: with none
   LifetimeLimits limits;
-  bool has_listener = false;  // which watches the limits; else the session does
+  std::vector<std::string> libraries;  // whose operators clients may call too
+  std::optional<SchemaFile> schemas;   // the version that the server plays; none: its own
+  bool has_listener = false;           // which watches the limits; else the session does
 };
 
 // How a session's process ends; the listener reads it.

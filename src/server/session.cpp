@@ -1,6 +1,7 @@
 #include "server/session.h"
 
 #include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -20,12 +21,22 @@ std::string text_of(const std::exception_ptr& cause) {
   }
 }
 
+// Of what concerns the client, PyTorch warns on standard error, as it does locally.
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    // Clients keep a recurrent layer's weights apart. Nobody can do anything about it.
+    if (!warning.msg().starts_with("RNN module weights are not part of single contiguous chunk"))
+      c10::WarningHandler::process(warning);
+  }
+};
+
 }  // namespace
 
-Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices, Hooks hooks,
-                 transport::Connection::Options options)
+Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
+                 const OperatorTable& table, Hooks hooks, transport::Connection::Options options)
     : hooks_(std::move(hooks)),
-      interpreter_(devices, uploads_, replies_),
+      interpreter_(devices, table, uploads_, replies_, hooks_.call_log),
       connection_(std::move(stream), *this, options) {
   replies_.attach(&connection_);
 }
@@ -36,6 +47,8 @@ Session::~Session() {
 
 bool Session::run() {
   const c10::InferenceMode inference_mode;
+  Warnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard warning_guard(&warnings);
   connection_.start();
   try {
     for (Frame frame; next_frame(frame);) {

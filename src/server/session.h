@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/call_log.h"
 #include "server/devices.h"
 #include "server/interpreter.h"
 #include "server/reply.h"
@@ -34,10 +35,11 @@ class Session : private transport::Connection::Handler {
     std::function<void(bool)>
         on_work;                   // executor: a frame begins (true) or has been applied (false)
     std::function<void()> on_end;  // connection's threads: the client is gone
+    CallLog* call_log = nullptr;   // none: calls are not logged
   };
 
-  Session(std::unique_ptr<transport::Stream> stream, const Devices& devices, Hooks hooks,
-          transport::Connection::Options options = {});
+  Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
+          const OperatorTable& table, Hooks hooks, transport::Connection::Options options = {});
   ~Session() override;
 
   // Until the client closes, the connection breaks or the client breaks the protocol. Does not

@@ -165,6 +165,14 @@ void StorageTable::resize(Entry& entry, uint64_t nbytes) {
   set_bytes(entry, nbytes);
 }
 
+bool StorageTable::follow(Entry& entry, const at::Tensor& view, uint64_t offset) {
+  if (view.storage().unsafeGetStorageImpl() != entry.storage.unsafeGetStorageImpl() ||
+      view.storage_offset() != static_cast<int64_t>(offset))
+    return false;
+  set_bytes(entry, entry.storage.nbytes());
+  return true;
+}
+
 void StorageTable::check_range(const Entry& entry, uint64_t offset, uint64_t length) const {
   if (offset > entry.nbytes || length > entry.nbytes - offset) {
     throw ProtocolError("an upload of " + std::to_string(length) + " bytes at " +

@@ -78,6 +78,8 @@ class StorageTable {
   // Takes a call's output: a plain strided tensor at offset 0, whose storage belongs to it alone.
   void adopt(Entry& entry, at::Tensor tensor);
   void resize(Entry& entry, uint64_t nbytes);
+  // After a kernel resized a view of the storage: true, and the storage has its new size, if the view is still one.
+  bool follow(Entry& entry, const at::Tensor& view, uint64_t offset);
   void write(Entry& entry, uint64_t offset, std::span<const std::byte> bytes);
   void expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<Staging> staging);
 

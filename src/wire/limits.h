@@ -6,13 +6,13 @@
 // docs/protocol.md gives each with its reason.
 namespace torch_remote::wire {
 
-constexpr uint64_t kMaxHandshakeBytes = 4096;     // before authentication, in all
-constexpr uint64_t kMaxSignatures = 65536;        // per session, on both ends
-constexpr uint64_t kMaxOperators = 8192;          // operators a session can introduce
-constexpr uint64_t kMaxArguments = 256;           // arguments or results of one operator
-constexpr uint64_t kMaxListLength = 1 << 20;      // elements of one list argument
-constexpr uint64_t kMaxTensors = 1 << 20;         // tensors mentioned by one call
-constexpr uint64_t kMaxDimensions = 64;           // as PyTorch's TensorIterator
+constexpr uint64_t kMaxHandshakeBytes = 4096;  // before authentication, in all
+constexpr uint64_t kMaxSignatures = 65536;     // per session, on both ends
+constexpr uint64_t kMaxOperators = 8192;       // operators a session can introduce
+constexpr uint64_t kMaxArguments = 256;        // arguments or results of one operator
+constexpr uint64_t kMaxListLength = 1 << 20;   // elements of one list argument
+constexpr uint64_t kMaxTensors = 1 << 20;      // tensors mentioned by one call
+constexpr uint64_t kMaxDimensions = 128;  // PyTorch's kernels take 64; its tensors may have more
 constexpr uint64_t kMaxSignatureBytes = 8 << 20;  // one signature
 constexpr uint64_t kMaxText = 1 << 16;            // one string argument or name
 constexpr uint64_t kMaxInlineBytes = 64 << 10;  // bytes of an upload or reply sent inside a message

@@ -77,6 +77,10 @@ const char* to_text(Tag value) {
 
 void encode(Writer& writer, const Context& context) {
   tag(writer, Tag::kContext);
+  encode_settings(writer, context);
+}
+
+void encode_settings(Writer& writer, const Context& context) {
   writer.varint(context.settings.size());
   for (const SettingValue& setting : context.settings) {
     writer.u8(static_cast<uint8_t>(setting.setting));
@@ -109,7 +113,7 @@ void encode(Writer& writer, const GeneratorMessage& message) {
 GeneratorMessage decode_generator(Reader& reader) {
   GeneratorMessage message;
   message.name = storage_name(reader);
-  message.action = checked_enum(reader.u8(), GeneratorAction::kMake, "generator action");
+  message.action = checked_enum(reader.u8(), GeneratorAction::kCopy, "generator action");
   if (message.action == GeneratorAction::kSetState) {
     const auto state = reader.bytes(kMaxGeneratorState, "generator state");
     message.state.assign(state.begin(), state.end());
@@ -201,7 +205,7 @@ Read decode_read(Reader& reader) {
 }
 
 QueryKind decode_query_kind(Reader& reader) {
-  return checked_enum(reader.u8(), QueryKind::kGenerator, "query kind");
+  return checked_enum(reader.u8(), QueryKind::kOperator, "query kind");
 }
 
 void encode(Writer& writer, const Counters& counters) {
@@ -225,6 +229,7 @@ void encode(Writer& writer, const Error& error) {
   writer.varint(error.call);
   writer.text(std::string_view(error.operator_name).substr(0, kMaxErrorText));
   writer.text(std::string_view(error.message).substr(0, kMaxErrorText));
+  writer.varint(error.signature);
 }
 
 Error decode_error(Reader& reader) {
@@ -233,6 +238,7 @@ Error decode_error(Reader& reader) {
   error.call = reader.varint();
   error.operator_name = reader.text(kMaxErrorText, "operator name");
   error.message = reader.text(kMaxErrorText, "error text");
+  error.signature = reader.varint();
   return error;
 }
 

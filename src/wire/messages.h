@@ -57,14 +57,16 @@ enum class Tag : uint8_t {
 
 const char* to_text(Tag tag);
 
-// Settings that change results, mirrored from the client (DESIGN: "Context is mirrored").
+// Settings that change results, mirrored from the client (DESIGN: "Context is mirrored"). marshal/context.cpp
+// has the names and ranges. A precision is what was set for that part, not what it inherits: 0 none, 1 ieee,
+// 2 tf32, 3 bf16, 4 what PyTorch does unasked.
 enum class Setting : uint8_t {
   kThreads = 1,
   kDefaultDtype = 2,   // wire Dtype
   kDeterministic = 3,  // 0 off, 1 on, 2 warn only
   kFillUninitialized = 4,
-  kCublasTf32 = 5,     // fp32 matmul in CUDA: 0 none, 1 ieee, 2 tf32, 3 bf16, other: default
-  kCudnnTf32 = 6,      // fp32 convolution in CUDA: the same
+  kCudaMatmulPrecision = 5,
+  kCudaConvPrecision = 6,
   kFp16Reduction = 7,  // 0 reduced precision and split-k, 1 split-k only, 2 neither
   kBf16Reduction = 8,
   kCudnnEnabled = 9,
@@ -76,17 +78,31 @@ enum class Setting : uint8_t {
   kMathSdp = 15,
   kCudnnSdp = 16,
   kOverrideableSdp = 17,
-  kMatmulPrecision = 18,  // 0 highest, 1 high, 2 medium
-  kLinalgBackend = 19,
-  kBlasBackend = 20,
+  kMatmulPrecision = 18,  // set_float32_matmul_precision: 0 highest, 1 high, 2 medium
+  kLinalgBackend = 19,    // 0 default, 1 cuSOLVER, 2 MAGMA
+  kBlasBackend = 20,      // 0 default, 1 cuBLAS, 2 cuBLASLt, 3 composable kernel
   kFp16Accumulation = 21,
   kMkldnnDeterministic = 22,
   kMathSdpReduction = 23,
-  kMatmulPrecisionCudnn = 24,  // fp32 matmul in oneDNN: as kCublasTf32
-  kBenchmarkLimitCudnn = 25,
+  kMkldnnMatmulPrecision = 24,
+  kCudnnBenchmarkLimit = 25,
+  kCudaRnnPrecision = 26,
+  kCudaPrecision = 27,
+  kMkldnnConvPrecision = 28,
+  kMkldnnRnnPrecision = 29,
+  kMkldnnPrecision = 30,
+  kPrecision = 31,
+  kCudnnTf32 = 32,  // cudnn.allow_tf32 as it was last set
+  kSdpOrder =
+      33,  // five octal digits, the first choice lowest: 0 math, 1 flash, 2 efficient, 3 cuDNN, 4 overrideable
+  kNnpackEnabled = 34,
+  kCudnnDepthwise = 35,  // 0 automatic, 1 cuDNN, 2 native
+  kFp16ReductionCpu = 36,
+  kSmCarveout = 37,     // -1 none
+  kFlushDenormal = 38,  // of the thread that calls
 };
 
-constexpr uint8_t kMaxSetting = 25;
+constexpr uint8_t kMaxSetting = 38;
 
 struct SettingValue {
   Setting setting;
@@ -99,12 +115,14 @@ struct Context {
 };
 
 void encode(Writer& writer, const Context& context);
+void encode_settings(Writer& writer, const Context& context);  // without the tag: a REPLY's body
 Context decode_context(Reader& reader);
 
-enum class GeneratorAction : uint8_t { kSeed = 0, kSetState = 1, kFree = 2, kMake = 3 };
+enum class GeneratorAction : uint8_t { kSeed = 0, kSetState = 1, kFree = 2, kMake = 3, kCopy = 4 };
 
 // name: kDefaultGenerator + device is that device's default generator; others are made by kMake, whose
-// seed field is the device.
+// seed field is the device. kCopy gives it the state of another, whose name is in the seed field: a generator that
+// nobody draws from is a snapshot.
 struct GeneratorMessage {
   uint64_t name = 0;
   GeneratorAction action = GeneratorAction::kSeed;
@@ -155,7 +173,20 @@ Read decode_read(Reader& reader);
 //   kBarrier                                                   everything before is done
 //   kCounters                                                  what the session has counted
 //   kGenerator  name:varint                                    a generator's state
-enum class QueryKind : uint8_t { kCall = 0, kBarrier = 1, kCounters = 2, kGenerator = 3 };
+//   kOutcome                                                   how the call before it went
+//   kContext                                                   every setting, as it is on the server
+//   kOperators                                                 what clients may call (wire/operators.h)
+//   kOperator   name:text overload:text                        one of them
+enum class QueryKind : uint8_t {
+  kCall = 0,
+  kBarrier = 1,
+  kCounters = 2,
+  kGenerator = 3,
+  kOutcome = 4,
+  kContext = 5,
+  kOperators = 6,
+  kOperator = 7,
+};
 
 QueryKind decode_query_kind(Reader& reader);
 
@@ -182,6 +213,9 @@ enum class ResultKind : uint8_t {
   kList = 7,
   kScalarComplex = 8,
   kString = 9,
+  kResized =
+      10,  // tensor:varint spec nbytes:varint   the call gave its n-th tensor this shape, and its storage
+           //                                    this size; in a list behind the returns
 };
 
 struct Result {
@@ -212,12 +246,13 @@ enum class ErrorKind : uint8_t {
   kAccelerator = 8,
 };
 
-//   error := kind:u8 call:varint operator:text message:text
+//   error := kind:u8 call:varint operator:text message:text signature:varint
 struct Error {
   ErrorKind kind = ErrorKind::kRuntime;
   uint64_t call = 0;  // its number in the session
   std::string operator_name;
   std::string message;
+  uint64_t signature = 0;  // its slot + 1; 0: it was no call
 };
 
 void encode(Writer& writer, const Error& error);

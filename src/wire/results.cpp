@@ -16,6 +16,11 @@ void encode_result(Writer& writer, const Result& result) {
     case ResultKind::kTensor:
       writer.varint(result.tensor);
       break;
+    case ResultKind::kResized:
+      writer.varint(result.tensor);
+      encode(writer, result.spec);
+      writer.varint(result.nbytes);
+      break;
     case ResultKind::kInt:
     case ResultKind::kBool:
       writer.zigzag(result.integer);
@@ -44,7 +49,7 @@ void encode_result(Writer& writer, const Result& result) {
 Result decode_result(Reader& reader, bool inside_list) {
   Result result;
   const uint8_t kind = reader.u8();
-  if (kind > static_cast<uint8_t>(ResultKind::kString))
+  if (kind > static_cast<uint8_t>(ResultKind::kResized))
     throw ProtocolError("no such result kind");
   result.kind = static_cast<ResultKind>(kind);
   switch (result.kind) {
@@ -54,6 +59,11 @@ Result decode_result(Reader& reader, bool inside_list) {
       break;
     case ResultKind::kTensor:
       result.tensor = reader.varint();
+      break;
+    case ResultKind::kResized:
+      result.tensor = reader.varint();
+      result.spec = decode_spec(reader);
+      result.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
       break;
     case ResultKind::kInt:
     case ResultKind::kBool:

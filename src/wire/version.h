@@ -9,9 +9,12 @@ namespace torch_remote::wire {
 //
 //   1  foundation  2026-11-15  preamble, handshake, signatures and slots, context, generators,
 //                              uploads and downloads, frees, queries, poison
-enum class Version : uint16_t { kFoundation = 1 };
+//   2  every operator  2026-11-15  a queried call may resize its `out=` tensors, and says how; an error names the
+//                              signature that failed; a query for how a call went; settings 26 to 38; generators
+//                              copied by name; the context asked for; queries for the server's operators
+enum class Version : uint16_t { kFoundation = 1, kEveryOperator = 2 };
 
-constexpr Version kMinVersion = Version::kFoundation;
-constexpr Version kMaxVersion = Version::kFoundation;
+constexpr Version kMinVersion = Version::kEveryOperator;  // no client of version 1 was released
+constexpr Version kMaxVersion = Version::kEveryOperator;
 
 }  // namespace torch_remote::wire

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "wire/messages.h"
+#include "wire/operators.h"
 
 namespace {
 
@@ -61,8 +62,15 @@ void fuzz_query(Bytes bytes) {
   decode_query_kind(reader);
 }
 
+void fuzz_fingerprints(Bytes bytes) {
+  Reader reader(bytes);
+  Writer writer;
+  encode_fingerprints(writer, decode_fingerprints(reader));
+  expect_same(bytes, writer.view());
+}
+
 using Fuzz = void (*)(Bytes);
-constexpr std::array<Fuzz, 12> kAll = {
+constexpr std::array<Fuzz, 15> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
@@ -75,6 +83,9 @@ constexpr std::array<Fuzz, 12> kAll = {
     fuzz_free,
     fuzz_slots,
     fuzz_query,
+    fuzz_fingerprints,
+    fuzz<OperatorQuery, decode_operator_query, false>,
+    fuzz<OperatorAnswer, decode_operator_answer, false>,
 };
 
 }  // namespace

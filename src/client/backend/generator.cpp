@@ -1,12 +1,18 @@
 #include "client/backend/generator.h"
 
 #include <array>
+#include <atomic>
+#include <cstring>
+#include <initializer_list>
 
-#include <ATen/Functions.h>
-#include <c10/core/CPUAllocator.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
 
+#include "client/backend/generator_state.h"
 #include "client/backend/guard.h"
+#include "client/keep_gil.h"
 #include "client/process.h"
+#include "wire/limits.h"
 
 namespace torch_remote::client {
 namespace {
@@ -14,11 +20,39 @@ namespace {
 using wire::GeneratorAction;
 using wire::GeneratorMessage;
 
-void send(Session& session, const GeneratorMessage& message) {
-  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    encode(writer, message);
+constexpr size_t kCudaStateBytes = 16;  // seed and offset
+constexpr uint64_t kCudaOffsetStep = 4;
+// Snapshots that nobody has read. Beyond this many a state's bytes are fetched at once, so that no program can
+// run into the server's limit by keeping states.
+constexpr int64_t kMaxSnapshots = wire::kMaxGenerators / 2;
+
+std::atomic<int64_t> live_generators{0};  // those that are no device's default
+
+GeneratorMessage message(uint64_t name, GeneratorAction action, uint64_t seed) {
+  GeneratorMessage made;
+  made.name = name;
+  made.action = action;
+  made.seed = seed;
+  return made;
+}
+
+using Messages = std::initializer_list<GeneratorMessage>;
+
+auto appending(Messages messages) {
+  return [messages](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    for (const GeneratorMessage& each : messages)
+      encode(writer, each);
     return true;
-  });
+  };
+}
+
+void send(Session& session, Messages messages) {
+  session.submit(0, appending(messages));
+}
+
+// For callers that hold a lock: raising takes the GIL. Whoever uses a lost session next is told.
+void send_if_open(Session& session, Messages messages) {
+  session.try_submit(0, appending(messages));
 }
 
 std::array<at::Generator, kMaxDevices>& defaults() {
@@ -32,24 +66,44 @@ std::array<at::Generator, kMaxDevices>& defaults() {
   return *generators;
 }
 
+int64_t state_bytes(wire::DeviceKind kind) {
+  static const int64_t cpu = at::detail::createCPUGenerator().get_state().numel();
+  return kind == wire::DeviceKind::kCuda ? int64_t{kCudaStateBytes} : cpu;
+}
+
+// The seed in a state, which is refused here in the words of the kind of generator that it is for.
+uint64_t seed_in(const c10::TensorImpl& state, wire::DeviceKind kind) {
+  if (kind == wire::DeviceKind::kCpu) {
+    at::Generator reader = at::detail::createCPUGenerator();
+    reader.unsafeGetGeneratorImpl()->set_state(state);
+    return reader.current_seed();
+  }
+  TORCH_CHECK(state.numel() == kCudaStateBytes || state.numel() == sizeof(uint64_t),
+              "RNG state is wrong size");
+  uint64_t seed = 0;
+  std::memcpy(&seed, state.data(), sizeof(seed));
+  return seed;
+}
+
 }  // namespace
 
 RemoteGenerator::RemoteGenerator(c10::DeviceIndex device, bool is_default)
     : c10::GeneratorImpl(c10::Device(c10::kPrivateUse1, device),
                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       is_default_(is_default),
-      seed_(c10::default_rng_seed_val) {}
+      seed_(c10::default_rng_seed_val) {
+  live_generators += is_default ? 0 : 1;
+}
 
 RemoteGenerator::~RemoteGenerator() {
-  MutexLock lock(name_mutex_);
-  if (session_ == nullptr || is_default_ || in_forked_child() || is_exiting() ||
-      session_->is_lost())
+  if (in_forked_child() || is_exiting())
+    return;  // where no lock can be trusted
+  live_generators -= is_default_ ? 0 : 1;
+  MutexLock lock(mutex_);
+  if (session_ == nullptr)
     return;
   try {
-    GeneratorMessage message;
-    message.name = name_;
-    message.action = GeneratorAction::kFree;
-    send(*session_, message);
+    send_if_open(*session_, {message(name_, GeneratorAction::kFree, 0)});
   } catch (...) {  // a destructor says nothing; the session's end frees it too
   }
 }
@@ -58,50 +112,60 @@ DevicePlace RemoteGenerator::place() const {
   return Machines::instance().place(device_.index());
 }
 
-uint64_t RemoteGenerator::name() const {
-  if (is_default_)
-    return wire::kDefaultGenerator + place().device;
+wire::DeviceKind RemoteGenerator::kind() const {
   const DevicePlace where = place();
-  MutexLock lock(name_mutex_);
+  return where.session->device_kind(where.device);
+}
+
+uint64_t RemoteGenerator::name() const {
+  const DevicePlace where = place();
+  if (is_default_)
+    return wire::kDefaultGenerator + where.device;
+  MutexLock lock(mutex_);
   if (session_ == where.session)
     return name_;
+  TORCH_CHECK(live_generators.load() < static_cast<int64_t>(wire::kMaxGenerators),
+              "there are already ", wire::kMaxGenerators, " remote generators");
   name_ = where.session->new_generator_name();
-  GeneratorMessage message;
-  message.name = name_;
-  message.action = GeneratorAction::kMake;
-  message.seed = where.device;
-  send(*where.session, message);
-  message.action = GeneratorAction::kSeed;
-  message.seed = seed_;
-  send(*where.session, message);
+  send_if_open(*where.session, {message(name_, GeneratorAction::kMake, where.device),
+                                message(name_, GeneratorAction::kSeed, seed_)});
   session_ = where.session;
   return name_;
 }
 
+// --- seeds
+
 void RemoteGenerator::set_current_seed(uint64_t seed) {
+  if (in_forked_child())
+    return;  // where no lock can be trusted
+  MutexLock lock(mutex_);
   seed_ = seed;
   seeded_ = true;
-  if (in_forked_child())
-    return;
-  if (is_default_ && !Machines::instance().has_device(device_.index()))
+  reseeded_ = true;
+  if (!is_default_) {
+    if (session_ != nullptr)
+      send_if_open(*session_, {message(name_, GeneratorAction::kSeed, seed)});
+    return;  // else told at its first use
+  }
+  const DevicePlace where = Machines::instance().place_if_there(device_.index());
+  if (where.session == nullptr)
     return;  // told when it comes up
-  if (place().session->is_lost())
-    return;
-  GeneratorMessage message;
-  message.name = name();
-  message.action = GeneratorAction::kSeed;
-  message.seed = seed;
-  send(*place().session, message);
+  send_if_open(*where.session,
+               {message(wire::kDefaultGenerator + where.device, GeneratorAction::kSeed, seed)});
 }
 
-void RemoteGenerator::send_to(Session& session, uint8_t device) {
-  if (!seeded_)
-    return;
-  GeneratorMessage message;
-  message.name = wire::kDefaultGenerator + device;
-  message.action = GeneratorAction::kSeed;
-  message.seed = seed_;
-  send(session, message);
+void RemoteGenerator::attach(Session& session, uint8_t device,
+                             const std::function<void()>& publish) {
+  MutexLock lock(mutex_);
+  if (seeded_)
+    send_if_open(session,
+                 {message(wire::kDefaultGenerator + device, GeneratorAction::kSeed, seed_)});
+  publish();
+}
+
+uint64_t RemoteGenerator::current_seed() const {
+  MutexLock lock(mutex_);
+  return seed_;
 }
 
 uint64_t RemoteGenerator::seed() {
@@ -110,14 +174,57 @@ uint64_t RemoteGenerator::seed() {
   return random;
 }
 
-void RemoteGenerator::set_offset(uint64_t /*offset*/) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false,
-                              "a remote generator's offset belongs to the server: use set_state");
+// --- states
+
+void RemoteGenerator::copy_to(RemoteGenerator& copy) const {
+  const DevicePlace where = place();
+  const uint64_t source = name();
+  const uint64_t target = where.session->new_generator_name();
+  send(*where.session, {message(target, GeneratorAction::kMake, where.device),
+                        message(target, GeneratorAction::kCopy, source)});
+  const uint64_t seed = current_seed();
+  MutexLock lock(copy.mutex_);
+  copy.name_ = target;
+  copy.session_ = where.session;
+  copy.seed_ = seed;
 }
 
-uint64_t RemoteGenerator::get_offset() const {
-  TORCH_CHECK_NOT_IMPLEMENTED(false,
-                              "a remote generator's offset belongs to the server: use get_state");
+RemoteGenerator* RemoteGenerator::clone_impl() const {
+  auto copy = std::make_unique<RemoteGenerator>(device_.index(), false);
+  copy_to(*copy);
+  return copy.release();
+}
+
+// at::Generator looks at the storage of what it is given, so this one is fetched in any case.
+c10::intrusive_ptr<c10::TensorImpl> RemoteGenerator::get_state() const {
+  const KeepGil keep;
+  const at::Tensor state = take_state();
+  static_cast<const GeneratorState*>(state.unsafeGetTensorImpl())->fetch();
+  return state.getIntrusivePtr();
+}
+
+at::Tensor RemoteGenerator::take_state() const {
+  auto snapshot = c10::make_intrusive<RemoteGenerator>(device_.index(), false);
+  copy_to(*snapshot);
+  auto state = c10::make_intrusive<GeneratorState>(std::move(snapshot), state_bytes(kind()));
+  if (live_generators.load() > kMaxSnapshots)
+    state->fetch();
+  return at::Tensor(std::move(state));
+}
+
+RemoteGenerator::Told RemoteGenerator::told() const {
+  MutexLock lock(mutex_);
+  return {session_, name_};
+}
+
+std::vector<std::byte> RemoteGenerator::read_snapshot() const {
+  const Told where = told();
+  return where.session->query(wire::QueryKind::kGenerator, "generator state", where.name);
+}
+
+void RemoteGenerator::remember_seed(uint64_t seed) {
+  MutexLock lock(mutex_);
+  seed_ = seed;
 }
 
 void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
@@ -125,39 +232,48 @@ void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
                        new_state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
                        new_state.is_contiguous(),
                    "RNG state must be a torch.ByteTensor");
-  GeneratorMessage message;
-  message.name = name();
-  message.action = GeneratorAction::kSetState;
+  reseeded_ = true;
+  const KeepGil keep;
+  const DevicePlace where = place();
+  if (const auto* state = dynamic_cast<const GeneratorState*>(&new_state)) {
+    const c10::intrusive_ptr<RemoteGenerator> snapshot = state->snapshot();
+    if (snapshot != nullptr && snapshot->told().session == where.session) {
+      send(*where.session, {message(name(), GeneratorAction::kCopy, snapshot->told().name)});
+      return remember_seed(snapshot->current_seed());
+    }
+  }
+  const uint64_t seed = seed_in(new_state, kind());
+  GeneratorMessage put = message(name(), GeneratorAction::kSetState, 0);
   const auto* bytes = static_cast<const std::byte*>(new_state.data());
-  message.state.assign(bytes, bytes + new_state.numel());
-  send(*place().session, message);
+  put.state.assign(bytes, bytes + new_state.numel());
+  send(*where.session, {put});
+  remember_seed(seed);
 }
 
-c10::intrusive_ptr<c10::TensorImpl> RemoteGenerator::get_state() const {
-  Session& session = *place().session;
+uint64_t RemoteGenerator::get_offset() const {
+  TORCH_CHECK(kind() == wire::DeviceKind::kCuda, "CPU Generator does not use offset");
+  const KeepGil keep;
   const uint64_t wanted = name();
-  const auto request = session.make_request({}, nullptr);
-  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
-    writer.varint(request->id);
-    writer.u8(static_cast<uint8_t>(wire::QueryKind::kGenerator));
-    writer.varint(wanted);
-    return true;
-  });
-  session.wait(request, "generator state");
-  at::Tensor state =
-      at::empty({static_cast<int64_t>(request->body.size())}, at::TensorOptions().dtype(at::kByte));
-  std::memcpy(state.mutable_data_ptr(), request->body.data(), request->body.size());
-  return state.getIntrusivePtr();
+  const std::vector<std::byte> state =
+      place().session->query(wire::QueryKind::kGenerator, "generator offset", wanted);
+  TORCH_CHECK(state.size() == kCudaStateBytes, "the server's generator has no offset");
+  uint64_t offset = 0;
+  std::memcpy(&offset, state.data() + sizeof(uint64_t), sizeof(offset));
+  return offset;
 }
 
-RemoteGenerator* RemoteGenerator::clone_impl() const {
-  auto* copy = new RemoteGenerator(device_.index(), false);
-  copy->seed_ = seed_;
-  const c10::intrusive_ptr<c10::TensorImpl> state = get_state();
-  copy->set_state(*state);
-  return copy;
+void RemoteGenerator::set_offset(uint64_t offset) {
+  TORCH_CHECK(kind() == wire::DeviceKind::kCuda, "CPU Generator does not use offset");
+  TORCH_CHECK(offset % kCudaOffsetStep == 0, "offset must be a multiple of 4");
+  const uint64_t seed = current_seed();
+  GeneratorMessage put = message(name(), GeneratorAction::kSetState, 0);
+  put.state.resize(kCudaStateBytes);
+  std::memcpy(put.state.data(), &seed, sizeof(seed));
+  std::memcpy(put.state.data() + sizeof(seed), &offset, sizeof(offset));
+  send(*place().session, {put});
 }
+
+// --- by device
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
   if (device < 0)
@@ -166,13 +282,24 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
   return defaults()[static_cast<size_t>(device)];
 }
 
+bool take_default_reseeded(c10::DeviceIndex device) {
+  return static_cast<RemoteGenerator*>(default_generator(device).unsafeGetGeneratorImpl())
+      ->take_reseeded();
+}
+
 uint64_t generator_name(const c10::GeneratorImpl& generator) {
   return static_cast<const RemoteGenerator&>(generator).name();
 }
 
-void send_default_seed(c10::DeviceIndex index, Session* session, uint8_t device) {
+at::Tensor take_state(c10::DeviceIndex device) {
+  return static_cast<const RemoteGenerator*>(default_generator(device).unsafeGetGeneratorImpl())
+      ->take_state();
+}
+
+void attach_default_generator(c10::DeviceIndex index, Session& session, uint8_t device,
+                              const std::function<void()>& publish) {
   static_cast<RemoteGenerator*>(default_generator(index).unsafeGetGeneratorImpl())
-      ->send_to(*session, device);
+      ->attach(session, device, publish);
 }
 
 }  // namespace torch_remote::client

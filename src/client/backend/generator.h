@@ -1,8 +1,12 @@
 #pragma once
 
-#include <optional>
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <vector>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/GeneratorImpl.h>
 
 #include "base/mutex.h"
@@ -10,45 +14,69 @@
 
 namespace torch_remote::client {
 
-// Stands for a generator whose state the server owns, known to it by name. Seeding is a message in order;
-// reading the state waits.
+// Stands for a generator whose state the server owns, known to it by name. Seeding, taking a state and putting it
+// back are messages in order; only reading a state's bytes waits (client/backend/generator_state.h). Thread-safe.
 class RemoteGenerator final : public c10::GeneratorImpl {
  public:
-  // A device's default generator: it exists before any machine is connected, and remembers its seed until then.
+  // A device's default generator exists before any machine is connected, and remembers its seed until then.
   explicit RemoteGenerator(c10::DeviceIndex device, bool is_default);
   ~RemoteGenerator() override;
 
   void set_current_seed(uint64_t seed) override;
-
-  uint64_t current_seed() const override { return seed_; }
-
+  uint64_t current_seed() const override;
   uint64_t seed() override;
   void set_offset(uint64_t offset) override;
   uint64_t get_offset() const override;
   void set_state(const c10::TensorImpl& new_state) override;
-  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  c10::intrusive_ptr<c10::TensorImpl> get_state()
+      const override;  // waits: at::Generator looks at it
 
+  // Whether it was seeded, or its state set, since this was last asked. True the first time.
+  bool take_reseeded() { return reseeded_.exchange(false); }
+
+  // The state now, whose bytes are fetched when they are looked at: see Note [A generator's state].
+  at::Tensor take_state() const;
   // Its name on the session of its device, which is told of it at the first use.
   uint64_t name() const;
-  // A default generator's machine has just come up: tell it what was set before.
-  void send_to(Session& session, uint8_t device);
+  // The state of a copy that get_state() has made. Waits.
+  std::vector<std::byte> read_snapshot() const;
+
+  // A default generator's device has come up: tells the server what was seeded before, then calls `publish`, which
+  // lets others find the device. A seed given meanwhile waits, so that the server gets it after this one.
+  void attach(Session& session, uint8_t device, const std::function<void()>& publish);
 
  private:
+  struct Told {
+    Session* session;  // null: nobody yet
+    uint64_t name;
+  };
+
   RemoteGenerator* clone_impl() const override;
   DevicePlace place() const;
+  wire::DeviceKind kind() const;
+  // Makes `copy` a generator of the same session with the state that this one has now. No wait.
+  void copy_to(RemoteGenerator& copy) const;
+  void remember_seed(uint64_t seed);
+  Told told() const;
 
   const bool is_default_;
-  uint64_t seed_;
-  bool seeded_ = false;
-  mutable Mutex name_mutex_;
-  mutable uint64_t name_ GUARDED_BY(name_mutex_) = 0;
-  mutable Session* session_ GUARDED_BY(name_mutex_) = nullptr;  // whom it has been told to
+  mutable Mutex mutex_;
+  uint64_t seed_ GUARDED_BY(mutex_);
+  bool seeded_ GUARDED_BY(mutex_) = false;
+  mutable uint64_t name_ GUARDED_BY(mutex_) = 0;
+  mutable Session* session_ GUARDED_BY(mutex_) = nullptr;  // whom it has been told to
+  std::atomic<bool> reseeded_{true};
 };
 
 const at::Generator& default_generator(c10::DeviceIndex device);
+// RemoteGenerator::take_reseeded of a device's default generator.
+bool take_default_reseeded(c10::DeviceIndex device);
 uint64_t generator_name(const c10::GeneratorImpl& generator);
 
-// A new machine's device took this index: its default generator starts from what the user has seeded.
-void send_default_seed(c10::DeviceIndex index, Session* session, uint8_t device);
+at::Tensor take_state(c10::DeviceIndex device);  // of a device's default generator
+
+// A new machine's device gets this index: see RemoteGenerator::attach().
+void attach_default_generator(c10::DeviceIndex index, Session& session, uint8_t device,
+                              const std::function<void()>& publish);
 
 }  // namespace torch_remote::client

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <unordered_map>
@@ -11,6 +12,8 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/pad.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "base/hash.h"
@@ -61,7 +64,7 @@ std::string choice_key(const Attention& call) {
     describe(writer, *call.mask);
   writer.u8(static_cast<uint8_t>((call.dropout_p > 0) | call.is_causal << 1 | call.enable_gqa << 2 |
                                  at::GradMode::is_enabled() << 3));
-  const ContextValues context = read_context();
+  const ContextValues context = marshal::read_context();
   writer.raw(std::as_bytes(std::span(context)));
   const auto view = writer.view();
   return {reinterpret_cast<const char*>(view.data()), view.size()};
@@ -193,6 +196,20 @@ at::Tensor on_cuda(Attention& call, int64_t backend) {
   }
 }
 
+// Without a row or a key there is nothing to compute: zeros that hang on the inputs.
+at::Tensor nothing(const Attention& call) {
+  std::vector<int64_t> sizes = call.query.sizes().vec();
+  sizes.back() = call.value.size(-1);
+  const at::Tensor inputs = call.query.sum().add(call.key.sum()).add(call.value.sum());
+  return at::zeros(sizes, call.query.options()).add(inputs.mul(0));
+}
+
+bool is_nothing(const Attention& call) {
+  const auto sizes = call.query.sizes();
+  return call.key.size(-2) == 0 || call.value.size(-1) == 0 ||
+         std::find(sizes.begin(), sizes.end() - 1, 0) != sizes.end() - 1;
+}
+
 }  // namespace
 
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
@@ -202,6 +219,8 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         bool enable_gqa) {
   Attention call{query, key, value, mask, dropout_p, is_causal, scale, enable_gqa};
   check(call);
+  if (is_nothing(call))
+    return nothing(call);
   const bool cpu = is_on_cpu_server(query);
   const int64_t backend = cpu ? cpu_choice(call) : remembered_choice(call);
   TORCH_CHECK(backend >= 0, "No viable backend for scaled_dot_product_attention was found.");

@@ -1,6 +1,5 @@
 #include <limits>
 
-#include <ATen/Context.h>
 #include <ATen/ops/_batch_norm_impl_index_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/cudnn_batch_norm.h>
 
@@ -22,11 +21,6 @@ bool are_types_for_cudnn(at::ScalarType input, at::ScalarType weight) {
   if (input == at::kBFloat16 || weight == at::kBFloat16)
     return false;
   return input != at::kHalf || weight == at::kFloat;
-}
-
-bool has_cudnn(const at::Tensor& input) {
-  return input.device().is_privateuseone() && !is_on_cpu_server(input) &&
-         server_of(input).cudnn != 0 && at::globalContext().userEnabledCuDNN();
 }
 
 std::optional<at::Tensor> contiguous(const std::optional<at::Tensor>& tensor) {
@@ -53,7 +47,7 @@ BatchNormResult batch_norm_impl_index(const at::Tensor& input,
   const bool has_statistics =
       fits && ((has_features(mean, input) && has_features(variance, input)) ||
                (is_absent(mean) && is_absent(variance) && training));
-  if (!has_statistics || !has_cudnn(input)) {
+  if (!has_statistics || !accepts_cudnn(input)) {
     return at::compositeimplicitautograd::_batch_norm_impl_index(
         input, weight, bias, mean, variance, training, momentum, eps, cudnn_enabled);
   }

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
+#include <c10/core/SymIntArrayRef.h>
 
 // Composite operators that take the branch the server's device would take (DESIGN: "The server's branch, not ours").
 // Each calls differentiable operators, so autograd flows through it.
@@ -16,6 +17,21 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         bool is_causal, std::optional<double> scale,
                                         bool enable_gqa);
 at::Tensor dropout(const at::Tensor& input, double p, bool train);
+
+at::Tensor softmax(const at::Tensor& input, int64_t dim, std::optional<at::ScalarType> dtype);
+at::Tensor log_softmax(const at::Tensor& input, int64_t dim, std::optional<at::ScalarType> dtype);
+at::Tensor group_norm(const at::Tensor& input, int64_t groups,
+                      const std::optional<at::Tensor>& weight,
+                      const std::optional<at::Tensor>& bias, double eps, bool cudnn_enabled);
+at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized,
+                    const std::optional<at::Tensor>& weight, std::optional<double> eps);
+at::Tensor grid_sampler(const at::Tensor& input, const at::Tensor& grid, int64_t interpolation,
+                        int64_t padding, bool align_corners);
+at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                      at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode);
+at::Tensor ctc_loss_tensor(const at::Tensor& log_probs, const at::Tensor& targets,
+                           const at::Tensor& input_lengths, const at::Tensor& target_lengths,
+                           int64_t blank, int64_t reduction, bool zero_infinity);
 
 using BatchNormResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t>;
 BatchNormResult batch_norm_impl_index(const at::Tensor& input,

@@ -1,4 +1,5 @@
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/clone.h>
@@ -8,13 +9,37 @@
 #include "client/kernels/tensors.h"
 
 namespace torch_remote::client::kernels {
+namespace {
+
+// What PyTorch's own copy_ refuses, in its words and order.
+void check_copy(const at::Tensor& self, const at::Tensor& source) {
+  if (self.numel() != 0)
+    if (self.numel() != 0)
+      at::assert_no_internal_overlap(self);
+  if (source.device() ==
+      self.device())  // else they share nothing, and the source may have no storage yet
+    at::assert_no_partial_overlap(self, source);
+  if (self.sizes().equals(source.sizes()))
+    return;
+  const auto sizes = at::infer_size(self.sizes(), source.sizes());
+  TORCH_CHECK(self.sizes().equals(sizes), "output with shape ", self.sizes(),
+              " doesn't match the broadcast shape ", c10::IntArrayRef(sizes));
+}
+
+// The same elements, by another tensor: PyTorch's own copy_ stops here too, before it looks for overlaps.
+bool is_same_view(const at::Tensor& self, const at::Tensor& source) {
+  return self.device() == source.device() && self.is_alias_of(source) &&
+         self.storage_offset() == source.storage_offset() && self.sizes().equals(source.sizes()) &&
+         self.strides().equals(source.strides()) && self.dtype() == source.dtype() &&
+         self.is_conj() == source.is_conj() && self.is_neg() == source.is_neg();
+}
+
+}  // namespace
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
-  if (self.is_same(source))
+  if (self.is_same(source) || is_same_view(self, source))
     return self;
-  // The error of expand_as, as local copy_ has it.
-  if (!self.sizes().equals(source.sizes()))
-    (void)at::expand_inplace(self, source, "copy");
+  check_copy(self, source);
   copy_tensor(self, source, non_blocking);
   return self;
 }

@@ -23,11 +23,8 @@ void check(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
 }
 
-// Under torch.use_deterministic_algorithms(True) new memory has a known value, as on every device.
 at::Tensor filled(at::Tensor made) {
-  const at::Context& context = at::globalContext();
-  if (C10_UNLIKELY(context.deterministicAlgorithms() &&
-                   context.deterministicFillUninitializedMemory()))
+  if (C10_UNLIKELY(fills_new_memory()))
     at::native::fill_empty_deterministic_(made);
   return made;
 }
@@ -52,6 +49,11 @@ class OnDevice {
 };
 
 }  // namespace
+
+bool fills_new_memory() {
+  const at::Context& context = at::globalContext();
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
+}
 
 at::Tensor empty_memory_format(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                                std::optional<at::Layout> layout, std::optional<at::Device> device,

@@ -19,6 +19,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "client/kernels/composite.h"
+#include "client/kernels/cudnn_recurrent.h"
 #include "client/kernels/server_branch.h"
 
 // Note [Recurrent layers on a CPU server]
@@ -326,6 +327,11 @@ Three lstm_input(const at::Tensor& input, at::TensorList hx, at::TensorList para
                  int64_t num_layers, double dropout, bool train, bool bidirectional,
                  bool batch_first) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
+  if (uses_cudnn_rnn(input)) {
+    return cudnn_rnn({CudnnMode::kLstm, hx[0], hx[1], params, has_biases, num_layers, dropout,
+                      train, bidirectional},
+                     input, batch_first);
+  }
   if (!is_on_cpu_server(input)) {
     return at::compositeimplicitautograd::lstm(input, hx, params, has_biases, num_layers, dropout,
                                                train, bidirectional, batch_first);
@@ -340,24 +346,53 @@ Three lstm_input(const at::Tensor& input, at::TensorList hx, at::TensorList para
   return {batch_first ? output.transpose(0, 1) : output, stacked(last, 0), stacked(last, 1)};
 }
 
+Two without_cell(const Three& result) {
+  return {std::get<0>(result), std::get<1>(result)};
+}
+
+// Sequences of one length are no longer packed for oneDNN's LSTM: since torch 2.13 (pytorch#185531).
+bool unpacks_for_mkldnn(const at::Tensor& data, const std::vector<int64_t>& batch_sizes) {
+  return !batch_sizes.empty() && batch_sizes.front() == batch_sizes.back() && uses_mkldnn(data) &&
+         !server_of(data).torch_version.starts_with("2.11.");
+}
+
 Three lstm_data(const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx,
                 at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
                 bool train, bool bidirectional) {
   TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
+  if (uses_cudnn_rnn(data)) {
+    return cudnn_rnn({CudnnMode::kLstm, hx[0], hx[1], params, has_biases, num_layers, dropout,
+                      train, bidirectional},
+                     data, batch_sizes);
+  }
   if (!is_on_cpu_server(data)) {
     return at::compositeimplicitautograd::lstm(data, batch_sizes, hx, params, has_biases,
                                                num_layers, dropout, train, bidirectional);
   }
+  const Options options{num_layers, dropout, train, bidirectional};
   const bool has_projections = hx[0].size(2) != hx[1].size(2);
-  auto [output, last] = run_layers(lstm_step, packed(data, batch_sizes), states_of(hx),
-                                   weights_of(params, has_biases, has_projections),
-                                   Options{num_layers, dropout, train, bidirectional});
+  const Packed sequence = packed(data, batch_sizes);
+  if (!has_projections && unpacks_for_mkldnn(data, sequence.batch_sizes)) {
+    const auto steps = static_cast<int64_t>(sequence.batch_sizes.size());
+    auto result = mkldnn_lstm(data.reshape({steps, sequence.batch_sizes[0], data.size(-1)}), hx,
+                              params, has_biases, options, false);
+    at::Tensor& output = std::get<0>(result);
+    output = output.reshape({steps * sequence.batch_sizes[0], output.size(-1)});
+    return result;
+  }
+  auto [output, last] = run_layers(lstm_step, sequence, states_of(hx),
+                                   weights_of(params, has_biases, has_projections), options);
   return {output, stacked(last, 0), stacked(last, 1)};
 }
 
 Two gru_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
               int64_t num_layers, double dropout, bool train, bool bidirectional,
               bool batch_first) {
+  if (uses_cudnn_rnn(input)) {
+    return without_cell(cudnn_rnn(
+        {CudnnMode::kGru, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional},
+        input, batch_first));
+  }
   if (!is_on_cpu_server(input)) {
     return at::compositeimplicitautograd::gru(input, hx, params, has_biases, num_layers, dropout,
                                               train, bidirectional, batch_first);
@@ -369,6 +404,11 @@ Two gru_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList para
 Two gru_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
              at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
              bool bidirectional) {
+  if (uses_cudnn_rnn(data)) {
+    return without_cell(cudnn_rnn(
+        {CudnnMode::kGru, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional},
+        data, batch_sizes));
+  }
   if (!is_on_cpu_server(data)) {
     return at::compositeimplicitautograd::gru(data, batch_sizes, hx, params, has_biases, num_layers,
                                               dropout, train, bidirectional);
@@ -380,6 +420,11 @@ Two gru_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Te
 Two rnn_tanh_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params,
                    bool has_biases, int64_t num_layers, double dropout, bool train,
                    bool bidirectional, bool batch_first) {
+  if (uses_cudnn_rnn(input)) {
+    return without_cell(cudnn_rnn(
+        {CudnnMode::kTanh, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional},
+        input, batch_first));
+  }
   if (!is_on_cpu_server(input)) {
     return at::compositeimplicitautograd::rnn_tanh(input, hx, params, has_biases, num_layers,
                                                    dropout, train, bidirectional, batch_first);
@@ -391,6 +436,11 @@ Two rnn_tanh_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList
 Two rnn_tanh_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
                   at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
                   bool train, bool bidirectional) {
+  if (uses_cudnn_rnn(data)) {
+    return without_cell(cudnn_rnn(
+        {CudnnMode::kTanh, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional},
+        data, batch_sizes));
+  }
   if (!is_on_cpu_server(data)) {
     return at::compositeimplicitautograd::rnn_tanh(data, batch_sizes, hx, params, has_biases,
                                                    num_layers, dropout, train, bidirectional);
@@ -402,6 +452,11 @@ Two rnn_tanh_data(const at::Tensor& data, const at::Tensor& batch_sizes, const a
 Two rnn_relu_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList params,
                    bool has_biases, int64_t num_layers, double dropout, bool train,
                    bool bidirectional, bool batch_first) {
+  if (uses_cudnn_rnn(input)) {
+    return without_cell(cudnn_rnn(
+        {CudnnMode::kRelu, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional},
+        input, batch_first));
+  }
   if (!is_on_cpu_server(input)) {
     return at::compositeimplicitautograd::rnn_relu(input, hx, params, has_biases, num_layers,
                                                    dropout, train, bidirectional, batch_first);
@@ -413,6 +468,11 @@ Two rnn_relu_input(const at::Tensor& input, const at::Tensor& hx, at::TensorList
 Two rnn_relu_data(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
                   at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
                   bool train, bool bidirectional) {
+  if (uses_cudnn_rnn(data)) {
+    return without_cell(cudnn_rnn(
+        {CudnnMode::kRelu, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional},
+        data, batch_sizes));
+  }
   if (!is_on_cpu_server(data)) {
     return at::compositeimplicitautograd::rnn_relu(data, batch_sizes, hx, params, has_biases,
                                                    num_layers, dropout, train, bidirectional);
@@ -421,6 +481,24 @@ Two rnn_relu_data(const at::Tensor& data, const at::Tensor& batch_sizes, const a
                     {num_layers, dropout, train, bidirectional});
 }
 
+namespace {
+
+// What PyTorch's cells look at, in its words.
+void check_cell_input(const at::Tensor& input, const at::Tensor& w_ih) {
+  TORCH_CHECK(input.size(1) == w_ih.size(1), "input has inconsistent input_size: got ",
+              input.size(1), " expected ", w_ih.size(1));
+}
+
+void check_cell_state(const at::Tensor& input, const at::Tensor& state, const at::Tensor& w_hh,
+                      int number) {
+  TORCH_CHECK(input.size(0) == state.size(0), "Input batch size ", input.size(0),
+              " doesn't match hidden", number, " batch size ", state.size(0));
+  TORCH_CHECK(state.size(1) == w_hh.size(1), "hidden", number,
+              " has inconsistent hidden_size: got ", state.size(1), ", expected ", w_hh.size(1));
+}
+
+}  // namespace
+
 Two lstm_cell(const at::Tensor& input, at::TensorList hx, const at::Tensor& w_ih,
               const at::Tensor& w_hh, const std::optional<at::Tensor>& b_ih,
               const std::optional<at::Tensor>& b_hh) {
@@ -428,6 +506,10 @@ Two lstm_cell(const at::Tensor& input, at::TensorList hx, const at::Tensor& w_ih
     return at::compositeimplicitautograd::lstm_cell(input, hx, w_ih, w_hh, b_ih, b_hh);
   }
   const Weights weights{w_ih, w_hh, b_ih.value_or(at::Tensor()), b_hh.value_or(at::Tensor()), {}};
+  TORCH_CHECK(hx.size() == 2, "lstm_cell expects two hidden states");
+  check_cell_input(input, w_ih);
+  check_cell_state(input, hx[0], w_hh, 0);
+  check_cell_state(input, hx[1], w_hh, 1);
   State next = lstm_step(weights.from_input(input), {hx[0], hx[1]}, weights);
   return {next[0], next[1]};
 }
@@ -439,6 +521,8 @@ at::Tensor gru_cell(const at::Tensor& input, const at::Tensor& hx, const at::Ten
     return at::compositeimplicitautograd::gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh);
   }
   const Weights weights{w_ih, w_hh, b_ih.value_or(at::Tensor()), b_hh.value_or(at::Tensor()), {}};
+  check_cell_input(input, w_ih);
+  check_cell_state(input, hx, w_hh, 0);
   return gru_step(weights.from_input(input), {hx}, weights)[0];
 }
 

@@ -10,6 +10,9 @@
 // Kernels that work on metadata alone: factories, views, resizes. Nothing travels.
 namespace torch_remote::client::kernels {
 
+// Under torch.use_deterministic_algorithms(True) new memory has a known value, as on every device.
+bool fills_new_memory();
+
 at::Tensor empty_memory_format(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                                std::optional<at::Layout> layout, std::optional<at::Device> device,
                                std::optional<bool> pin_memory,

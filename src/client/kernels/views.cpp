@@ -76,18 +76,16 @@ const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
                           std::optional<at::MemoryFormat> format) {
   const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
   at::TensorImpl& impl = *self.unsafeGetTensorImpl();
+  const auto before = static_cast<int64_t>(impl.unsafe_storage().nbytes());
   if (!impl.sizes().equals(sizes))
     impl.set_sizes_contiguous(sizes);
   if (format.has_value()) {
     TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format", *format);
     impl.empty_tensor_restride(*format);
   }
-  const size_t old_nbytes = impl.unsafe_storage().nbytes();
   grow_to_fit(impl);
-  const at::Context& context = at::globalContext();
-  if (C10_UNLIKELY(context.deterministicAlgorithms() &&
-                   context.deterministicFillUninitializedMemory()))
-    at::native::fill_resize_deterministic_(self, static_cast<int64_t>(old_nbytes));
+  if (C10_UNLIKELY(fills_new_memory()))
+    at::native::fill_resize_deterministic_(self, before);
   return self;
 }
 
@@ -104,7 +102,8 @@ at::Tensor& set_source_storage_offset(at::Tensor& self, at::Storage source, c10:
   const auto strides = C10_AS_INTARRAYREF_SLOW(stride);
   const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
   if (strides.data() == nullptr) {
-    impl.set_sizes_contiguous(sizes);
+    if (!impl.sizes().equals(sizes))  // else the strides stay, as locally
+      impl.set_sizes_contiguous(sizes);
   } else {
     impl.set_sizes_and_strides(sizes, strides);
   }
@@ -115,8 +114,7 @@ at::Tensor& set_source_storage_offset(at::Tensor& self, at::Storage source, c10:
 at::Tensor& set_source_storage(at::Tensor& self, at::Storage source) {
   const auto elements = static_cast<int64_t>(source.nbytes() / self.itemsize());
   const c10::SymInt size(elements);
-  const c10::SymInt stride(1);
-  return set_source_storage_offset(self, std::move(source), 0, size, stride);
+  return set_source_storage_offset(self, std::move(source), 0, size, {});
 }
 
 at::Tensor& set_source_tensor(at::Tensor& self, const at::Tensor& source) {
@@ -130,8 +128,7 @@ at::Tensor& set_empty(at::Tensor& self) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), 0, RemoteAllocator::instance().allocate(0),
                        &RemoteAllocator::instance(), true);
   const c10::SymInt zero(0);
-  const c10::SymInt one(1);
-  return set_source_storage_offset(self, std::move(storage), 0, zero, one);
+  return set_source_storage_offset(self, std::move(storage), 0, zero, {});
 }
 
 }  // namespace torch_remote::client::kernels

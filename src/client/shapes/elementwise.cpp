@@ -1,19 +1,15 @@
 #include <algorithm>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/native/TypeProperties.h>
+#include <c10/core/MemoryFormat.h>
 
 #include "client/kernels/server_branch.h"
 #include "client/shapes/shapes.h"
 
 namespace torch_remote::client::shapes {
 namespace {
-
-bool relu(Arguments arguments, Outputs& outputs) {
-  if (!is_plain(tensor(arguments, 0)))
-    return false;
-  outputs.push_back(elementwise(tensor(arguments, 0)));
-  return true;
-}
 
 bool abs(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
@@ -22,15 +18,6 @@ bool abs(Arguments arguments, Outputs& outputs) {
   outputs.push_back(input.is_complex() ? fresh(c10::toRealValueType(input.scalar_type()),
                                                input.sizes().vec(), input.strides().vec())
                                        : elementwise(input));
-  return true;
-}
-
-bool native_dropout(Arguments arguments, Outputs& outputs) {
-  const at::Tensor& input = tensor(arguments, 0);
-  if (!is_settled(input) || arguments[2].isNone() || !arguments[2].toBool())
-    return false;
-  outputs.push_back(like(input));
-  outputs.push_back(fresh(at::kBool, input.sizes().vec(), input.strides().vec()));
   return true;
 }
 
@@ -55,19 +42,14 @@ bool clone(Arguments arguments, Outputs& outputs) {
     outputs.push_back(contiguous(input.scalar_type(), input.sizes().vec()));
     return true;
   }
+  if (format == at::MemoryFormat::ChannelsLast && input.dim() == 4) {
+    outputs.push_back(fresh(input.scalar_type(), input.sizes().vec(),
+                            c10::get_channels_last_strides_2d(input.sizes())));
+    return true;
+  }
   if (format != at::MemoryFormat::Preserve)
     return false;
   outputs.push_back(like(input));
-  return true;
-}
-
-bool are_broadcastable(c10::IntArrayRef a, c10::IntArrayRef b) {
-  for (size_t i = 1; i <= std::min(a.size(), b.size()); ++i) {
-    const int64_t x = a[a.size() - i];
-    const int64_t y = b[b.size() - i];
-    if (x != y && x != 1 && y != 1)
-      return false;
-  }
   return true;
 }
 
@@ -83,15 +65,101 @@ bool masked_fill(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
+// The same, with values from a tensor.
+bool masked_scatter(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 0);
+  const at::Tensor& mask = tensor(arguments, 1);
+  if (mask.scalar_type() != at::kBool || !are_broadcastable(input.sizes(), mask.sizes()))
+    return false;
+  if (tensor(arguments, 2).scalar_type() != input.scalar_type())
+    return false;
+  outputs.push_back(contiguous(input.scalar_type(), at::infer_size(input.sizes(), mask.sizes())));
+  return true;
+}
+
+// As it is cast to the dtype of the result, which keeps no strides that overlap.
+at::Tensor cast_to(const at::Tensor& tensor, at::ScalarType dtype) {
+  if (tensor.scalar_type() == dtype)
+    return tensor;
+  const wire::Output cast = like(tensor);
+  return at::detail::empty_strided_meta(cast.spec.sizes, cast.spec.strides, dtype);
+}
+
 bool where(Arguments arguments, Outputs& outputs) {
   const at::Tensor& condition = tensor(arguments, 0);
   const at::Tensor& a = tensor(arguments, 1);
   const at::Tensor& b = tensor(arguments, 2);
-  if (condition.scalar_type() != at::kBool || !is_standard(condition) || !is_standard(a))
+  if (condition.scalar_type() != at::kBool || !is_strided(a) || !is_strided(b))
     return false;
-  if (!a.sizes().equals(condition.sizes()) || !b.defined() || !fits(b, a.scalar_type(), a.sizes()))
+  const at::ScalarType dtype = at::native::result_type(at::ITensorListRef({a, b}));
+  outputs.push_back(iterated(dtype, {condition, cast_to(a, dtype), cast_to(b, dtype)}));
+  return true;
+}
+
+bool logical_not(Arguments arguments, Outputs& outputs) {
+  if (!is_strided(tensor(arguments, 0)))
     return false;
-  outputs.push_back(like(a));
+  outputs.push_back(iterated(at::kBool, {tensor(arguments, 0)}));
+  return true;
+}
+
+bool logical_binary(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& a = tensor(arguments, 0);
+  const at::Tensor& b = tensor(arguments, 1);
+  if (!is_strided(a) || !is_strided(b) || a.scalar_type() != b.scalar_type())
+    return false;
+  outputs.push_back(iterated(at::kBool, {a, b}));
+  return true;
+}
+
+// A tensor unequal to itself.
+bool isnan(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 0);
+  if (!is_strided(input))
+    return false;
+  outputs.push_back(iterated(at::kBool, {input, input}));
+  return true;
+}
+
+// A subtraction: no bool, and nothing that a CPU would cast to another layout.
+bool rsub_of(const at::Tensor& input, const at::Tensor& other, const at::Scalar& alpha,
+             Outputs& outputs) {
+  const at::ScalarType dtype = at::native::result_type(at::ITensorListRef({input, other}));
+  if (!is_strided(input) || !is_strided(other) || input.scalar_type() == at::kBool ||
+      other.scalar_type() == at::kBool)
+    return false;
+  if (input.scalar_type() != dtype && !is_plain(input))
+    return false;
+  if (!at::isFloatingType(dtype) && !alpha.isIntegral(/*includeBool=*/false))
+    return false;
+  outputs.push_back(iterated(dtype, {other, input}));
+  return true;
+}
+
+// The number is a tensor without dimensions, and the first operand. (self, other, alpha)
+bool rsub_scalar(Arguments arguments, Outputs& outputs) {
+  const at::Scalar other = arguments[1].toScalar();
+  if (other.isBoolean())
+    return false;
+  at::Tensor number = at::detail::empty_strided_meta({}, {}, other.type());
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return rsub_of(tensor(arguments, 0), number, arguments[2].toScalar(), outputs);
+}
+
+bool rsub(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& other = tensor(arguments, 1);
+  if (other.scalar_type() != tensor(arguments, 0).scalar_type())
+    return false;
+  return rsub_of(tensor(arguments, 0), other, arguments[2].toScalar(), outputs);
+}
+
+// (real, imag) or (abs, angle)
+bool make_complex(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& a = tensor(arguments, 0);
+  const at::Tensor& b = tensor(arguments, 1);
+  if (!are_alike(a, b) || !is_full_float(a))
+    return false;
+  outputs.push_back(iterated(c10::toComplexType(a.scalar_type()), {a, b}));
   return true;
 }
 
@@ -110,35 +178,27 @@ bool flip(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// (input, target, weight, pos_weight, reduction)
-bool bce_with_logits(Arguments arguments, Outputs& outputs) {
-  const at::Tensor& input = tensor(arguments, 0);
-  const at::Tensor& target = tensor(arguments, 1);
-  if (!is_standard(input) || !at::isFloatingType(input.scalar_type()))
-    return false;
-  if (!fits(target, input.scalar_type(), input.sizes()))
-    return false;
-  if (optional_tensor(arguments, 2).defined() || optional_tensor(arguments, 3).defined())
-    return false;
-  const bool is_reduced = arguments[4].toInt() != 0;
-  outputs.push_back(contiguous(input.scalar_type(), is_reduced ? Sizes{} : input.sizes().vec()));
-  return true;
-}
-
 }  // namespace
 
 Table elementwise_table() {
   return {
-      {"aten::relu", relu},
       {"aten::abs", abs},
-      {"aten::native_dropout", native_dropout},
       {"aten::log_sigmoid_forward", log_sigmoid_forward},
       {"aten::clone", clone},
       {"aten::masked_fill.Scalar", masked_fill},
       {"aten::masked_fill.Tensor", masked_fill},
+      {"aten::masked_scatter", masked_scatter},
       {"aten::where.self", where},
       {"aten::flip", flip},
-      {"aten::binary_cross_entropy_with_logits", bce_with_logits},
+      {"aten::logical_not", logical_not},
+      {"aten::logical_and", logical_binary},
+      {"aten::logical_or", logical_binary},
+      {"aten::logical_xor", logical_binary},
+      {"aten::isnan", isnan},
+      {"aten::rsub.Scalar", rsub_scalar},
+      {"aten::rsub.Tensor", rsub},
+      {"aten::complex", make_complex},
+      {"aten::polar", make_complex},
   };
 }
 

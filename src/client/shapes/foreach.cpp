@@ -19,7 +19,7 @@ bool each_elementwise(Arguments arguments, Outputs& outputs) {
   if (!at::isFloatingType(dtype))
     return false;
   for (const c10::IValue& argument : arguments) {
-    if (argument.isTensor())
+    if (argument.isTensor() || argument.isComplexDouble())
       return false;
     if (!argument.isTensorList())
       continue;
@@ -28,7 +28,8 @@ bool each_elementwise(Arguments arguments, Outputs& outputs) {
       return false;
     for (size_t i = 0; i < items.size(); ++i) {
       const at::Tensor& item = items[i].toTensor();
-      if (!is_settled(item) || item.scalar_type() != dtype ||
+      // PyTorch lays out an empty result in a way of its own.
+      if (!is_settled(item) || item.numel() == 0 || item.scalar_type() != dtype ||
           !item.sizes().equals(first[i].toTensor().sizes()) ||
           !item.strides().equals(first[i].toTensor().strides())) {
         return false;
@@ -37,6 +38,23 @@ bool each_elementwise(Arguments arguments, Outputs& outputs) {
   }
   for (const c10::IValue& item : first)
     list.items.push_back(like(item.toTensor()));
+  outputs.push_back(std::move(list));
+  return true;
+}
+
+// (self, ord, dtype): a number for each tensor.
+bool each_norm(Arguments arguments, Outputs& outputs) {
+  const auto items = arguments[0].toListRef();
+  if (items.empty() || !arguments[2].isNone())
+    return false;
+  wire::Output list;
+  list.kind = wire::OutputKind::kList;
+  for (const c10::IValue& item : items) {
+    const at::Tensor& tensor = item.toTensor();
+    if (!is_strided(tensor) || !at::isFloatingType(tensor.scalar_type()) || tensor.numel() == 0)
+      return false;
+    list.items.push_back(scalar(tensor.scalar_type()));
+  }
   outputs.push_back(std::move(list));
   return true;
 }
@@ -59,6 +77,8 @@ bool is_elementwise_foreach(std::string_view name) {
 }  // namespace
 
 ShapeFunction find_foreach(std::string_view name) {
+  if (name == "aten::_foreach_norm.Scalar")
+    return each_norm;
   return is_elementwise_foreach(name) ? each_elementwise : nullptr;
 }
 

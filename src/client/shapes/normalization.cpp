@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 
+#include <ATen/EmptyTensor.h>
+
 #include "client/kernels/server_branch.h"
 #include "client/shapes/shapes.h"
 
@@ -64,19 +66,21 @@ bool gradients(const c10::IValue& mask, const std::array<at::Tensor, 3>& targets
       outputs.emplace_back();
       continue;
     }
-    if (!is_standard(targets[i]))
+    if (!is_standard(targets[i]) && !is_channels_last(targets[i]))
       return false;
     outputs.push_back(like(targets[i]));
   }
   return true;
 }
 
+// (grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask): all in contiguous memory.
 bool layer_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
-  if (!is_standard(input) || !is_standard(tensor(arguments, 0)) || !is_float(input))
+  if (!is_strided(input) || !is_strided(tensor(arguments, 0)) || !is_float(input))
     return false;
+  const at::Tensor result = at::detail::empty_meta(input.sizes(), input.scalar_type());
   return gradients(arguments[7],
-                   {input, optional_tensor(arguments, 5), optional_tensor(arguments, 6)}, outputs);
+                   {result, optional_tensor(arguments, 5), optional_tensor(arguments, 6)}, outputs);
 }
 
 // Inputs that every batch norm kernel gives an output of the same layout for.
@@ -127,9 +131,11 @@ bool batch_norm_no_stats(Arguments arguments, Outputs& outputs) {
 bool batch_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
   const at::Tensor& weight = optional_tensor(arguments, 2);
-  if (!is_batch(input) || !is_standard(input) || !is_standard(tensor(arguments, 0)))
+  if (!is_batch(input) || !weight.defined() || !parameters_fit(arguments, 2, 3, input))
     return false;
-  if (!weight.defined() || !parameters_fit(arguments, 2, 3, input))
+  const bool is_standard_call = is_standard(input) && is_standard(tensor(arguments, 0));
+  // Which of CUDA's kernels runs decides the layout.
+  if (!is_standard_call && !kernels::is_on_cpu_server(input))
     return false;
   return gradients(arguments[9], {input, weight, weight}, outputs);
 }
@@ -159,6 +165,33 @@ bool group_norm_backward(Arguments arguments, Outputs& outputs) {
   return gradients(arguments[9], {input, weight, weight}, outputs);
 }
 
+bool is_weight_norm(const at::Tensor& direction, const at::Tensor& length) {
+  return is_strided(direction) && is_strided(length) && is_full_float(direction) &&
+         direction.scalar_type() == length.scalar_type() && direction.dim() == length.dim();
+}
+
+// The weight, and the norms, which take over the strides of g. (v, g, dim)
+bool weight_norm(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& direction = tensor(arguments, 0);
+  const at::Tensor& length = tensor(arguments, 1);
+  if (!is_weight_norm(direction, length) || !is_plain(length))
+    return false;
+  outputs.push_back(contiguous(direction.scalar_type(), direction.sizes().vec()));
+  outputs.push_back(fresh(length.scalar_type(), length.sizes().vec(), length.strides().vec()));
+  return true;
+}
+
+// (grad_w, saved_v, saved_g, saved_norms, dim)
+bool weight_norm_backward(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& direction = tensor(arguments, 1);
+  const at::Tensor& length = tensor(arguments, 2);
+  if (!is_weight_norm(direction, length))
+    return false;
+  outputs.push_back(contiguous(direction.scalar_type(), direction.sizes().vec()));
+  outputs.push_back(contiguous(length.scalar_type(), length.sizes().vec()));
+  return true;
+}
+
 }  // namespace
 
 Table normalization_table() {
@@ -169,6 +202,8 @@ Table normalization_table() {
       {"aten::_native_batch_norm_legit", batch_norm},
       {"aten::_native_batch_norm_legit.no_stats", batch_norm_no_stats},
       {"aten::native_batch_norm_backward", batch_norm_backward},
+      {"aten::_weight_norm_interface", weight_norm},
+      {"aten::_weight_norm_interface_backward", weight_norm_backward},
       {"aten::native_group_norm", group_norm},
       {"aten::native_group_norm_backward", group_norm_backward},
   };

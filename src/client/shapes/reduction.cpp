@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <numeric>
+
 #include "client/shapes/shapes.h"
 
 namespace torch_remote::client::shapes {
@@ -54,13 +57,119 @@ bool logsumexp(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
+// Sums of integers are int64, unless another dtype is asked for.
+at::ScalarType sum_dtype(const at::Tensor& input, const c10::IValue& dtype) {
+  if (!dtype.isNone())
+    return dtype.toScalarType();
+  return at::isIntegralType(input.scalar_type(), /*includeBool=*/true) ? at::kLong
+                                                                       : input.scalar_type();
+}
+
+// (self, dtype)
+bool sum_all(Arguments arguments, Outputs& outputs) {
+  outputs.push_back(scalar(sum_dtype(tensor(arguments, 0), arguments[1])));
+  return true;
+}
+
+bool mean_all(Arguments arguments, Outputs& outputs) {
+  const at::ScalarType dtype = sum_dtype(tensor(arguments, 0), arguments[1]);
+  if (!at::isFloatingType(dtype) && !at::isComplexType(dtype))
+    return false;
+  outputs.push_back(scalar(dtype));
+  return true;
+}
+
+// One of the elements.
+bool pick(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 0);
+  if (input.numel() == 0 || input.is_complex())
+    return false;
+  outputs.push_back(scalar(input.scalar_type()));
+  return true;
+}
+
+bool are_all_true(Arguments arguments, Outputs& outputs) {
+  if (tensor(arguments, 0).scalar_type() != at::kBool)
+    return false;
+  outputs.push_back(scalar(at::kBool));
+  return true;
+}
+
+bool trace(Arguments arguments, Outputs& outputs) {
+  if (tensor(arguments, 0).dim() != 2)
+    return false;
+  outputs.push_back(scalar(sum_dtype(tensor(arguments, 0), c10::IValue())));
+  return true;
+}
+
+bool dot(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& a = tensor(arguments, 0);
+  const at::Tensor& b = tensor(arguments, 1);
+  if (a.dim() != 1 || !a.sizes().equals(b.sizes()) || a.scalar_type() != b.scalar_type())
+    return false;
+  outputs.push_back(scalar(a.scalar_type()));
+  return true;
+}
+
+bool mv(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& matrix = tensor(arguments, 0);
+  const at::Tensor& vector = tensor(arguments, 1);
+  if (matrix.dim() != 2 || vector.dim() != 1 || matrix.size(1) != vector.size(0) ||
+      matrix.scalar_type() != vector.scalar_type())
+    return false;
+  outputs.push_back(contiguous(vector.scalar_type(), {matrix.size(0)}));
+  return true;
+}
+
+// (log_probs, targets, input_lengths, target_lengths, blank, zero_infinity): losses, and alphas for backward.
+bool ctc_loss(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& log_probs = tensor(arguments, 0);
+  const at::Tensor& targets = tensor(arguments, 1);
+  if (log_probs.dim() != 3 || !is_full_float(log_probs) || targets.dim() < 1 || targets.dim() > 2)
+    return false;
+  const Sizes given = integers(arguments[2]);
+  const Sizes wanted = integers(arguments[3]);
+  const auto batch = static_cast<size_t>(log_probs.size(1));
+  if (batch == 0 || given.size() != batch || wanted.size() != batch)
+    return false;
+  for (const int64_t length : given) {
+    if (length < 0 || length > log_probs.size(0))
+      return false;
+  }
+  const int64_t longest = *std::max_element(wanted.begin(), wanted.end());
+  const int64_t all = std::accumulate(wanted.begin(), wanted.end(), int64_t{0});
+  if (*std::min_element(wanted.begin(), wanted.end()) < 0 ||
+      (targets.dim() == 1 ? targets.size(0) != all : targets.size(1) < longest)) {
+    return false;
+  }
+  outputs.push_back(contiguous(log_probs.scalar_type(), {log_probs.size(1)}));
+  outputs.push_back(
+      contiguous(log_probs.scalar_type(), {log_probs.size(1), log_probs.size(0), 2 * longest + 1}));
+  return true;
+}
+
 }  // namespace
 
 Table reduction_table() {
   return {
-      {"aten::var.correction", var},           {"aten::std.correction", var},
-      {"aten::var_mean.correction", var_mean}, {"aten::std_mean.correction", var_mean},
+      {"aten::sum", sum_all},
+      {"aten::prod", sum_all},
+      {"aten::mean", mean_all},
+      {"aten::max", pick},
+      {"aten::min", pick},
+      {"aten::median", pick},
+      {"aten::_is_all_true", are_all_true},
+      {"aten::_is_any_true", are_all_true},
+      {"aten::trace", trace},
+      {"aten::dot", dot},
+      {"aten::vdot", dot},
+      {"aten::mv", mv},
+      {"aten::var.correction", var},
+      {"aten::std.correction", var},
+      {"aten::var_mean.correction", var_mean},
+      {"aten::std_mean.correction", var_mean},
       {"aten::logsumexp", logsumexp},
+      {"aten::_ctc_loss", ctc_loss},
   };
 }
 

@@ -1,6 +1,10 @@
 #include "client/shapes/shapes.h"
 
+#include <algorithm>
+
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorIterator.h>
 #include <c10/core/MemoryFormat.h>
 
 #include "marshal/dtype.h"
@@ -38,14 +42,38 @@ wire::Output elementwise(const at::Tensor& tensor) {
   return like(tensor);
 }
 
+wire::Output iterated(at::ScalarType dtype, c10::ArrayRef<at::Tensor> operands) {
+  at::TensorIteratorConfig config;
+  config.check_all_same_dtype(false).declare_static_dtype_and_device(dtype, at::kMeta);
+  config.add_owned_output(at::Tensor());
+  for (const at::Tensor& operand : operands) {
+    config.add_owned_const_input(
+        at::detail::empty_strided_meta(operand.sizes(), operand.strides(), operand.scalar_type()));
+  }
+  const at::TensorIterator iterator = config.build();
+  return fresh(dtype, iterator.output(0).sizes().vec(), iterator.output(0).strides().vec());
+}
+
+wire::Output scalar(at::ScalarType dtype) {
+  return contiguous(dtype, {});
+}
+
+bool is_strided(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_conj() &&
+         !tensor.is_neg();
+}
+
 bool is_plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided &&
-         tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
+  return is_strided(tensor) && tensor.is_non_overlapping_and_dense();
 }
 
 bool is_standard(const at::Tensor& tensor) {
   return is_plain(tensor) && tensor.is_contiguous() &&
          tensor.strides().equals(wire::contiguous_strides(tensor.sizes().vec()));
+}
+
+bool becomes_standard(const at::Tensor& tensor) {
+  return is_strided(tensor) && (!tensor.is_contiguous() || is_standard(tensor));
 }
 
 bool is_channels_last(const at::Tensor& tensor) {
@@ -62,10 +90,29 @@ bool is_full_float(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble;
 }
 
+bool are_alike(const at::Tensor& a, const at::Tensor& b) {
+  return is_strided(a) && is_strided(b) && a.scalar_type() == b.scalar_type() &&
+         at::isFloatingType(a.scalar_type());
+}
+
 bool fits(const at::Tensor& tensor, at::ScalarType dtype, c10::IntArrayRef sizes) {
   if (!tensor.defined())
     return true;
   return tensor.scalar_type() == dtype && tensor.sizes().equals(sizes) && is_standard(tensor);
+}
+
+bool are_broadcastable(c10::IntArrayRef a, c10::IntArrayRef b) {
+  for (size_t i = 1; i <= std::min(a.size(), b.size()); ++i) {
+    const int64_t x = a[a.size() - i];
+    const int64_t y = b[b.size() - i];
+    if (x != y && x != 1 && y != 1)
+      return false;
+  }
+  return true;
+}
+
+bool expands_to(c10::IntArrayRef smaller, c10::IntArrayRef larger) {
+  return at::is_expandable_to(smaller, larger);
 }
 
 int64_t wrap_dim(int64_t dim, int64_t count) {

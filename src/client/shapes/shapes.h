@@ -20,11 +20,15 @@ using Table = std::vector<std::pair<std::string_view, ShapeFunction>>;
 
 // One for each file.
 Table elementwise_table();
+Table activation_table();
 Table normalization_table();
 Table convolution_table();
 Table indexing_table();
 Table attention_table();
 Table reduction_table();
+Table loss_table();
+Table view_gradient_table();
+Table factory_table();
 ShapeFunction find_foreach(std::string_view name);
 
 inline const at::Tensor& tensor(Arguments arguments, size_t index) {
@@ -47,18 +51,33 @@ wire::Output like(const at::Tensor& tensor);
 // What TensorIterator gives for one operand that is_plain.
 wire::Output elementwise(const at::Tensor& tensor);
 
+// What TensorIterator makes of these operands, whatever their strides, when none of them is cast on the way: one
+// dtype, conditions and tensors without dimensions aside. Throws what it throws where they do not broadcast.
+wire::Output iterated(at::ScalarType dtype, c10::ArrayRef<at::Tensor> operands);
+wire::Output scalar(at::ScalarType dtype);
+
+// Strided, without conj and neg bits.
+bool is_strided(const at::Tensor& tensor);
 // Strided, dense, without conj and neg bits.
 bool is_plain(const at::Tensor& tensor);
 // Plain, and its strides are those of a new tensor of its size, also where a size is 1.
 bool is_standard(const at::Tensor& tensor);
+// `contiguous()` of it is_standard.
+bool becomes_standard(const at::Tensor& tensor);
 // is_standard in channels_last, and in nothing else.
 bool is_channels_last(const at::Tensor& tensor);
 // Plain, and `like` and `elementwise` give it the same strides.
 bool is_settled(const at::Tensor& tensor);
 bool is_full_float(const at::Tensor& tensor);
+// Strided, of one floating dtype.
+bool are_alike(const at::Tensor& a, const at::Tensor& b);
 
 // Undefined, or of this dtype and size with standard strides.
 bool fits(const at::Tensor& tensor, at::ScalarType dtype, c10::IntArrayRef sizes);
+
+bool are_broadcastable(c10::IntArrayRef a, c10::IntArrayRef b);
+// Whether the smaller one broadcasts without changing the larger one's size.
+bool expands_to(c10::IntArrayRef smaller, c10::IntArrayRef larger);
 
 // A dimension counted from either end; -1 when there is none.
 int64_t wrap_dim(int64_t dim, int64_t count);

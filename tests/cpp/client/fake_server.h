@@ -100,8 +100,9 @@ inline void let_in(transport::Stream& stream) {
 // What of a client's message the tests look at.
 struct Message {
   wire::Tag tag = wire::Tag::kClose;
-  uint64_t number = 0;          // RESIZE: storage. QUERY, READ: request. BEGIN: upload.
-  uint64_t detail = 0;          // RESIZE: bytes
+  uint64_t number =
+      0;  // RESIZE: storage. QUERY, READ: request. BEGIN: upload. GENERATOR: its name.
+  uint64_t detail = 0;          // RESIZE: bytes. GENERATOR: seed
   uint8_t device = 0;           // RESIZE
   std::vector<uint64_t> names;  // FREE
 };
@@ -120,6 +121,12 @@ inline Message decode_message(wire::Reader& reader) {
     case wire::Tag::kFree:
       message.names = wire::decode_free(reader);
       return message;
+    case wire::Tag::kGenerator: {
+      const wire::GeneratorMessage generator = wire::decode_generator(reader);
+      message.number = generator.name;
+      message.detail = generator.seed;
+      return message;
+    }
     case wire::Tag::kQuery:
       message.number = reader.varint();
       wire::decode_query_kind(reader);

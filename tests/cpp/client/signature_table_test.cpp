@@ -47,6 +47,15 @@ TEST_F(SignatureTableTest, SlotsAreGivenInOrder) {
   EXPECT_EQ(find(20)->slot, 1);
 }
 
+TEST_F(SignatureTableTest, AFailureMarksTheSignatureInThatSlotOnly) {
+  table.add(make(10));
+  table.add(make(20));
+  table.mark_failed(1);
+  table.mark_failed(7);  // there is none
+  EXPECT_FALSE(find(10)->has_failed);
+  EXPECT_TRUE(find(20)->has_failed);
+}
+
 TEST_F(SignatureTableTest, AHashIsNotEnoughToBeFound) {
   const SignaturePtr one = table.add(make(1, 77));
   const SignaturePtr two = table.add(make(2, 77));

@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
 
 #include "base/error.h"
 
@@ -127,6 +128,26 @@ TEST(Decode, AnArgumentTheServerLacksMustBeADefault) {
 
   signature.defaults = {1};
   EXPECT_EQ(plan_for(signature, "aten::relu", "", {"self", "newfangled"}).refusal, "");
+}
+
+// The server plays a version of `add` without `alpha`.
+TEST(Decode, AnArgumentThatTheClaimedSchemaLacksMustBeADefaultToo) {
+  const auto claimed =
+      torch::jit::parseSchema("aten::add.Tensor(Tensor self, Tensor other) -> Tensor");
+  Callee callee;
+  callee.schema = &schema_of("aten::add", "Tensor");
+  callee.claimed = &claimed;
+  callee.arguments = {"self", "other", "alpha"};
+  wire::Signature signature =
+      signature_of({tensor({2}, 0), tensor({2}, 1), of_kind(ValueKind::kScalarInt)}, 2);
+  EXPECT_THAT(make_plan(signature, callee, c10::Device(c10::kCPU)).refusal,
+              HasSubstr("argument alpha is not known to this server's torch"));
+
+  signature.defaults = {2};
+  const Plan plan = make_plan(signature, callee, c10::Device(c10::kCPU));
+  ASSERT_EQ(plan.refusal, "");
+  EXPECT_EQ(plan.arguments[2].kind, RecipeKind::kConstant);
+  EXPECT_EQ(plan.arguments[2].constant.toInt(), 1);
 }
 
 TEST(Decode, AValueOfAnotherTypeThanTheSchemasIsRefused) {

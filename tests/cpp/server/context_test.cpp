@@ -54,9 +54,28 @@ TEST(Context, ReductionsKeepTheirThreeChoices) {
   }
 }
 
-TEST(Context, EverySettingIsHandledAndNoValueIsFatal) {
+TEST(Context, AnOrderOfAttentionBackendsMustNameEachOnce) {
+  const auto before = at::globalContext().sDPPriorityOrder();
+  set(Setting::kSdpOrder, 011111);
+  EXPECT_EQ(at::globalContext().sDPPriorityOrder(), before);
+  set(Setting::kSdpOrder, 043021);
+  EXPECT_EQ(at::globalContext().sDPPriorityOrder()[0], at::SDPBackend::flash_attention);
+  EXPECT_EQ(at::globalContext().sDPPriorityOrder()[4], at::SDPBackend::overrideable);
+}
+
+TEST(Context, PrecisionsAreSetOneByOne) {
   at::Context& context = at::globalContext();
-  const auto precision = context.float32MatmulPrecision();
+  set(Setting::kMatmulPrecision, 2);
+  EXPECT_EQ(context.float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL),
+            at::Float32Precision::NONE);
+  set(Setting::kMkldnnPrecision, 3);
+  EXPECT_EQ(context.float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL),
+            at::Float32Precision::BF16);
+  set(Setting::kMkldnnPrecision, 0);
+  set(Setting::kMatmulPrecision, 0);
+}
+
+TEST(Context, EverySettingIsHandledAndNoValueIsFatal) {
   for (uint8_t i = 1; i <= wire::kMaxSetting; ++i) {
     for (const int64_t value : {int64_t{-1}, int64_t{99}, INT64_MIN, INT64_MAX}) {
       if (static_cast<Setting>(i) == Setting::kThreads)
@@ -64,8 +83,6 @@ TEST(Context, EverySettingIsHandledAndNoValueIsFatal) {
       EXPECT_NO_THROW(set(static_cast<Setting>(i), value));
     }
   }
-  set(Setting::kMatmulPrecision, static_cast<int64_t>(precision));
-  set(Setting::kDeterministic, 0);
 }
 
 }  // namespace

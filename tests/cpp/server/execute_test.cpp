@@ -77,6 +77,7 @@ TEST(Execute, AFailingCallPoisonsItsOutputsWithKindOperatorAndMessage) {
   EXPECT_EQ(reply.error.operator_name, "aten::index_select");
   EXPECT_THAT(reply.error.message, HasSubstr("out of range"));
   EXPECT_THAT(reply.error.message, ::testing::Not(HasSubstr("frame #")));
+  EXPECT_EQ(reply.error.signature, 50 + 1);
 }
 
 TEST(Execute, ACallThatReadsPoisonIsSkippedAndHandsOnTheFirstCause) {
@@ -261,6 +262,27 @@ TEST(Execute, AQueriedCallTellsItsResults) {
   EXPECT_EQ(server.read(20, results[0].spec).body.size(), 16);
 }
 
+TEST(Execute, AQueriedCallTellsHowItResizedItsOut) {
+  Server server;
+  SignatureText nonzero(0, 0, "aten::nonzero", "out");
+  nonzero.tensor("self", spec({3}), 0);
+  nonzero.tensor("out", spec({1}, wire::Dtype::kInt64), 1);
+  server.apply(FrameText().store(1, {0, 5, 6}).store(2, {0, 0}).signature(nonzero));
+
+  const auto replies = server.apply(FrameText().query_call(9, 0, 20, 4).storage(1).storage(2));
+
+  ASSERT_FALSE(replies.at(0).failed);
+  wire::Reader reader(replies[0].body);
+  const auto results = wire::decode_results(reader);
+  ASSERT_EQ(results.size(), 2);
+  EXPECT_EQ(results[0].kind, wire::ResultKind::kTensor);
+  const wire::Result& resized = results[1].items.at(0);
+  EXPECT_EQ(resized.tensor, 1);
+  EXPECT_THAT(resized.spec.sizes, ElementsAre(2, 1));
+  EXPECT_EQ(resized.nbytes, 16);
+  EXPECT_EQ(server.read(2, resized.spec).body.size(), 16);
+}
+
 TEST(Execute, AQueriedNumberComesBackAsOne) {
   Server server;
   SignatureText item(0, 0, "aten::_local_scalar_dense", "");
@@ -279,6 +301,23 @@ TEST(Execute, ABarrierTellsAFailureThatNobodyHasReadOnce) {
 
   EXPECT_TRUE(server.apply(FrameText().query(1, wire::QueryKind::kBarrier)).at(0).failed);
   EXPECT_FALSE(server.apply(FrameText().query(2, wire::QueryKind::kBarrier)).at(0).failed);
+}
+
+TEST(Execute, AnOutcomeTellsHowTheLastCallWentAndNoOther) {
+  Server server;
+  EXPECT_FALSE(server.apply(FrameText().query(1, wire::QueryKind::kOutcome)).at(0).failed);
+  fail_a_call(server);
+
+  const Reply outcome = server.apply(FrameText().query(2, wire::QueryKind::kOutcome)).at(0);
+  EXPECT_EQ(outcome.error.operator_name, "aten::index_select");
+  EXPECT_FALSE(server.apply(FrameText().query(3, wire::QueryKind::kBarrier)).at(0).failed)
+      << "the outcome has told it";
+
+  SignatureText fill(1, 1, "aten::fill_", "Scalar");
+  fill.tensor("self", spec({2}), 0).value("value", ValueKind::kScalarInt).outputs({same_tensor(0)});
+  const auto replies = server.apply(FrameText().signature(fill).call(1).storage(101).whole(4).query(
+      4, wire::QueryKind::kOutcome));
+  EXPECT_FALSE(replies.at(0).failed);
 }
 
 }  // namespace

@@ -222,6 +222,52 @@ TEST(Interpreter, AGeneratorsStateCanBeTakenAndPutBack) {
   EXPECT_EQ(server.read(1, spec({4})).floats(), local_numbers(3));
 }
 
+TEST(Interpreter, ACopyOfAGeneratorKeepsAStateThatCanBePutBack) {
+  Server server;
+  const uint64_t snapshot = wire::kFirstGenerator + 3;
+  FrameText take;
+  encode(take.writer, wire::GeneratorMessage{snapshot, wire::GeneratorAction::kMake, 0, {}});
+  encode(take.writer, wire::GeneratorMessage{
+                          snapshot, wire::GeneratorAction::kCopy, wire::kDefaultGenerator, {}});
+  server.apply(seeded(wire::kDefaultGenerator, 3));
+  server.apply(take);
+  server.apply(seeded(wire::kDefaultGenerator, 99));
+  FrameText restore;
+  encode(restore.writer, wire::GeneratorMessage{
+                             wire::kDefaultGenerator, wire::GeneratorAction::kCopy, snapshot, {}});
+  encode(restore.writer, wire::GeneratorMessage{snapshot, wire::GeneratorAction::kFree, 0, {}});
+  server.apply(restore);
+
+  server.apply(FrameText()
+                   .resize(1, 16)
+                   .signature(uniform(0, 0, 0, false))
+                   .call(0)
+                   .storage(1)
+                   .real(0)
+                   .real(1));
+
+  EXPECT_EQ(server.read(1, spec({4})).floats(), local_numbers(3));
+  FrameText again;
+  encode(again.writer, wire::GeneratorMessage{
+                           wire::kDefaultGenerator, wire::GeneratorAction::kCopy, snapshot, {}});
+  EXPECT_THROW(server.apply(again), ProtocolError);  // it was freed
+}
+
+TEST(Interpreter, TheContextCanBeAskedFor) {
+  Server server;
+  FrameText frame;
+  encode(frame.writer, wire::Context{{{wire::Setting::kSdpOrder, 043210}}});
+  frame.query(7, wire::QueryKind::kContext);
+
+  const auto answers = server.apply(frame);
+
+  wire::Reader reader(answers.at(0).body);
+  const wire::Context context = wire::decode_context(reader);
+  ASSERT_EQ(context.settings.size(), wire::kMaxSetting);
+  const size_t order = static_cast<size_t>(wire::Setting::kSdpOrder) - 1;
+  EXPECT_EQ(context.settings[order], (wire::SettingValue{wire::Setting::kSdpOrder, 043210}));
+}
+
 TEST(Interpreter, ASkippedCallDoesNotAdvanceAGenerator) {
   Server server;
   server.apply(seeded(wire::kDefaultGenerator, 17));

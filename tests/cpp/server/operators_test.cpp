@@ -6,10 +6,12 @@
 namespace torch_remote::server {
 namespace {
 
+using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string refusal_of(const char* name, const char* overload = "") {
-  return find_operator({name, overload, {}}).callee.refusal;
+  return OperatorTable().find({name, overload, {}}).callee.refusal;
 }
 
 TEST(Operators, WhatTouchesFilesStoragesOrRawMemoryIsRefused) {
@@ -32,9 +34,11 @@ TEST(Operators, OrdinaryOperatorsAreNot) {
 }
 
 TEST(Operators, OtherNamespacesAreToldAboutLibraries) {
-  EXPECT_THAT(refuse_operator("torchvision::nms"), HasSubstr("serve --library"));
-  EXPECT_THAT(refuse_operator("prim::Print"), HasSubstr("serve --library"));
-  EXPECT_THAT(refuse_operator(""), HasSubstr("serve --library"));
+  EXPECT_THAT(refusal_of("torchvision::nms"),
+              AllOf(HasSubstr("serve --library"), HasSubstr("torchvision")));
+  EXPECT_THAT(refusal_of("prim::Print"), HasSubstr("serve --library"));
+  EXPECT_THAT(refusal_of("quantized::add"), HasSubstr("serve --library"));
+  EXPECT_THAT(refusal_of(""), HasSubstr("serve --library"));
 }
 
 TEST(Operators, AnUnknownOperatorOrOverloadSaysSo) {
@@ -48,13 +52,47 @@ TEST(Operators, ASchemaWithAStorageOrAStreamIsRefused) {
 }
 
 TEST(Operators, RandomOperatorsAreKnownAsSuch) {
-  EXPECT_TRUE(find_operator({"aten::native_dropout", "", {}}).is_seeded);
-  EXPECT_FALSE(find_operator({"aten::add", "Tensor", {}}).is_seeded);
-  EXPECT_TRUE(find_operator({"aten::fill_", "Scalar", {}}).callee.overwrites_self);
+  EXPECT_TRUE(OperatorTable().find({"aten::native_dropout", "", {}}).is_seeded);
+  EXPECT_FALSE(OperatorTable().find({"aten::add", "Tensor", {}}).is_seeded);
+  EXPECT_TRUE(OperatorTable().find({"aten::fill_", "Scalar", {}}).callee.overwrites_self);
 }
 
-TEST(Operators, TheDigestIsTheSameEachTime) {
-  EXPECT_EQ(operators_digest(), operators_digest());
+TEST(Operators, AnOperatorOfALibraryMayBeCalled) {
+  const OperatorTable table({{"quantized::add", ""}}, std::nullopt);
+  EXPECT_EQ(table.find({"quantized::add", "", {}}).callee.refusal, "");
+  EXPECT_THAT(table.find({"quantized::mul", "", {}}).callee.refusal, HasSubstr("serve --library"));
+  EXPECT_THAT(table.find({"aten::set_", "", {}}).callee.refusal, HasSubstr("may not be called"));
+  EXPECT_EQ(table.fingerprints().size(), OperatorTable().fingerprints().size() + 1);
+  EXPECT_EQ(table.digest(), OperatorTable().digest());
+}
+
+// A server that plays a version whose `add` has no `alpha`, and `mul` one argument more.
+SchemaFile another_version() {
+  return {
+      "2.0.0",
+      {"aten::add.Tensor(Tensor self, Tensor other) -> Tensor",
+       "aten::mul.Tensor(Tensor self, Tensor other, *, int extra=3) -> Tensor",
+       "aten::gone(Tensor self) -> Tensor", "aten::sub.Tensor(Tensor self, Dimension x) -> Tensor",
+       "aten::set_(Tensor(a!) self) -> Tensor(a!)"}};
+}
+
+TEST(Operators, AServerThatPlaysAnotherVersionHasThatVersionsOperators) {
+  const OperatorTable table({}, another_version());
+  EXPECT_EQ(table.torch_version(), "2.0.0");
+  EXPECT_NE(table.digest(), OperatorTable().digest());
+  EXPECT_EQ(table.fingerprints().size(), 4U);  // set_ may not be called
+  EXPECT_TRUE(table.describe({"aten::add", "Tensor"}).is_known);
+  EXPECT_THAT(table.describe({"aten::add", "Tensor"}).arguments, ElementsAre("self", "other"));
+  EXPECT_THAT(table.describe({"aten::mul", "Tensor"}).arguments, ElementsAre("self", "other"));
+  EXPECT_THAT(table.describe({"aten::div", "Tensor"}).reason,
+              HasSubstr("not known to this server's torch 2.0.0"));
+  EXPECT_THAT(table.describe({"aten::gone", ""}).reason, HasSubstr("not known"));
+  EXPECT_THAT(table.describe({"aten::sub", "Tensor"}).reason, HasSubstr("cannot read"));
+}
+
+TEST(Operators, WithoutAnythingClaimedAllArgumentsAreKnown) {
+  EXPECT_THAT(OperatorTable().describe({"aten::add", "Tensor"}).arguments,
+              ElementsAre("self", "other", "alpha"));
 }
 
 }  // namespace

@@ -139,7 +139,8 @@ class Client : private transport::Connection::Handler {
 
 class SessionTest : public ::testing::Test {
  protected:
-  SessionTest() : session_(std::move(pair_.second), devices_, {}), client(std::move(pair_.first)) {
+  SessionTest()
+      : session_(std::move(pair_.second), devices_, table_, {}), client(std::move(pair_.first)) {
     executor_ = std::thread([this] { closed = session_.run(); });
   }
 
@@ -158,6 +159,7 @@ class SessionTest : public ::testing::Test {
   std::pair<std::unique_ptr<transport::Stream>, std::unique_ptr<transport::Stream>> pair_ =
       transport::memory_pair();
   const Devices devices_{c10::DeviceType::CPU, 1};
+  const OperatorTable table_;
   Session session_;
   std::thread executor_;
 

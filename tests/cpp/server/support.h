@@ -271,7 +271,7 @@ inline std::vector<Reply> decode_replies(std::span<const std::byte> payload) {
 class Server {
  public:
   explicit Server(unsigned devices = 1)
-      : devices_(c10::DeviceType::CPU, devices), interpreter(devices_, uploads, replies) {}
+      : devices_(c10::DeviceType::CPU, devices), interpreter(devices_, table_, uploads, replies) {}
 
   std::vector<Reply> apply(const FrameText& frame) {
     interpreter.apply(frame.writer.view());
@@ -287,6 +287,7 @@ class Server {
  private:
   const c10::InferenceMode inference_mode_;
   const Devices devices_;
+  const OperatorTable table_;
 
  public:
   Uploads uploads;

@@ -36,12 +36,23 @@ TEST(Messages, AContextComesBackAndHasGoldenBytes) {
   const auto body = body_of(context, Tag::kContext);
   EXPECT_EQ(hex(body), "0201080304");
   EXPECT_EQ(decoded(body, decode_context).settings, context.settings);
+  Writer answer;
+  encode_settings(answer, context);
+  EXPECT_EQ(hex(answer.view()), "0201080304");  // the body of the reply to a query
+}
+
+TEST(Messages, EverySettingComesBack) {
+  Context context;
+  for (uint8_t i = 1; i <= kMaxSetting; ++i)
+    context.settings.push_back({static_cast<Setting>(i), -int64_t{i}});
+  const auto body = body_of(context, Tag::kContext);
+  EXPECT_EQ(decoded(body, decode_context).settings, context.settings);
 }
 
 TEST(Messages, AnUnknownSettingIsRefused) {
   EXPECT_THROW(decoded(from_hex("010000"), decode_context), ProtocolError);
-  EXPECT_THROW(decoded(from_hex("011a00"), decode_context), ProtocolError);
-  EXPECT_THROW(decoded(from_hex("1a"), decode_context), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("012700"), decode_context), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("27"), decode_context), ProtocolError);
 }
 
 TEST(Messages, GeneratorActionsComeBackAndHaveGoldenBytes) {
@@ -57,11 +68,14 @@ TEST(Messages, GeneratorActionsComeBackAndHaveGoldenBytes) {
   EXPECT_EQ(decoded(free, decode_generator).action, GeneratorAction::kFree);
   const auto make = body_of(GeneratorMessage{21, GeneratorAction::kMake, 1, {}}, Tag::kGenerator);
   EXPECT_EQ(decoded(make, decode_generator).seed, 1);
+  const auto copy = body_of(GeneratorMessage{22, GeneratorAction::kCopy, 1, {}}, Tag::kGenerator);
+  EXPECT_EQ(hex(copy), "16040100000000000000");
+  EXPECT_EQ(decoded(copy, decode_generator).seed, 1);
 }
 
 TEST(Messages, AGeneratorWithoutANameOrWithAnUnknownActionIsRefused) {
   EXPECT_THROW(decoded(from_hex("0002"), decode_generator), ProtocolError);
-  EXPECT_THROW(decoded(from_hex("0104"), decode_generator), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("0105"), decode_generator), ProtocolError);
 }
 
 TEST(Messages, AResizeComesBackAndHasGoldenBytes) {
@@ -148,7 +162,9 @@ TEST(Messages, AReadComesBackAndHasGoldenBytes) {
 
 TEST(Messages, QueryKindsAreChecked) {
   EXPECT_EQ(decoded(from_hex("02"), decode_query_kind), QueryKind::kCounters);
-  EXPECT_THROW(decoded(from_hex("04"), decode_query_kind), ProtocolError);
+  EXPECT_EQ(decoded(from_hex("04"), decode_query_kind), QueryKind::kOutcome);
+  EXPECT_EQ(decoded(from_hex("07"), decode_query_kind), QueryKind::kOperator);
+  EXPECT_THROW(decoded(from_hex("08"), decode_query_kind), ProtocolError);
 }
 
 TEST(Messages, CountersComeBack) {
@@ -160,16 +176,17 @@ TEST(Messages, CountersComeBack) {
 }
 
 TEST(Messages, AnErrorComesBackAndHasGoldenBytes) {
-  const Error error{ErrorKind::kIndex, 7, "op", "bad"};
+  const Error error{ErrorKind::kIndex, 7, "op", "bad", 300};
   Writer writer;
   encode(writer, error);
-  EXPECT_EQ(hex(writer.view()), "0107026f7003626164");
+  EXPECT_EQ(hex(writer.view()), "0107026f7003626164ac02");
   Reader reader(writer.view());
   const Error back = decode_error(reader);
   EXPECT_EQ(back.kind, ErrorKind::kIndex);
   EXPECT_EQ(back.call, 7);
   EXPECT_EQ(back.operator_name, "op");
   EXPECT_EQ(back.message, "bad");
+  EXPECT_EQ(back.signature, 300);
 }
 
 TEST(Messages, ALongErrorIsCutByTheSender) {
@@ -180,7 +197,7 @@ TEST(Messages, ALongErrorIsCutByTheSender) {
 }
 
 TEST(Messages, AnUnknownErrorKindIsRefused) {
-  EXPECT_THROW(decoded(from_hex("09000000"), decode_error), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("0900000000"), decode_error), ProtocolError);
 }
 
 // --- results of a queried call
@@ -209,15 +226,19 @@ TEST(Results, EveryKindComesBack) {
   text.text = "hi";
   Result list = result_of(ResultKind::kList);
   list.items = {fresh, result_of(ResultKind::kNone)};
+  Result resized = result_of(ResultKind::kResized);
+  resized.tensor = 2;
+  resized.spec = fresh.spec;
+  resized.nbytes = 16;
   Writer writer;
   encode(writer, std::vector<Result>{fresh, tensor, number, real, complex, text, list,
-                                     result_of(ResultKind::kUndefined)});
+                                     result_of(ResultKind::kUndefined), resized});
   Reader reader(writer.view());
 
   const auto back = decode_results(reader);
 
   reader.finish();
-  ASSERT_EQ(back.size(), 8);
+  ASSERT_EQ(back.size(), 9);
   EXPECT_EQ(back[0].spec, fresh.spec);
   EXPECT_EQ(back[0].nbytes, 8);
   EXPECT_EQ(back[1].tensor, 3);
@@ -227,6 +248,9 @@ TEST(Results, EveryKindComesBack) {
   EXPECT_EQ(back[5].text, "hi");
   EXPECT_EQ(back[6].items.size(), 2);
   EXPECT_EQ(back[7].kind, ResultKind::kUndefined);
+  EXPECT_EQ(back[8].tensor, 2);
+  EXPECT_EQ(back[8].spec, fresh.spec);
+  EXPECT_EQ(back[8].nbytes, 16);
 }
 
 TEST(Results, GoldenBytesOfATensorAndANumber) {
@@ -239,8 +263,17 @@ TEST(Results, GoldenBytesOfATensorAndANumber) {
   EXPECT_EQ(hex(writer.view()), "0204060106010004");
 }
 
+TEST(Results, GoldenBytesOfAResizedTensor) {
+  Result resized = result_of(ResultKind::kResized);
+  resized.tensor = 2;
+  resized.nbytes = 4;
+  Writer writer;
+  encode(writer, std::vector<Result>{resized});
+  EXPECT_EQ(hex(writer.view()), "010a0206010004");
+}
+
 TEST(Results, UnknownKindsAndNestedListsAreRefused) {
-  EXPECT_THROW(decoded(from_hex("010a"), decode_results), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("010b"), decode_results), ProtocolError);
   EXPECT_THROW(decoded(from_hex("01070107"), decode_results), ProtocolError);
 }
 

@@ -1,0 +1,66 @@
+#include "client/backend/generator_state.h"
+
+#include <cstring>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+
+namespace torch_remote::client {
+
+GeneratorState::GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot, int64_t nbytes)
+    : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<uint8_t>(),
+                      c10::Device(c10::kCPU)),
+      snapshot_(std::move(snapshot)) {
+  set_sizes_contiguous({nbytes});
+}
+
+c10::intrusive_ptr<RemoteGenerator> GeneratorState::snapshot() const {
+  MutexLock lock(mutex_);
+  return snapshot_;
+}
+
+void GeneratorState::fetch() const {
+  if (is_here_.load(std::memory_order_acquire))
+    return;
+  const c10::intrusive_ptr<RemoteGenerator> source = snapshot();
+  if (source == nullptr)
+    return;  // another thread has fetched it
+  const std::vector<std::byte> bytes = source->read_snapshot();
+  TORCH_CHECK(bytes.size() == static_cast<size_t>(numel()), "the server's generators have ",
+              bytes.size(), " bytes of state, and those of its kind of device have ", numel(),
+              " here: the two have different versions of torch");
+  at::Tensor tensor = at::detail::empty_cpu({numel()}, at::kByte, false, std::nullopt);
+  std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  c10::intrusive_ptr<RemoteGenerator> done;  // freed after the lock
+  MutexLock lock(mutex_);
+  if (snapshot_ == nullptr)
+    return;
+  const_cast<GeneratorState*>(this)->storage_ = tensor.storage();  // NOLINT
+  done = std::move(snapshot_);
+  is_here_.store(true, std::memory_order_release);
+}
+
+bool GeneratorState::has_storage() const {
+  fetch();
+  return c10::TensorImpl::has_storage();
+}
+
+const c10::Storage& GeneratorState::storage() const {
+  fetch();
+  return c10::TensorImpl::storage();
+}
+
+c10::intrusive_ptr<c10::TensorImpl> GeneratorState::shallow_copy_and_detach(
+    const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const {
+  fetch();
+  return c10::TensorImpl::shallow_copy_and_detach(version_counter, allow_tensor_metadata_change);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> GeneratorState::shallow_copy_and_detach(
+    c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
+  fetch();
+  return c10::TensorImpl::shallow_copy_and_detach(std::move(version_counter),
+                                                  allow_tensor_metadata_change);
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "client/kernels/composite.h"
+
+namespace torch_remote::client::kernels {
+
+enum class CudnnMode : int64_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };  // cuDNN's numbers
+
+// A whole recurrent network, as cuDNN takes it. `cx` is undefined but for LSTM.
+struct CudnnRecurrent {
+  CudnnMode mode;
+  at::Tensor hx, cx;
+  at::TensorList params;
+  bool has_biases;
+  int64_t num_layers;
+  double dropout;
+  bool train;
+  bool bidirectional;
+};
+
+// Where PyTorch takes cuDNN on the server's device.
+bool uses_cudnn_rnn(const at::Tensor& input);
+
+// One call. Output, hy, cy.
+Three cudnn_rnn(const CudnnRecurrent& network, const at::Tensor& input, bool batch_first);
+// The same for a packed sequence.
+Three cudnn_rnn(const CudnnRecurrent& network, const at::Tensor& data,
+                const at::Tensor& batch_sizes);
+
+}  // namespace torch_remote::client::kernels

@@ -1,0 +1,51 @@
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/native/IndexingUtils.h>
+#include <ATen/ops/cudnn_grid_sampler.h>
+#include <ATen/ops/grid_sampler_compositeimplicitautograd_dispatch.h>
+#include <ATen/ops/max_pool1d_compositeimplicitautograd_dispatch.h>
+
+#include "client/dispatch.h"
+#include "client/kernels/composite.h"
+#include "client/kernels/server_branch.h"
+
+namespace torch_remote::client::kernels {
+namespace {
+
+bool fits_cudnn(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return (type == at::kDouble || type == at::kFloat || type == at::kHalf) &&
+         accepts_cudnn(tensor) && at::native::canUse32BitIndexMath(tensor);
+}
+
+}  // namespace
+
+at::Tensor grid_sampler(const at::Tensor& input, const at::Tensor& grid, int64_t interpolation,
+                        int64_t padding, bool align_corners) {
+  constexpr int64_t kBilinear = 0;
+  constexpr int64_t kZeros = 0;
+  constexpr int64_t kMostChannels = 1024;
+  if (interpolation == kBilinear && padding == kZeros && align_corners && input.dim() == 4 &&
+      input.size(1) <= kMostChannels && fits_cudnn(input) && fits_cudnn(grid))
+    return at::cudnn_grid_sampler(input, grid);
+  return at::compositeimplicitautograd::grid_sampler(input, grid, interpolation, padding,
+                                                     align_corners);
+}
+
+// A CPU has a kernel that keeps no indices. It stands inside this operator: the server finds it.
+at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                      at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  const bool needs_indices = (input.requires_grad() && at::GradMode::is_enabled()) ||
+                             input._fw_grad(/*level=*/0).defined();
+  if (needs_indices || is_on_cuda_server(input)) {
+    return at::compositeimplicitautograd::max_pool1d(input, kernel_size, stride, padding, dilation,
+                                                     ceil_mode);
+  }
+  static const auto operation =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::max_pool1d", "");
+  torch::jit::Stack stack = {input, kernel_size, stride, padding, dilation, ceil_mode};
+  dispatch(operation, &stack);
+  return stack[0].toTensor();
+}
+
+}  // namespace torch_remote::client::kernels

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "client/operator.h"
+
+// `out=` tensors, of which `metas` or `outs` are the twins on the meta device after a shape function has run.
+namespace torch_remote::client {
+
+// False: some `out=` is a list, which only the server understands.
+bool outs_are_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments);
+
+// Gives `out=` tensors the size that their twins have come to have. True when one changed.
+bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                 const std::vector<at::Tensor>& metas);
+
+// An input that is also the output, of another size: only the kernel knows whether it refuses that, and why.
+bool resizes_inputs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+                    const std::vector<at::Tensor>& metas);
+
+// Whether the kernel might refuse an `out=` tensor for its dtype or for overlapping, which Meta kernels do not look at.
+bool is_doubtful(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments);
+
+// Meta kernels may give other strides than the kernel does to an `out=` without elements.
+bool has_empty_out(const std::vector<at::Tensor>& outs);
+
+}  // namespace torch_remote::client

@@ -1,0 +1,118 @@
+#include "client/server_operators.h"
+
+#include <algorithm>
+#include <functional>
+
+#include <torch/version.h>
+
+#include "client/operator.h"
+#include "client/session.h"
+#include "marshal/schemas.h"
+#include "wire/operators.h"
+
+namespace torch_remote::client {
+namespace {
+
+std::vector<std::byte> ask(Session& session, wire::QueryKind kind, const std::string& what,
+                           const std::function<void(wire::Writer&)>& write_body) {
+  const auto request = session.make_request({}, nullptr);
+  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
+    writer.varint(request->id);
+    writer.u8(static_cast<uint8_t>(kind));
+    write_body(writer);
+    return true;
+  });
+  session.wait(request, what.c_str());
+  return {request->body.begin(), request->body.end()};
+}
+
+wire::OperatorAnswer ask_operator(Session& session, const OperatorInfo& info) {
+  const auto body = ask(session, wire::QueryKind::kOperator, info.name, [&](wire::Writer& writer) {
+    encode(writer, wire::OperatorQuery{info.introduction.name, info.introduction.overload});
+  });
+  wire::Reader reader(body);
+  return wire::decode_operator_answer(reader);
+}
+
+std::unique_ptr<OperatorMatch> compare(const OperatorInfo& info,
+                                       const wire::OperatorAnswer& answer) {
+  auto match = std::make_unique<OperatorMatch>();
+  if (!answer.is_known) {
+    match->refusal = answer.reason;
+    return match;
+  }
+  const auto& ours = info.introduction.arguments;
+  for (uint32_t i = 0; i < ours.size(); ++i) {
+    const auto& theirs = answer.arguments;
+    if (std::find(theirs.begin(), theirs.end(), ours[i]) == theirs.end())
+      match->lacking.push_back(i);
+  }
+  return match;
+}
+
+const OperatorMatch* checked(const OperatorMatch* match, Session& session,
+                             const OperatorInfo& info) {
+  if (match == nullptr || match->refusal.empty())
+    return match;
+  const std::string hint =
+      info.is_foreign
+          ? "; an operator that Python defines for other devices only is called on tensor.cpu()"
+          : std::string("; this process has torch ") + TORCH_VERSION;
+  TORCH_CHECK_NOT_IMPLEMENTED(false, info.name, " on ", session.describe(0), ": ", match->refusal,
+                              hint);
+}
+
+}  // namespace
+
+bool ServerOperators::is_same(Session& session, const OperatorInfo& info) {
+  bool has_asked = false;
+  {
+    MutexLock lock(mutex_);
+    has_asked = has_asked_;
+  }
+  std::vector<uint64_t> fingerprints;
+  if (!has_asked) {
+    const auto body = ask(session, wire::QueryKind::kOperators, "operators", [](wire::Writer&) {});
+    wire::Reader reader(body);
+    fingerprints = wire::decode_fingerprints(reader);
+  }
+  const uint64_t ours = wire::schema_fingerprint(c10::toString(info.handle.schema()));
+  MutexLock lock(mutex_);
+  has_asked_ = true;
+  fingerprints_.insert(fingerprints.begin(), fingerprints.end());
+  return fingerprints_.contains(ours);
+}
+
+const OperatorMatch* ServerOperators::find(const OperatorInfo& info, bool& found) {
+  MutexLock lock(mutex_);
+  const auto at = matches_.find(info.id);
+  found = at != matches_.end();
+  return found ? at->second.get() : nullptr;
+}
+
+const OperatorMatch* ServerOperators::keep(const OperatorInfo& info,
+                                           std::unique_ptr<OperatorMatch> match) {
+  MutexLock lock(mutex_);
+  return matches_.try_emplace(info.id, std::move(match)).first->second.get();
+}
+
+const OperatorMatch* ServerOperators::match(Session& session, const OperatorInfo& info) {
+  const bool is_aten = info.introduction.name.starts_with(marshal::kAten);
+  if (is_aten && session.has_our_torch())
+    return nullptr;
+  bool found = false;
+  if (const OperatorMatch* known = find(info, found); found)
+    return checked(known, session, info);
+  const wire::Welcome& welcome = session.welcome();
+  if (is_aten && welcome.operators == marshal::aten_digest())
+    return nullptr;
+  // A server that cannot be asked refuses by itself, when a result is read; it is told what equals a default.
+  if (welcome.version < wire::Version::kEveryOperator)
+    return keep(info, std::make_unique<OperatorMatch>());
+  if (is_same(session, info))
+    return keep(info, nullptr);
+  return checked(keep(info, compare(info, ask_operator(session, info))), session, info);
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,58 @@
+#include "server/call_log.h"
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+namespace torch_remote::server {
+namespace {
+
+constexpr size_t kMostPending = size_t{64} << 10;
+
+Fd open_file(const std::string& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file < 0)
+    throw std::system_error(errno, std::generic_category(), "cannot log calls to " + path);
+  return Fd(file);
+}
+
+}  // namespace
+
+CallLog::CallLog(const std::string& prefix, const std::string& session)
+    : path_(prefix + "." + session), file_(open_file(path_)) {}
+
+CallLog::~CallLog() {
+  flush();
+}
+
+void CallLog::add(std::string_view name) {
+  if (file_.get() < 0)
+    return;
+  pending_.append(name).push_back('\n');
+  if (pending_.size() >= kMostPending)
+    flush();
+}
+
+void CallLog::flush() noexcept {
+  std::string_view rest = pending_;
+  while (!rest.empty() && file_.get() >= 0) {
+    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
+    if (written > 0) {
+      rest.remove_prefix(static_cast<size_t>(written));
+      continue;
+    }
+    if (written < 0 && errno == EINTR)
+      continue;
+    log(LogLevel::kWarning, "calls are no longer logged",
+        {{"file", path_}, {"cause", std::strerror(errno)}});
+    file_.reset();
+  }
+  pending_.clear();
+}
+
+}  // namespace torch_remote::server
