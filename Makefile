@@ -14,7 +14,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks build demo test test-core conformance bench \
+.PHONY: help setup setup-system setup-checks build demo test test-core conformance programs bench \
         lint format asan tsan core-clang fuzz gpu-build gpu-test clean
 
 help:            ## Show this list
@@ -36,9 +36,18 @@ test-core: setup-system  ## The tests of the torch-free layers only: seconds
 	@tools/build.sh core
 	@ctest --preset core -j $(JOBS) --progress
 
-conformance: build  ## PyTorch's operator tests, remote against CPU: minutes
+SUITES = "run.py $(if $(FULL),--full)" errors.py sync_budget.py kernel_suite.py model_suite.py
+conformance: build  ## PyTorch's own samples and real models, remote against CPU (FULL=1: every dtype)
 	$(call need,tests/python/conformance/run.py)
-	@$(PYTHON) tests/python/conformance/run.py
+	@$(PYTEST) tests/python/conformance
+	@failed=; for suite in $(SUITES); do printf '\n--- %s\n' "$$suite"; \
+		$(PYTHON) tests/python/conformance/$$suite || failed="$$failed $$suite"; done; \
+		test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
+programs: build  ## Random programs, remote against CPU (STEPS=20000 SEED=1)
+	$(call need,tests/python/test_programs.py)
+	@TORCH_REMOTE_PROGRAM_STEPS=$(or $(STEPS),20000) TORCH_REMOTE_PROGRAM_SEED=$(or $(SEED),1) \
+		$(PYTEST) --timeout=0 tests/python/test_programs.py
 
 bench: build     ## Measure against the bars (CHECK=counts: only what no noise changes)
 	$(call need,benchmarks/python/bench.py)
@@ -77,7 +86,7 @@ gpu-build:       ## With the system's Python and torch, into build/gpu; installs
 
 gpu-test: gpu-build  ## The tests that need a CUDA device
 	$(call need,tests/python/gpu)
-	@PYTHONPATH=build/gpu/python python3 -m pytest -q tests/python/gpu
+	@PYTHONPATH=build/gpu/python:tests/python/gpu/stand_ins python3 -m pytest -q tests/python/gpu
 
 clean:           ## Remove what the build left; .venv stays
 	rm -rf build python/torch_remote/bin python/torch_remote/_C*.so

@@ -12,6 +12,8 @@ SYSTEM="g++ cmake ninja-build ccache pkg-config libssl-dev libfmt-dev libspdlog-
 CHECKS="clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev"
 TORCH="torch==2.13.0"
 PACKAGES="numpy expecttest pytest pytest-timeout hypothesis scikit-build-core ninja ruff mypy"
+# For the conformance suite of real models; scipy and pillow are for DETR's loss. No torchvision: beside a CPU torch it breaks transformers.
+PACKAGES="$PACKAGES transformers==5.22.2 scipy pillow"
 
 # What Python itself lacks to make a virtual environment and to compile an extension, if it is Debian's.
 python_packages() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import re
 from collections.abc import Callable
 
@@ -31,6 +32,39 @@ MISTAKES: dict[str, Callable[[str], object]] = {
         torch.ones(1, 3, 8, 8, device=device), torch.ones(4, 2, 3, 3, device=device)
     ),
     "layer_norm": lambda device: torch.layer_norm(torch.ones(2, 3, device=device), (4,)),
+    "masked_fill_": lambda device: torch.ones(2, 3, device=device).masked_fill_(
+        torch.ones(4, device=device, dtype=torch.bool), 0
+    ),
+    "masked_scatter_": lambda device: torch.ones(2, 3, device=device).masked_scatter_(
+        torch.ones(4, device=device, dtype=torch.bool), torch.ones(9, device=device)
+    ),
+    "index_fill_": lambda device: torch.ones(2, 3, device=device).index_fill_(
+        4, torch.tensor([0], device=device), 1
+    ),
+    "index_put_": lambda device: torch.ones(2, 3, device=device).index_put_(
+        (torch.tensor([0, 1], device=device),), torch.ones(4, device=device)
+    ),
+    "put_": lambda device: torch.ones(2, 3, device=device).put_(
+        torch.tensor([0, 1], device=device), torch.ones(3, device=device)
+    ),
+    "scatter_reduce_": lambda device: torch.ones(2, 3, device=device).scatter_reduce_(
+        0,
+        torch.zeros(2, 4, device=device, dtype=torch.long),
+        torch.ones(2, 4, device=device),
+        "sum",
+    ),
+    "out_of_another_dtype": lambda device: torch.multinomial(
+        torch.ones(3, device=device), 2, out=torch.ones(2, device=device)
+    ),
+    "out_that_overlaps_itself": lambda device: torch.index_select(
+        torch.ones(3, device=device),
+        0,
+        torch.tensor([0, 1], device=device),
+        out=torch.ones(1, device=device).expand(3),
+    ),
+    "out_that_overlaps_an_input": lambda device: (
+        lambda x: torch.masked_select(x[:3], x[:3] > 0, out=x[1:4])
+    )(torch.ones(6, device=device)),
 }
 
 
@@ -52,12 +86,39 @@ REFUSED_BY_THE_KERNEL: dict[str, Callable[[str], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("mistake", REFUSED_BY_THE_KERNEL)
-def test_what_only_the_kernel_refuses_is_raised_by_the_read_at_the_latest(mistake: str) -> None:
+def test_what_only_the_kernel_refuses_is_raised_by_the_read_and_then_by_the_call(
+    mistake: str,
+) -> None:
     with pytest.raises(RuntimeError) as expected:
         REFUSED_BY_THE_KERNEL[mistake]("cpu")
+    with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
+        REFUSED_BY_THE_KERNEL[mistake](DEVICE).tolist()
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
-            REFUSED_BY_THE_KERNEL[mistake](DEVICE).tolist()
+        with pytest.raises(expected.type) as raised:
+            REFUSED_BY_THE_KERNEL[mistake](DEVICE)
+        assert type(raised.value) is expected.type
+        assert str(raised.value) == str(expected.value)
+
+
+def test_a_signature_that_failed_is_waited_for_until_it_goes_well(
+    sync_count: Callable[[Callable[[], object]], int],
+) -> None:
+    source = torch.ones(4, device="remote")
+    good, bad = (torch.tensor([[at]], device="remote")[0] for at in (1, 7))
+    with pytest.raises(torch_remote.RemoteError):
+        torch.gather(source, 0, bad).tolist()
+    assert sync_count(lambda: torch.gather(source, 0, good)) == 1
+    assert sync_count(lambda: torch.gather(source, 0, good)) == 0
+
+
+def test_a_call_that_was_skipped_is_not_waited_for_the_next_time(
+    sync_count: Callable[[Callable[[], object]], int],
+) -> None:
+    skipped = bad_gather().mul(3).cosh()
+    with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+        skipped.tolist()
+    fine = torch.ones(1, device="remote")
+    assert sync_count(lambda: fine.mul(3).cosh()) == 0
 
 
 def test_the_exceptions_derive_as_documented() -> None:
@@ -68,9 +129,15 @@ def test_the_exceptions_derive_as_documented() -> None:
     assert issubclass(torch_remote.ConnectionError, builtins.ConnectionError)
 
 
+SIZES = itertools.count(3)
+
+
 def bad_gather() -> torch.Tensor:
-    """Fails on the server only: no client can know that the index is out of range."""
-    return torch.gather(torch.ones(3, device="remote"), 0, torch.tensor([7], device="remote"))
+    """Fails on the server only: no client can know that the index is out of range. Each is a new signature, so that none
+    is waited for."""
+    return torch.gather(
+        torch.ones(next(SIZES), device="remote"), 0, torch.tensor([10**6], device="remote")
+    )
 
 
 def test_a_remote_failure_is_raised_at_the_read_and_names_the_operator() -> None:
@@ -119,16 +186,18 @@ def test_an_error_nobody_read_is_raised_by_synchronize() -> None:
     """)
 
 
-def test_blocking_mode_raises_at_the_call() -> None:
+def test_blocking_mode_raises_at_the_call_what_the_cpu_raises() -> None:
     assert_runs(
         """
         import torch, torch_remote
-        source, index = torch.ones(3, device="remote"), torch.tensor([7], device="remote")
-        try:
-            torch.gather(source, 0, index)
-        except torch_remote.RemoteError:
-            raise SystemExit(0)
-        raise SystemExit("nothing was raised at the call")
+        source, index = torch.ones(3, 2), torch.tensor([7])
+        errors = []
+        for device in ("cpu", "remote"):
+            try:
+                torch.nn.functional.embedding(index.to(device), source.to(device))
+            except Exception as error:
+                errors.append((type(error), str(error)))
+        assert len(errors) == 2 and errors[0] == errors[1], errors
         """,
         TORCH_REMOTE_BLOCKING="1",
     )

@@ -135,6 +135,47 @@ def test_several_outs_are_all_written() -> None:
     assert_matches_cpu(run, matrix())
 
 
+def test_a_kernel_lays_out_an_out_that_it_resizes() -> None:
+    def run(x: torch.Tensor) -> list[object]:
+        square = x @ x.t()
+        values, vectors = torch.empty(0, device=x.device), torch.ones(7, device=x.device)
+        view = vectors[2:]
+        torch.linalg.eigh(square, out=(values, view))
+        found = torch.empty(0, dtype=torch.long, device=x.device)
+        torch.nonzero(x > 0.5, out=found)
+        return [vectors, view, view.stride(), view.storage_offset(), found, found.stride()]
+
+    assert_matches_cpu(run, matrix())
+
+
+def test_a_list_of_outs_is_written() -> None:
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        outs = [torch.empty(0, device=x.device) for _ in range(3)]
+        torch.unbind_copy(x, out=outs)
+        return outs
+
+    assert_matches_cpu(run, matrix())
+
+
+def test_an_out_resized_by_the_server_can_be_used_and_resized_again() -> None:
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        out = torch.empty(0, device=x.device)
+        torch.masked_select(x, x > 0, out=out)
+        doubled = out * 2
+        torch.masked_select(x, x > 0.9, out=out)
+        out.resize_(30).fill_(1)
+        return [doubled, out]
+
+    assert_matches_cpu(run, matrix())
+
+
+def test_what_the_kernel_refuses_of_an_out_is_raised_at_the_call() -> None:
+    for device in ("cpu", DEVICE):
+        x = matrix().to(device)
+        with pytest.raises(RuntimeError, match="self and result must have the same scalar type"):
+            torch.masked_select(x, x > 0, out=torch.empty(0, dtype=torch.long, device=device))
+
+
 def test_an_out_that_requires_grad_is_refused_as_on_the_cpu() -> None:
     for device in ("cpu", DEVICE):
         with pytest.raises(

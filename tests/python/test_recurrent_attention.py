@@ -72,6 +72,15 @@ def test_evaluation_without_gradients_matches_the_cpu(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LAYERS)
+def test_packed_sequences_of_one_length_match_the_cpu(kind: str) -> None:
+    def run(layer: nn.Module, x: torch.Tensor) -> Any:
+        output, state = layer(pack_padded_sequence(x, torch.tensor([4, 4, 4])))
+        return [pad_packed_sequence(output)[0], state]
+
+    train_once(lambda: LAYERS[kind](5, 6), run, torch.randn(4, 3, 5))
+
+
+@pytest.mark.parametrize("kind", LAYERS)
 def test_packed_sequences_match_the_cpu(kind: str) -> None:
     def run(layer: nn.Module, x: torch.Tensor) -> Any:
         packed = pack_padded_sequence(x, torch.tensor([4, 2, 1]))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from helpers import DEADLINE, DEVICE, assert_same
+from helpers import DEADLINE, DEVICE, assert_runs, assert_same
 
 THREADS = 8
 
@@ -100,3 +100,19 @@ def test_gradients_accumulate_in_one_leaf_from_hooks_and_threads() -> None:
     in_threads(work)
     assert leaf.grad is not None
     assert leaf.grad.tolist() == [sum(range(1, THREADS + 1))] * 5
+
+
+def test_threads_that_share_a_generator_do_not_wait_for_each_other_for_ever() -> None:
+    # PyTorch holds the generator's lock while its state is read, and takes it with the GIL held.
+    assert_runs(
+        """
+        import torch, torch_remote
+        from concurrent.futures import ThreadPoolExecutor
+
+        generator = torch.Generator("remote")
+        reads = lambda step: generator.get_state().numel()
+        seeds = lambda step: generator.manual_seed(step).initial_seed()
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(lambda step: (reads if step % 2 else seeds)(step + 1), range(200)))
+        """
+    )

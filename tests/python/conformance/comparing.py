@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten
 
 _INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -25,12 +26,41 @@ class Mismatch(Exception):
 
 def check_equal(expected: Any, actual: Any, device: str, *, values: bool = True) -> None:
     """Raises Mismatch unless `actual`, on `device`, is `expected`, on the CPU."""
-    expected_leaves, expected_tree = tree_flatten(expected)
-    actual_leaves, actual_tree = tree_flatten(actual)
+    expected_leaves, expected_tree = _flatten(expected)
+    actual_leaves, actual_tree = _flatten(actual)
     if expected_tree != actual_tree:
         raise Mismatch(f"structure: {actual_tree} instead of {expected_tree}")
     for index, (want, got) in enumerate(zip(expected_leaves, actual_leaves, strict=True)):
         _check_leaf(f"output {index}", want, got, device, values)
+
+
+def check_aliasing(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> None:
+    """Raises Mismatch unless the same of them share storage, each at the same offset."""
+    for index, (want, got) in enumerate(zip(_sharing(expected), _sharing(actual), strict=True)):
+        if want != got:
+            raise Mismatch(
+                f"aliasing: tensor {index} of {len(expected)} (inputs, then outputs) shares with "
+                f"tensor {got[0]} at offset {got[1]} instead of {want[0]} at {want[1]}"
+            )
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _flatten(value)[0] if isinstance(leaf, torch.Tensor)]
+
+
+def _sharing(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
+    """For each, the first tensor that has the same storage, and its own offset."""
+    firsts: dict[int, int] = {}
+    return [
+        (firsts.setdefault(tensor.untyped_storage()._cdata, index), tensor.storage_offset())
+        for index, tensor in enumerate(tensors)
+    ]
+
+
+def _flatten(value: Any) -> tuple[list[Any], Any]:
+    is_packed = lambda node: isinstance(node, PackedSequence)  # noqa: E731
+    leaves, tree = tree_flatten(value, is_leaf=is_packed)
+    return tree_flatten([tuple(leaf) if is_packed(leaf) else leaf for leaf in leaves])[0], tree
 
 
 def _check_leaf(where: str, want: Any, got: Any, device: str, values: bool) -> None:

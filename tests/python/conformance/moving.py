@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
 
@@ -23,7 +24,9 @@ class Mover:
         self._bases: dict[int, torch.Tensor] = {}  # by address of the original's storage object
 
     def move(self, value: Any) -> Any:
-        return tree_map(self._move_leaf, value)
+        return tree_map(
+            self._move_leaf, value, is_leaf=lambda node: isinstance(node, PackedSequence)
+        )
 
     def move_sample(self, sample: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         value = self.move(sample.input)
@@ -42,6 +45,8 @@ class Mover:
             return self.device
         if isinstance(leaf, str) and leaf == "cpu":
             return str(self.device)
+        if isinstance(leaf, PackedSequence):
+            return leaf.to(self.device)
         return leaf
 
     def _move_tensor(self, tensor: torch.Tensor) -> torch.Tensor:

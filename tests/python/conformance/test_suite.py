@@ -9,9 +9,11 @@ import gaps
 import pool
 import pytest
 import torch
-from comparing import Mismatch, check_equal
+from both import Run, compare
+from cases import COMPARED, NOTHING, REFUSED, Case, NotOnThisDevice, outcome_of
+from comparing import Mismatch, check_aliasing, check_equal
 from moving import Mover
-from run import Report
+from report import Report
 
 CRASHING_WORKER = """
 import json, os, sys, time
@@ -28,7 +30,7 @@ for line in sys.stdin:
 
 
 def case(op: str) -> dict[str, str]:
-    return {"op": op, "variant": "forward", "dtype": "float32"}
+    return {"suite": "ops", "op": op, "variant": "forward", "dtype": "float32"}
 
 
 def answer(status: str) -> dict[str, object]:
@@ -121,6 +123,9 @@ def test_a_gap_listed_twice_is_an_error(tmp_path: Path):
         (True, "passed", 1),
         (True, "failed", 0),
         (True, "skipped", 0),
+        (False, "refused", 0),
+        (False, "absent", 0),
+        (True, "refused", 0),
     ],
 )
 def test_the_exit_status_follows_the_list_of_gaps(listed, status, exit_status):
@@ -137,7 +142,53 @@ def test_the_last_line_counts_all_cases(capsys):
     report.add(case("a"), answer("passed"))
     report.add(case("b"), answer("failed"))
     report.close(0.0)
-    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
+    assert (
+        capsys.readouterr().out.splitlines()[-1].startswith("1 passed, 1 failed, 0 expected gaps")
+    )
+
+
+def test_a_misprediction_is_a_failure():
+    report = Report({}, total=1, verbose=False)
+    report.add(case("a"), answer("passed") | {"mispredicted": 1})
+    assert report.close(0.0) == 1
+
+
+def test_a_check_that_compares_nothing_is_skipped_and_one_that_only_refuses_is_refused():
+    def outcome(*words):
+        return outcome_of(Case("a", "forward", "float32", lambda device: iter(words)), "cpu").status
+
+    def absent(device):
+        raise NotOnThisDevice("CUDA only")
+
+    assert outcome(NOTHING) == "skipped"
+    assert outcome(REFUSED) == "refused"
+    assert outcome(REFUSED, COMPARED) == "passed"
+    assert outcome_of(Case("a", "forward", "none", absent), "cpu").status == "absent"
+
+
+def test_other_sharing_or_another_offset_is_a_mismatch():
+    base = torch.zeros(4)
+    check_aliasing([base, base[1:]], [base, base[1:]])
+    with pytest.raises(Mismatch, match="aliasing: tensor 1"):
+        check_aliasing([base, base[1:]], [base, base[1:].clone()])
+    with pytest.raises(Mismatch, match="offset 2 instead of 0 at 1"):
+        check_aliasing([base, base[1:]], [base, base[2:]])
+
+
+def test_a_sparse_result_must_be_refused_with_the_way_out():
+    sparse = torch.eye(2).to_sparse()
+
+    def run(answer):
+        return lambda device: Run(sparse if device == "cpu" else answer(), Mover("cpu"))
+
+    def refuse(text):
+        raise NotImplementedError(text)
+
+    assert compare(run(lambda: refuse("move it with .cpu()")), "meta") == REFUSED
+    with pytest.raises(Mismatch, match=r"names \.cpu"):
+        compare(run(lambda: refuse("no")), "meta")
+    with pytest.raises(Mismatch, match="no NotImplementedError"):
+        compare(run(lambda: sparse), "meta")
 
 
 def test_a_worker_that_crashes_or_hangs_is_replaced(tmp_path: Path, monkeypatch):

@@ -11,27 +11,31 @@ import warnings
 from dataclasses import asdict
 from typing import Any, TextIO
 
+KEY = ("suite", "op", "variant", "dtype")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", required=True)
+    parser.add_argument("--suite", action="append", required=True)
     parser.add_argument("--samples", type=int)
-    parser.add_argument("--all-dtypes", action="store_true")
+    parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
 
     answers = _take_stdout()
     warnings.simplefilter("ignore")
     backend = _import_backend(options.device)
     # Only now: torch.testing looks for the backend when it is imported.
-    from checking import check, describe
-    from selection import Case, cases
+    from cases import Scope, describe, outcome_of
+    from suites import cases_of
 
-    _send(answers, {"cases": [case.as_dict() for case in cases(options.all_dtypes)]})
+    cases = cases_of(options.suite, Scope(full=options.full, samples=options.samples))
+    _send(answers, {"cases": [dict(zip(KEY, key, strict=True)) for key in cases]})
     for line in sys.stdin:
-        case = Case(**json.loads(line))
+        asked = json.loads(line)
         started = time.monotonic()
         before = _mispredicted(backend)
-        outcome = check(case, options.device, options.samples)
+        outcome = outcome_of(cases[tuple(asked[name] for name in KEY)], options.device)
         answer = asdict(outcome)
         answer["seconds"] = round(time.monotonic() - started, 3)
         try:

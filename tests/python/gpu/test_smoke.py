@@ -1,4 +1,4 @@
-"""What `make gpu-test` collects: run.py, in processes of its own."""
+"""What `make gpu-test` collects: programs that run local CUDA and `remote` in processes of their own."""
 
 from __future__ import annotations
 
@@ -9,16 +9,33 @@ from pathlib import Path
 import pytest
 import torch
 
+HERE = Path(__file__).parent
 TIMEOUT_S = 600
 
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no CUDA device to compare with"
+)
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device to compare with")
-def test_training_on_remote_equals_training_on_local_cuda() -> None:
+
+def run(script: Path, *arguments: str) -> None:
     finished = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run.py"))],
+        [sys.executable, str(script), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=TIMEOUT_S,
     )
-    assert finished.returncode == 0, finished.stdout
+    print(finished.stdout)
+    assert finished.returncode == 0
+
+
+def test_training_on_remote_equals_training_on_local_cuda() -> None:
+    run(HERE / "run.py")
+
+
+def test_a_cuda_server_gives_what_local_cuda_gives() -> None:
+    run(HERE / "suites.py")
+
+
+def test_a_cuda_server_runs_the_kernels_that_local_cuda_runs() -> None:
+    run(HERE.parent / "conformance" / "kernel_suite.py", "--server", "cuda", "--samples", "2")

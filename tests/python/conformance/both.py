@@ -1,0 +1,130 @@
+"""Runs one thing on the CPU and on the device and compares: outcomes, errors and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from cases import COMPARED, NOTHING, REFUSED, describe
+from comparing import Mismatch, check_aliasing, check_equal, tensors_of
+from moving import Mover
+from torch.testing._internal.common_utils import set_rng_seed
+
+SEED = 1234
+
+
+@dataclass
+class Run:
+    """What a function made, and the tensors it was given: the copies that `mover` made."""
+
+    results: Any
+    mover: Mover
+    between: list[torch.Tensor] = field(default_factory=list)  # made on the way to the results
+    versions: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.versions = [copy._version for _, copy in self.mover.moved]
+
+    def written_inputs(self, reference: Run) -> list[torch.Tensor]:
+        """Inputs that were written into when `reference` ran."""
+        copies = [copy for _, copy in self.mover.moved]
+        pairs = zip(copies, reference.versions, strict=True)
+        return [copy for copy, version in pairs if version > 0]
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [copy for _, copy in self.mover.moved] + tensors_of(self.results)
+
+
+# What is done with a run in the place of comparing it, where the other side is another process (tests/python/gpu).
+recorder: Callable[[Callable[[str], Run], str, bool], str] | None = None
+
+
+def compare(run: Callable[[str], Run], device: str, *, values: bool = True) -> str:
+    """Raises Mismatch unless `run(device)` does what `run("cpu")` does."""
+    if recorder is not None:
+        return recorder(run, device, values)
+    expected = attempt(lambda: run("cpu"))
+    if isinstance(expected, Exception):
+        _expect_error(expected, lambda: _read(run(device)), device)
+        return COMPARED
+    if any(tensor.layout != torch.strided for tensor in expected.tensors() + expected.between):
+        _expect_refusal(lambda: run(device))
+        return REFUSED
+    actual = run(device)
+    check_equal(expected.results, actual.results, device, values=values)
+    for want, got in zip(
+        expected.written_inputs(expected), actual.written_inputs(expected), strict=True
+    ):
+        check_equal(want, got, device, values=values)
+    check_aliasing(expected.tensors(), actual.tensors())
+    return NOTHING if expected.results is None else COMPARED
+
+
+def gradients(
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor]
+) -> list[torch.Tensor | None] | None:
+    """Of all differentiable outputs for all differentiable inputs, or None if there are none."""
+    outputs = [output for output in outputs if output.requires_grad]
+    inputs = [each for each in inputs if each.requires_grad]
+    if not outputs or not inputs:
+        return None
+    cotangents = [_cotangent(output) for output in outputs]
+    set_rng_seed(SEED)
+    return list(torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True))
+
+
+def attempt(function: Callable[[], Any]) -> Any:
+    """What the function returns, or the exception it raises."""
+    try:
+        return function()
+    except Exception as error:
+        return error
+
+
+def _cotangent(output: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(SEED)
+    cotangent = torch.randn(output.shape, dtype=output.dtype, generator=generator)
+    return cotangent.to(output.device)
+
+
+def _expect_error(expected: Exception, function: Callable[[], Any], device: str) -> None:
+    if device != "cpu":
+        attempt(torch.accelerator.synchronize)  # what an earlier sample left is not told here
+    actual = attempt(function)
+    if not isinstance(actual, Exception):
+        raise Mismatch(f"no error where the CPU raises {describe(expected)}")
+    if isinstance(actual, type(expected)) or _is_late(expected, actual):
+        return
+    # A call after the failed one may have met what local PyTorch never comes to.
+    if device != "cpu" and _is_late(expected, attempt(torch.accelerator.synchronize)):
+        return
+    raise Mismatch(f"{describe(actual)} where the CPU raises {describe(expected)}")
+
+
+def _is_late(expected: Exception, actual: Exception) -> bool:
+    """What only a kernel refuses is known when it runs, after the call has returned. docs/errors.md promises a
+    RuntimeError with the kernel's own words at the read, so the type may differ here and the words may not.
+    """
+    words = next(iter(str(expected).splitlines()), "")
+    return bool(words) and isinstance(actual, RuntimeError) and words in str(actual)
+
+
+def _expect_refusal(function: Callable[[], Any]) -> None:
+    """A remote device holds dense tensors only. It must say so at the call, and name the way out."""
+    actual = attempt(function)
+    if not isinstance(actual, Exception):
+        raise Mismatch("no NotImplementedError for a tensor that is not dense")
+    if not isinstance(actual, NotImplementedError) or ".cpu()" not in str(actual):
+        raise Mismatch(f"{describe(actual)} instead of a NotImplementedError that names .cpu()")
+
+
+def _read(run: Run) -> None:
+    """Waits for the values: an error on the far side is raised at the first read. What has no elements has no value to
+    read, so then by synchronize().
+    """
+    for tensor in run.tensors():
+        tensor.detach().cpu()
+    if run.mover.device.type != "cpu":
+        torch.accelerator.synchronize()

@@ -1,0 +1,225 @@
+"""Real models, trained and generating on the device and on the CPU: equal bytes.
+
+    python tests/python/conformance/model_suite.py [--model NAME] [--json FILE]
+
+Each model: its initialisation, five training steps and, for generators, twenty tokens greedily and by sampling.
+Exits 1 when something differs, is predicted wrongly, waits without a read, or is inferred by a Python Meta kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy
+import torch
+from comparing import Mismatch, check_equal
+from model_table import MODELS, Inputs, Model
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+SEED = 1234
+STEPS = 5
+TOKENS = 20
+
+Counts = dict[str, int]
+COUNTED = [
+    "calls", "syncs", "signatures_sent", "inferred_by_meta", "inferred_by_server", "mispredicted",
+]  # fmt: skip
+
+
+@dataclass
+class Result:
+    """One case. The counts are of the device: of the first and of the last training step, or of a whole generation."""
+
+    model: str
+    case: str  # initialised, trained, greedy or sampled
+    failure: str = ""
+    seconds: float = 0.0
+    first: Counts = field(default_factory=dict)
+    last: Counts = field(default_factory=dict)
+
+
+class HostRandom(TorchFunctionMode):
+    """Numbers a model draws on the host (LayerDrop) come from a generator of their own.
+
+    On an accelerator they do: the CPU's default generator is not the device's. On the CPU it would be one for both.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(SEED)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.rand and kwargs.get("device") is None:
+            kwargs["generator"] = self._generator
+        return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def same_random_numbers() -> Iterator[None]:
+    torch.manual_seed(SEED)
+    numpy.random.seed(SEED)  # SpecAugment's masks
+    with HostRandom():
+        yield
+
+
+@contextlib.contextmanager
+def counting(device: str, into: Counts) -> Iterator[None]:
+    if device == "cpu":
+        yield
+        return
+    import torch_remote
+
+    with torch_remote.count() as counted:
+        yield
+        here = {name: int(getattr(counted, name)) for name in COUNTED[:-1]}
+    into.update(here | {"mispredicted": int(counted.mispredicted)})
+
+
+def moved(value: Any, device: str) -> Any:
+    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+def built(model: Model) -> torch.nn.Module:
+    torch.manual_seed(SEED)
+    return model.build()
+
+
+def inputs_of(make: Callable[[], Inputs]) -> Inputs:
+    torch.manual_seed(SEED)
+    return make()
+
+
+def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and all buffers, those that are not saved too."""
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def initialise(model: Model, device: str) -> dict[str, torch.Tensor]:
+    with torch.device(device):
+        return state_of(built(model))
+
+
+def train(model: Model, device: str, result: Result) -> dict[str, Any]:
+    """Losses of all steps, gradients of the first, and what the model has come to. Reads nothing on its way."""
+    module = copy.deepcopy(built(model)).to(device).train()
+    inputs = moved(inputs_of(model.inputs), device)
+    # Locally one would get the loop over parameters, on an accelerator the fused lists.
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, foreach=True)
+    losses, gradients = [], {}
+    with same_random_numbers():
+        for step in range(STEPS):
+            with counting(device, result.last if step else result.first):
+                loss = module(**inputs).loss
+                loss.backward()
+                optimizer.step()
+            losses.append(loss.detach())
+            if not step:
+                gradients = {name: value.grad for name, value in module.named_parameters()}
+            optimizer.zero_grad(set_to_none=True)
+    return {"losses": losses, "gradients": gradients, "state": state_of(module)}
+
+
+def generate(model: Model, device: str, result: Result, *, sample: bool) -> torch.Tensor:
+    assert model.prompt is not None
+    module: Any = copy.deepcopy(built(model)).to(device).eval()
+    prompt = moved(inputs_of(model.prompt), device)
+    options = {"temperature": 1.0} if sample else {}  # Whisper samples only when told it
+    with same_random_numbers(), counting(device, result.first):
+        tokens: torch.Tensor = module.generate(
+            **prompt, do_sample=sample, max_new_tokens=TOKENS, min_new_tokens=TOKENS, **options
+        )
+    return tokens
+
+
+def cases_of(model: Model) -> dict[str, Callable[[str, Result], Any]]:
+    cases: dict[str, Callable[[str, Result], Any]] = {
+        "trained": lambda device, result: train(model, device, result),
+    }
+    if not model.starts_on_host:
+        cases["initialised"] = lambda device, result: initialise(model, device)
+    if model.prompt is not None:
+        cases["greedy"] = lambda device, result: generate(model, device, result, sample=False)
+        cases["sampled"] = lambda device, result: generate(model, device, result, sample=True)
+    return cases
+
+
+def check(model: Model, case: str, device: str) -> Result:
+    result = Result(model.name, case)
+    started = time.monotonic()
+    try:
+        run = cases_of(model)[case]
+        expected, actual = run("cpu", Result(model.name, case)), run(device, result)
+        check_equal(expected, actual, device)
+        check_counts(model, result)
+    except Mismatch as error:
+        result.failure = str(error)
+    # Whatever a model raises is this case's failure and not the suite's.
+    except Exception as error:
+        result.failure = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-6)}"
+    result.seconds = round(time.monotonic() - started, 2)
+    return result
+
+
+def check_counts(model: Model, result: Result) -> None:
+    for name in ("mispredicted", "inferred_by_meta"):
+        for counts in (result.first, result.last):
+            if counts.get(name):
+                raise Mismatch(f"{name}: {counts[name]}")
+    if result.last and result.last["syncs"] != model.reads:
+        raise Mismatch(f"{result.last['syncs']} syncs in a step that reads {model.reads} values")
+
+
+def run_models(device: str, names: list[str] | None = None) -> list[Result]:
+    """The entry of the suite: all models, or those named."""
+    torch.set_num_threads(1)  # with one thread sums have one order
+    chosen = [model for model in MODELS if names is None or model.name in names]
+    results = []
+    for model in chosen:
+        for case in cases_of(model):
+            results.append(check(model, case, device))
+            print(line_of(results[-1]), flush=True)
+    failed = sum(bool(result.failure) for result in results)
+    print(f"{len(results) - failed} passed, {failed} failed, 0 skipped")
+    return results
+
+
+def line_of(result: Result) -> str:
+    counts = result.first | {f"later {name}": count for name, count in result.last.items()}
+    told = ", ".join(f"{name} {count}" for name, count in counts.items())
+    verdict = f"FAILED {result.failure}" if result.failure else "equal"
+    return f"{result.model} {result.case}: {verdict} ({result.seconds} s; {told})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", action="append", help="only this model; repeatable")
+    parser.add_argument("--device", default="remote", help="cpu checks the suite itself")
+    parser.add_argument("--json", type=Path, help="write every case's outcome to this file")
+    options = parser.parse_args()
+    if options.device != "cpu":
+        import torch_remote  # noqa: F401
+    results = run_models(options.device, options.model)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    return 1 if any(result.failure for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

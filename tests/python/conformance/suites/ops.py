@@ -1,0 +1,153 @@
+"""Every OpInfo: forward, backward, with out= and in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from both import SEED, Run, compare, gradients
+from cases import Case, NotOnThisDevice, Scope
+from comparing import tensors_of
+from moving import Mover
+from outs import out_arguments
+from samples import derived, samples_of
+from torch.testing._internal.common_device_type import ANY_DTYPE_ORDER
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import set_rng_seed
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
+# Their values are whatever was in the memory.
+UNINITIALISED = frozenset(
+    ["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"]
+)
+
+# Factories: some of their samples name no device, and then they would make a CPU tensor on both sides.
+FACTORIES = frozenset(["arange", "linspace", "logspace"])
+
+# PyTorch demands these indices on the CPU, whatever the input's device; so it does for CUDA.
+HOST_ARGUMENTS = frozenset(["tensor_split"])
+
+# The number of samples that are tried with out= and in place, unless everything is wanted.
+SOME = 3
+
+
+def cases(scope: Scope) -> Iterator[Case]:
+    """In op_db's order. An OpInfo without a dtype on a CPU gets one case, which says so."""
+    for op in op_db:
+        dtypes = _all_dtypes(op, scope.kind) if scope.full else _any_one(op, scope.kind)
+        if not dtypes:
+            yield Case(op.full_name, "forward", "none", _absent)
+        for dtype in dtypes:
+            for variant, check in _variants(op, dtype, scope.kind):
+                name = str(dtype).removeprefix("torch.")
+                yield Case(op.full_name, variant, name, partial(check, op, dtype, scope))
+
+
+def _variants(
+    op: OpInfo, dtype: torch.dtype, kind: str
+) -> Iterator[tuple[str, Callable[..., Iterator[str]]]]:
+    yield "forward", _check_forward
+    if _has_backward(op, dtype, kind):
+        yield "backward", _check_backward
+    if op.supports_out:
+        yield "out", _check_out
+    if op.get_inplace() is not None:
+        yield "inplace", _check_inplace
+
+
+def _any_one(op: OpInfo, kind: str) -> list[torch.dtype]:
+    """What OpDTypes.any_one picks; no dtype where none of PyTorch's order is supported."""
+    supported = set(op.supported_dtypes(kind))
+    both = supported & set(op.supported_backward_dtypes(kind))
+    candidates = both or supported
+    return [dtype for dtype in ANY_DTYPE_ORDER if dtype in candidates][:1]
+
+
+def _all_dtypes(op: OpInfo, kind: str) -> list[torch.dtype]:
+    return sorted(op.supported_dtypes(kind), key=str)
+
+
+def _has_backward(op: OpInfo, dtype: torch.dtype, kind: str) -> bool:
+    """Whether PyTorch itself promises gradients; where it does not, there is no backward case."""
+    return op.supports_autograd and dtype in op.supported_backward_dtypes(kind)
+
+
+def _absent(device: str) -> Iterator[str]:
+    raise NotOnThisDevice("an OpInfo for CUDA only: no dtype on a CPU")
+    yield
+
+
+def _check_forward(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -> Iterator[str]:
+    samples = samples_of(op, dtype, False, scope.samples)
+    for sample in [*samples, *(derived(op, samples, scope.full) if scope.derived else ())]:
+        with _defined_values(sample):
+            run = partial(_run, op, op, sample)
+            yield compare(run, device, values=op.name not in UNINITIALISED)
+
+
+def _check_backward(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -> Iterator[str]:
+    samples = samples_of(op, dtype, True, scope.samples)
+    for sample in [*samples, *(derived(op, samples, scope.full) if scope.derived else ())]:
+        with _defined_values(sample):
+            yield compare(partial(_gradients, op, op, sample), device)
+
+
+def _check_out(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -> Iterator[str]:
+    for sample in samples_of(op, dtype, False, scope.samples or (None if scope.full else SOME)):
+        for out in out_arguments(lambda sample=sample: _run(op, op, sample, "cpu").results):
+            with _defined_values(sample):
+                run = partial(_run, op, op, sample, out=out)
+                yield compare(run, device, values=op.name not in UNINITIALISED)
+
+
+def _check_inplace(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -> Iterator[str]:
+    inplace = op.get_inplace()
+    limit = scope.samples or (None if scope.full else SOME)
+    for sample in samples_of(op, dtype, False, limit):
+        yield compare(partial(_run, op, inplace, sample), device)
+    if not (_has_backward(op, dtype, scope.kind) and op.supports_inplace_autograd):
+        return
+
+    def on_a_copy(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return inplace(value.clone(), *args, **kwargs)
+
+    for sample in samples_of(op, dtype, True, limit):
+        yield compare(partial(_gradients, op, on_a_copy, sample), device)
+
+
+def _run(
+    op: OpInfo, function: Callable[..., Any], sample: SampleInput, device: str, **more: Any
+) -> Run:
+    mover = Mover(device, host_arguments=op.name in HOST_ARGUMENTS)
+    value, args, kwargs = mover.move_sample(sample)
+    kwargs |= mover.move(more)
+    if op.name in FACTORIES:
+        kwargs.setdefault("device", device)
+    set_rng_seed(SEED)
+    return Run(function(value, *args, **kwargs), mover)
+
+
+def _gradients(op: OpInfo, function: Callable[..., Any], sample: SampleInput, device: str) -> Run:
+    run = _run(op, function, sample, device)
+    outputs = tensors_of(sample.output_process_fn_grad(run.results))
+    run.between = tensors_of(run.results)
+    run.results = gradients(outputs, run.mover.differentiable_inputs())
+    return run
+
+
+class _defined_values:
+    """LAPACK's gelsy reads pivots that PyTorch does not initialise: 5 answers in 100 runs of one input on a CPU, and
+    one where PyTorch fills new memory."""
+
+    def __init__(self, sample: SampleInput) -> None:
+        self._fill = sample.kwargs.get("driver") == "gelsy"
+
+    def __enter__(self) -> None:
+        if self._fill:
+            torch.use_deterministic_algorithms(True)
+
+    def __exit__(self, *error: object) -> None:
+        if self._fill:
+            torch.use_deterministic_algorithms(False)

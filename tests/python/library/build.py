@@ -1,0 +1,44 @@
+"""Compiles tests/python/library/operators.cpp against the installed torch, once for each state of both."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import torch
+
+SOURCE = Path(__file__).parent / "operators.cpp"
+BUILD = Path(__file__).parents[3] / "build" / "test-library"
+
+
+def _flags() -> list[str]:
+    home = Path(torch.__file__).parent
+    include = home / "include"
+    return [
+        "-std=c++20",
+        "-O0",
+        "-shared",
+        "-fPIC",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        *(f"-isystem{folder}" for folder in (include, include / "torch/csrc/api/include")),
+        f"-L{home / 'lib'}",
+        f"-Wl,-rpath,{home / 'lib'}",
+        "-ltorch_cpu",
+        "-lc10",
+    ]
+
+
+def library() -> Path:
+    """The path of the shared library."""
+    state = repr([torch.__version__, *_flags()]).encode() + SOURCE.read_bytes()
+    path = BUILD / f"operators-{hashlib.sha256(state).hexdigest()[:16]}.so"
+    if path.exists():
+        return path
+    BUILD.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    compiler = os.environ.get("CXX", "c++")
+    subprocess.run([compiler, str(SOURCE), *_flags(), "-o", str(unfinished)], check=True)
+    unfinished.rename(path)
+    return path

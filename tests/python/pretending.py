@@ -1,0 +1,122 @@
+"""A CPU server that a client takes for a CUDA server: its WELCOME is changed on the way.
+
+The client then takes CUDA's branches. What it sends is in the server's log of calls; kernels that only CUDA has fail.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from helpers import serving
+
+CUDNN = 91900
+CAPABILITY = 9
+
+
+@contextmanager
+def pretended_cuda(folder: Path) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+    """Gives the URL of the pretended server, and what reads the calls that it ran or tried to run."""
+    prefix = folder / "calls"
+
+    def read_calls() -> list[str]:
+        return [line for path in folder.glob("calls.*") for line in path.read_text().split()]
+
+    with serving(
+        f"unix://{folder}/real.sock", "--device", "cpu", "--log-calls", str(prefix)
+    ) as url:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(f"{folder}/cuda.sock")
+        listener.listen()
+        threading.Thread(target=_relay, args=(listener, url), daemon=True).start()
+        yield f"unix://{folder}/cuda.sock", read_calls
+        listener.close()
+
+
+def _relay(listener: socket.socket, url: str) -> None:
+    """One client."""
+    client, _ = listener.accept()
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(url.removeprefix("unix://"))
+    threading.Thread(target=_pass_on, args=(client, server), daemon=True).start()
+    client.sendall(_block(_read_block(server)))  # HELLO
+    client.sendall(_block(changed_welcome(_read_block(server))))
+    _pass_on(server, client)
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:  # the other end has gone
+        pass
+
+
+def _read_exactly(stream: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = stream.recv(count - len(data))
+        assert part, "the server hung up"
+        data += part
+    return data
+
+
+def _read_block(stream: socket.socket) -> bytes:
+    (length,) = struct.unpack("<I", _read_exactly(stream, 4))
+    return _read_exactly(stream, length)
+
+
+def _block(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+def changed_welcome(body: bytes) -> bytes:
+    """The same server with a GPU and cuDNN. The grammar is in docs/protocol.md."""
+    at = 4  # tag, ok, version
+    for _ in range(2):  # session, host
+        at = _skip_text(body, at)
+    at = _skip_text(body, _read_varint(body, at)[1])  # pid, torch
+    at += 3  # mkldnn and its types
+    after_cudnn = _read_varint(body, at)[1]
+    count_at = after_cudnn + 32
+    count, kind_at = _read_varint(body, count_at)
+    assert count == 1
+    name_end = _skip_text(body, kind_at + 1)
+    memory_end = _read_varint(body, name_end)[1]
+    major_end = _read_varint(body, memory_end)[1]
+    return (
+        body[:at]
+        + _varint(CUDNN)
+        + body[after_cudnn:kind_at]
+        + b"\x01"
+        + body[kind_at + 1 : memory_end]
+        + _varint(CAPABILITY)
+        + body[major_end:]
+    )
+
+
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (body[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if body[at - 1] < 0x80:
+            return value, at
+
+
+def _skip_text(body: bytes, at: int) -> int:
+    length, start = _read_varint(body, at)
+    return start + length
+
+
+def _varint(value: int) -> bytes:
+    parts = []
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
