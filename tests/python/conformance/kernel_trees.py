@@ -35,7 +35,7 @@ COPY = "aten::copy_"
 SHORT_CUTS = {"aten::scalar_tensor": "aten::fill_.Scalar"}
 # Composed, but on a CPU, without gradients, its kernel stands inside it.
 WITH_OWN_KERNEL = {"aten::max_pool1d"}
-QUESTIONS = {"_fused_sdp_choice", "_use_cudnn_ctc_loss"}
+QUESTIONS = {"_fused_sdp_choice", "_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"}
 STAYS = QUESTIONS | {
     "_efficientzerotensor",
     "_local_scalar_dense",

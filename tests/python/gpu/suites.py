@@ -29,15 +29,32 @@ ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
 # Entry and variant -> why a difference is no fault of ours.
 EXPECTED: dict[tuple[str, str], str] = {
     ("renorm", "backward"): "PyTorch's formula picks the accumulation by the device's name",
+    ("renorm", "inplace"): "the same formula",
     (
-        "torch.ops.aten._efficient_attention_forward",
+        "to",
         "backward",
-    ): "rows that the kernel leaves unwritten",
-    (
-        "torch.ops.aten._flash_attention_forward",
-        "forward",
-    ): "without dropout its seed is unwritten memory",
+    ): "a sample names local CUDA, whose autograd PyTorch breaks beside another backend",
+    ("split_with_sizes_copy", "out"): "PyTorch's CUDA kernel does not count its writes",
+    ("Adagrad", "fused"): "not on CUDA; PyTorch asks for the device's name",
+    **{
+        (f"jiterator_{kind}", "forward"): "CUDA source is not sent"
+        for kind in ("unary", "binary", "binary_return_by_ref", "2inputs_2outputs")
+    },
+    ("jiterator_4inputs_with_extra_args", "forward"): "CUDA source is not sent",
 }
+# Kernels that add in any order, or leave memory unwritten, and of which PyTorch does not say so.
+UNSTEADY = frozenset(
+    [
+        "cummax",
+        "cummin",
+        "nn.AdaptiveMaxPool2d",
+        "nn.AdaptiveMaxPool3d",
+        "torch.ops.aten._efficient_attention_forward",
+        "torch.ops.aten._flash_attention_forward",
+    ]
+)
+REFUSAL = "NotImplementedError: "
+DENSE_ONLY = "a remote device holds dense tensors only"
 
 Side = dict[str, Any]
 
@@ -94,7 +111,7 @@ def run_sides(options: argparse.Namespace, folder: Path) -> tuple[Side, Side, bo
     return found[0], found[1], all(finished)
 
 
-def judge(want: Side, got: Side | None) -> tuple[str, str]:
+def judge(entry: str, want: Side, got: Side | None) -> tuple[str, str]:
     from suites_side import difference
 
     if got is None:
@@ -103,10 +120,14 @@ def judge(want: Side, got: Side | None) -> tuple[str, str]:
         return "failed", f"{len(got['samples'])} samples instead of {len(want['samples'])}"
     varies = False
     for index, (one, other) in enumerate(zip(want["samples"], got["samples"], strict=True)):
+        if isinstance(other["result"], str) and DENSE_ONLY in other["result"]:
+            is_refusal = other["result"].startswith(REFUSAL)
+            return "refused" if is_refusal else "failed", other["result"]
         found = difference(one["result"], other["result"])
-        if found and (one["repeats"] or "values differ" not in found):
+        repeats = one["repeats"] and entry not in UNSTEADY
+        if found and (repeats or "values differ" not in found):
             return "failed", f"sample {index}: {found}"
-        varies |= not one["repeats"]
+        varies |= not repeats
     if got["mispredicted"]:
         return "failed", f"mispredicted {got['mispredicted']}"
     return "varies" if varies else "passed", ""
@@ -117,7 +138,7 @@ def report(want: Side, got: Side) -> int:
     table: dict[str, Counter[str]] = {}
     for key, case in want.items():
         suite, entry, variant, _dtype = key
-        verdict, why = judge(case, got.get(key))
+        verdict, why = judge(entry, case, got.get(key))
         if (entry, variant) in EXPECTED:
             verdict = "failed" if verdict in ("passed", "varies") else "gap"
             why = why or "passes, but is listed as expected"
@@ -127,6 +148,7 @@ def report(want: Side, got: Side) -> int:
     for suite, counts in table.items():
         print(
             f"{suite}: {counts['passed']} passed, {counts['failed']} failed, {counts['gap']} expected gaps, "
+            f"{counts['refused']} refused (not dense), "
             f"{counts['varies']} of which CUDA does not repeat every value"
         )
     return sum(counts["failed"] for counts in table.values())
