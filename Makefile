@@ -24,7 +24,7 @@ demo: build      ## Train a small model on a remote device, with all set-up
 	$(call need,examples/demo.py)
 	@$(PYTHON) examples/demo.py
 
-test: build      ## Every test: C++, then Python with the examples, with all set-up
+test: build      ## The tests: C++, then Python with the examples, with all set-up
 	@ctest --preset release -j $(JOBS) --progress
 	$(call need,tests/python)
 	@$(PYTEST) tests/python --ignore=tests/python/conformance --ignore=tests/python/gpu

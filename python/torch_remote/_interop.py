@@ -38,8 +38,9 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 
 def install() -> None:
-    """Replaces the two DLPack methods of Tensor and the reducer of queues. To be called once."""
+    """Replaces what gives out DLPack capsules and the reducer of queues. To be called once."""
     torch.Tensor.__dlpack__ = _refuse_dlpack(torch.Tensor.__dlpack__)
     torch.Tensor.__dlpack_device__ = _refuse_dlpack(torch.Tensor.__dlpack_device__)
+    torch.utils.dlpack.to_dlpack = torch.to_dlpack = _refuse_dlpack(torch.utils.dlpack.to_dlpack)
     ForkingPickler.register(torch.Tensor, _reduce_tensor)
     ForkingPickler.register(torch.nn.Parameter, _reduce_tensor)

@@ -47,10 +47,12 @@ bool is_sent(const c10::OperatorHandle& operation) {
 }
 
 std::string route_of(const c10::OperatorHandle& operation, const OperatorInfo& info) {
+  if (info.is_refused)
+    return "refused";
   if (has_kernel(operation, DispatchKey::AutogradPrivateUse1))
     return "branch";
   if (is_sent(operation))
-    return info.is_refused ? "refused" : "sent";
+    return "sent";
   const bool is_implicit = has_kernel(operation, DispatchKey::CompositeImplicitAutograd);
   if (!is_implicit && (is_view(operation.schema()) || operation.hasTag(at::Tag::inplace_view)))
     return "view";

@@ -139,7 +139,12 @@ def test_autocast_knows_its_dtypes() -> None:
 
 def test_dlpack_is_refused_with_advice() -> None:
     tensor = torch.ones(2, device="remote")
-    for export in (tensor.__dlpack__, tensor.__dlpack_device__, lambda: torch.from_dlpack(tensor)):
+    for export in (
+        tensor.__dlpack__,
+        tensor.__dlpack_device__,
+        lambda: torch.from_dlpack(tensor),
+        lambda: torch.utils.dlpack.to_dlpack(tensor),
+    ):
         with pytest.raises(BufferError, match=r"\.cpu\(\)"):
             export()
     assert torch.from_dlpack(torch.ones(2)).tolist() == [1, 1]
