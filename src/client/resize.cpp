@@ -18,10 +18,14 @@ void move_storage(c10::StorageImpl& storage, uint64_t nbytes, uint64_t address) 
 
 }  // namespace
 
+bool owns_record(const c10::StorageImpl& storage) {
+  return storage.data_ptr().get_deleter() == &delete_record;
+}
+
 // The name stays, so that every view of the storage sees the change; the address moves to a range of the new size.
 void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
-  if (storage.data_ptr().get_deleter() != &delete_record) {
+  if (!owns_record(storage)) {
     TORCH_CHECK(storage.nbytes() == 0, "a storage that wraps another's address cannot be resized");
     storage.set_data_ptr_noswap(allocate_remote(nbytes, storage.device().index()));
     storage.set_nbytes(nbytes);

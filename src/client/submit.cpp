@@ -306,25 +306,61 @@ class ResultReader {
   uint64_t next_;
 };
 
+bool writes(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+            const at::TensorImpl* impl) {
+  const auto is_it = [&](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().unsafeGetTensorImpl() == impl;
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!info.arguments[i].is_written)
+      continue;
+    if (is_it(arguments[i]))
+      return true;
+    if (!arguments[i].isTensorList())
+      continue;
+    const auto items = arguments[i].toListRef();
+    if (std::any_of(items.begin(), items.end(), is_it))
+      return true;
+  }
+  return false;
+}
+
+// A server may resize what the call writes, and make its storage larger, not smaller.
+void check_resize(const OperatorInfo& info, const marshal::Capture& capture,
+                  c10::ArrayRef<c10::IValue> arguments, const Result& result) {
+  if (result.kind != ResultKind::kResized || result.tensor >= capture.impls().size())
+    raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
+  const at::TensorImpl& impl = *capture.impls()[result.tensor];
+  if (!writes(info, arguments, &impl))
+    raise(ErrorClass::kProtocol, "a result resizes a tensor that the call does not write");
+  const StorageRecord& record = *marshal::record_of(impl);
+  const uint64_t offset = marshal::offset_of(impl, record) * impl.itemsize();
+  const uint64_t bytes = bytes_of(result.spec);
+  if (marshal::from_wire(result.spec.dtype) != c10::typeMetaToScalarType(impl.dtype()) ||
+      result.nbytes < record.nbytes.load(std::memory_order_relaxed) ||
+      (bytes != 0 && (bytes > result.nbytes || offset > result.nbytes - bytes)))
+    raise(ErrorClass::kProtocol, "a result is not inside its storage");
+  TORCH_CHECK(owns_record(*impl.unsafe_storage().unsafeGetStorageImpl()) ||
+                  result.nbytes == record.nbytes.load(std::memory_order_relaxed),
+              "an `out=` tensor in a slice of a storage cannot grow");
+}
+
 // The kernel has resized `out=` tensors, with the warning that PyTorch gives for it.
-void follow_resizes(const marshal::Capture& capture, const std::vector<Result>& resized) {
+void follow_resizes(const OperatorInfo& info, const marshal::Capture& capture,
+                    c10::ArrayRef<c10::IValue> arguments, const std::vector<Result>& resized) {
+  for (const Result& result : resized)
+    check_resize(info, capture, arguments, result);
   for (const Result& result : resized) {
-    if (result.kind != ResultKind::kResized || result.tensor >= capture.impls().size())
-      raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
     auto* impl = const_cast<c10::TensorImpl*>(capture.impls()[result.tensor]);
     const at::Tensor tensor(
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
-    const auto offset = static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
-    if (marshal::from_wire(result.spec.dtype) != tensor.scalar_type() ||
-        (bytes_of(result.spec) != 0 && bytes_of(result.spec) + offset > result.nbytes))
-      raise(ErrorClass::kProtocol, "a result is not inside its storage");
     at::native::resize_output_check(tensor, result.spec.sizes);
     impl->set_sizes_and_strides(result.spec.sizes, result.spec.strides);
     if (tensor.is_complex())
       impl->_set_conj(result.spec.conj);
     impl->_set_neg(result.spec.neg);
     c10::StorageImpl& storage = *impl->unsafe_storage().unsafeGetStorageImpl();
-    if (storage.nbytes() != result.nbytes)
+    if (owns_record(storage) && storage.nbytes() != result.nbytes)
       take_size(storage, result.nbytes);
   }
 }
@@ -389,7 +425,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   Results made;
   for (const Result& result : results) {
     if (made.size() == info.returns.size() && result.kind == ResultKind::kList)
-      follow_resizes(capture, result.items);
+      follow_resizes(info, capture, arguments, result.items);
     else
       made.push_back(make.read(result));
   }

@@ -279,8 +279,11 @@ void Capture::add_scalar(const c10::IValue& value, bool is_constant) {
     kind(key_, ValueKind::kConstScalarFloat);
     return key_.f64(value.toDouble());
   }
-  if (value.isComplexDouble())
-    value.toScalar().toDouble();  // throws, as the kernel would
+  if (value.isComplexDouble()) {
+    const double real = value.toScalar().toDouble();  // throws where there is an imaginary part
+    kind(key_, ValueKind::kConstScalarFloat);
+    return key_.f64(real);
+  }
   kind(key_, ValueKind::kConstScalarInt);
   key_.zigzag(value.isBool() ? value.toBool() : value.toInt());
 }

@@ -1,6 +1,7 @@
 #include "server/libraries.h"
 
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <stdexcept>
 #include <unordered_set>
@@ -97,7 +98,10 @@ void try_libraries(const std::vector<std::string>& paths) {
   telling.reset();
   const std::string failure = read_all(told);
   int status = 0;
-  ::waitpid(pid, &status, 0);
+  while (::waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR)
+      throw_system_errno("waitpid", errno);
+  }
   if (!failure.empty())
     throw std::invalid_argument(failure);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)

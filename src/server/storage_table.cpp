@@ -16,6 +16,11 @@
 namespace torch_remote::server {
 namespace {
 
+// What there is of a storage: a library's kernel may have made it smaller than it is said to be.
+uint64_t present_bytes(const Entry& entry) {
+  return entry.storage ? std::min<uint64_t>(entry.nbytes, entry.storage.nbytes()) : entry.nbytes;
+}
+
 c10::Storage allocate(uint64_t nbytes, c10::Device device) {
   std::optional<c10::DeviceGuard> guard;  // CUDA allocates on the current device
   if (!device.is_cpu())
@@ -153,7 +158,7 @@ void StorageTable::adopt(Entry& entry, at::Tensor tensor) {
 
 void StorageTable::resize(Entry& entry, uint64_t nbytes) {
   settle(entry);
-  const uint64_t kept = std::min(entry.nbytes, nbytes);
+  const uint64_t kept = std::min(present_bytes(entry), nbytes);
   c10::Storage resized;  // no memory yet, where there is nothing to keep
   if (entry.storage && kept != 0) {
     resized = allocate(nbytes, entry.device);
@@ -174,7 +179,8 @@ bool StorageTable::follow(Entry& entry, const at::Tensor& view, uint64_t offset)
 }
 
 void StorageTable::check_range(const Entry& entry, uint64_t offset, uint64_t length) const {
-  if (offset > entry.nbytes || length > entry.nbytes - offset) {
+  const uint64_t bytes = present_bytes(entry);
+  if (offset > bytes || length > bytes - offset) {
     throw ProtocolError("an upload of " + std::to_string(length) + " bytes at " +
                         std::to_string(offset) + " is not inside its storage of " +
                         std::to_string(entry.nbytes) + " bytes");

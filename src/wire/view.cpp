@@ -68,7 +68,7 @@ TensorSpec decode_spec(Reader& reader) {
   spec.wrapped = flags & kSpecWrapped;
   const uint8_t ndim = reader.u8();
   if (ndim > kMaxDimensions)
-    throw ProtocolError("a tensor has more than 64 dimensions");
+    throw ProtocolError("a tensor has more than 128 dimensions");
   spec.sizes.resize(ndim);
   for (int64_t& size : spec.sizes)
     size = extent_number(reader);

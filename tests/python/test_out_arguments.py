@@ -216,3 +216,16 @@ def test_an_out_that_is_a_list_is_filled_or_refused_as_on_the_cpu(size: int) -> 
 def test_an_out_list_of_another_length_is_refused() -> None:
     with pytest.raises(RuntimeError, match="expected an out= argument of size 2, got size 1"):
         torch.split_copy(torch.arange(4.0, device=DEVICE), 2, out=[torch.empty(2, device=DEVICE)])
+
+
+def test_an_out_in_a_slice_of_a_storage_is_written_and_cannot_grow() -> None:
+    base = torch.zeros(8, dtype=torch.int64, device=DEVICE)
+    out = torch.empty(0, dtype=torch.int64, device=DEVICE).set_(base.untyped_storage()[16:48])
+    found = torch.tensor([0, 1, 1, 1, 1], device=DEVICE)
+
+    torch.nonzero(found, out=out.view(4, 1))
+
+    assert base.tolist() == [0, 0, 1, 2, 3, 4, 0, 0]
+    with pytest.raises(RuntimeError, match="in a slice of a storage cannot grow"):
+        torch.nonzero(torch.ones(9, device=DEVICE), out=out)
+    assert (out.shape, base.shape) == ((4,), (8,))

@@ -28,6 +28,11 @@ constexpr int64_t kMaxSnapshots = wire::kMaxGenerators / 2;
 
 std::atomic<int64_t> live_generators{0};  // those that are no device's default
 
+void check_room() {
+  TORCH_CHECK(live_generators.load() < static_cast<int64_t>(wire::kMaxGenerators),
+              "there are already ", wire::kMaxGenerators, " remote generators");
+}
+
 GeneratorMessage message(uint64_t name, GeneratorAction action, uint64_t seed) {
   GeneratorMessage made;
   made.name = name;
@@ -124,8 +129,7 @@ uint64_t RemoteGenerator::name() const {
   MutexLock lock(mutex_);
   if (session_ == where.session)
     return name_;
-  TORCH_CHECK(live_generators.load() < static_cast<int64_t>(wire::kMaxGenerators),
-              "there are already ", wire::kMaxGenerators, " remote generators");
+  check_room();
   name_ = where.session->new_generator_name();
   send_if_open(*where.session, {message(name_, GeneratorAction::kMake, where.device),
                                 message(name_, GeneratorAction::kSeed, seed_)});
@@ -177,6 +181,7 @@ uint64_t RemoteGenerator::seed() {
 // --- states
 
 void RemoteGenerator::copy_to(RemoteGenerator& copy) const {
+  check_room();
   const DevicePlace where = place();
   const uint64_t source = name();
   const uint64_t target = where.session->new_generator_name();

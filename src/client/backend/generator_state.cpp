@@ -5,6 +5,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
+#include "client/keep_gil.h"
+
 namespace torch_remote::client {
 
 GeneratorState::GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot, int64_t nbytes)
@@ -22,6 +24,7 @@ c10::intrusive_ptr<RemoteGenerator> GeneratorState::snapshot() const {
 void GeneratorState::fetch() const {
   if (is_here_.load(std::memory_order_acquire))
     return;
+  const KeepGil keep;  // whoever looks may hold a lock that PyTorch takes under the GIL
   const c10::intrusive_ptr<RemoteGenerator> source = snapshot();
   if (source == nullptr)
     return;  // another thread has fetched it
