@@ -65,6 +65,8 @@ constexpr std::string_view kAskTheServer[] = {
     "aten::native_layer_norm",
     "aten::native_layer_norm_backward",
     "aten::linalg_lu_solve",
+    "aten::pixel_shuffle",  // keeps channels_last on a CPU
+    "aten::pixel_unshuffle",
     "aten::addbmm_",                         // gives `self` the result's shape
     "aten::multilabel_margin_loss_forward",  // Meta makes a 1-d input's loss 1-d
     "aten::_native_multi_head_attention",    // no weights where none are wanted
