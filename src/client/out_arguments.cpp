@@ -5,6 +5,11 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 
+#include "client/errors.h"
+#include "client/resize.h"
+#include "client/storage.h"
+#include "marshal/dtype.h"
+
 namespace torch_remote::client {
 namespace {
 
@@ -40,6 +45,45 @@ bool takes_any_shape(const OperatorInfo& info) {
                                           "aten::logspace"};
   return std::find(std::begin(kRanges), std::end(kRanges), info.introduction.name) !=
          std::end(kRanges);
+}
+
+bool writes(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+            const at::TensorImpl* impl) {
+  const auto is_it = [&](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().unsafeGetTensorImpl() == impl;
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!info.arguments[i].is_written)
+      continue;
+    if (is_it(arguments[i]))
+      return true;
+    if (!arguments[i].isTensorList())
+      continue;
+    const auto items = arguments[i].toListRef();
+    if (std::any_of(items.begin(), items.end(), is_it))
+      return true;
+  }
+  return false;
+}
+
+// A server may resize what the call writes, and make its storage larger, not smaller.
+void check_resize(const OperatorInfo& info, const marshal::Capture& capture,
+                  c10::ArrayRef<c10::IValue> arguments, const wire::Result& result) {
+  if (result.kind != wire::ResultKind::kResized || result.tensor >= capture.impls().size())
+    raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
+  const at::TensorImpl& impl = *capture.impls()[result.tensor];
+  if (!writes(info, arguments, &impl))
+    raise(ErrorClass::kProtocol, "a result resizes a tensor that the call does not write");
+  const StorageRecord& record = *marshal::record_of(impl);
+  const uint64_t offset = marshal::offset_of(impl, record) * impl.itemsize();
+  const uint64_t bytes = wire::extent_bytes(result.spec);
+  if (marshal::from_wire(result.spec.dtype) != c10::typeMetaToScalarType(impl.dtype()) ||
+      result.nbytes < record.nbytes.load(std::memory_order_relaxed) ||
+      (bytes != 0 && (bytes > result.nbytes || offset > result.nbytes - bytes)))
+    raise(ErrorClass::kProtocol, "a result is not inside its storage");
+  TORCH_CHECK(owns_record(*impl.unsafe_storage().unsafeGetStorageImpl()) ||
+                  result.nbytes == record.nbytes.load(std::memory_order_relaxed),
+              "an `out=` tensor in a slice of a storage cannot grow");
 }
 
 }  // namespace
@@ -101,6 +145,26 @@ bool is_doubtful(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments)
 bool has_empty_out(const std::vector<at::Tensor>& outs) {
   return std::any_of(outs.begin(), outs.end(),
                      [](const at::Tensor& out) { return out.defined() && out.numel() == 0; });
+}
+
+void follow_resizes(const OperatorInfo& info, const marshal::Capture& capture,
+                    c10::ArrayRef<c10::IValue> arguments,
+                    const std::vector<wire::Result>& resized) {
+  for (const wire::Result& result : resized)
+    check_resize(info, capture, arguments, result);
+  for (const wire::Result& result : resized) {
+    auto* impl = const_cast<c10::TensorImpl*>(capture.impls()[result.tensor]);
+    const at::Tensor tensor(
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+    at::native::resize_output_check(tensor, result.spec.sizes);
+    impl->set_sizes_and_strides(result.spec.sizes, result.spec.strides);
+    if (tensor.is_complex())
+      impl->_set_conj(result.spec.conj);
+    impl->_set_neg(result.spec.neg);
+    c10::StorageImpl& storage = *impl->unsafe_storage().unsafeGetStorageImpl();
+    if (owns_record(storage) && storage.nbytes() != result.nbytes)
+      take_size(storage, result.nbytes);
+  }
 }
 
 }  // namespace torch_remote::client

@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "client/operator.h"
+#include "marshal/encode.h"
+#include "wire/messages.h"
 
 // `out=` tensors, of which `metas` or `outs` are the twins on the meta device after a shape function has run.
 namespace torch_remote::client {
@@ -23,5 +25,10 @@ bool is_doubtful(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments)
 
 // Meta kernels may give other strides than the kernel does to an `out=` without elements.
 bool has_empty_out(const std::vector<at::Tensor>& outs);
+
+// The server's kernel has resized tensors that the call writes: so are ours, with the warning that PyTorch gives for it.
+// Raises a ProtocolError, before anything has changed, for what no kernel does.
+void follow_resizes(const OperatorInfo& info, const marshal::Capture& capture,
+                    c10::ArrayRef<c10::IValue> arguments, const std::vector<wire::Result>& resized);
 
 }  // namespace torch_remote::client

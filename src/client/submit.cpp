@@ -1,12 +1,11 @@
 #include "client/submit.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/native/Resize.h>
 
 #include "base/error.h"
 #include "client/context.h"
+#include "client/out_arguments.h"
 #include "client/raise_local.h"
-#include "client/resize.h"
 #include "client/storage.h"
 #include "marshal/dtype.h"
 #include "wire/limits.h"
@@ -247,9 +246,9 @@ uint64_t names_for(const OperatorInfo& info) {
 
 class ResultReader {
  public:
-  ResultReader(Session& session, const marshal::Capture& capture, c10::Device device,
-               DevicePlace place, uint64_t first)
-      : session_(session), capture_(capture), device_(device), place_(place), next_(first) {}
+  ResultReader(const marshal::Capture& capture, c10::Device device, DevicePlace place,
+               uint64_t first)
+      : capture_(capture), device_(device), place_(place), next_(first) {}
 
   c10::IValue read(const Result& result) {
     switch (result.kind) {
@@ -299,71 +298,11 @@ class ResultReader {
         const_cast<c10::TensorImpl*>(capture_.impls()[number])));
   }
 
-  Session& session_;
   const marshal::Capture& capture_;
   const c10::Device device_;
   const DevicePlace place_;
   uint64_t next_;
 };
-
-bool writes(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
-            const at::TensorImpl* impl) {
-  const auto is_it = [&](const c10::IValue& value) {
-    return value.isTensor() && value.toTensor().unsafeGetTensorImpl() == impl;
-  };
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!info.arguments[i].is_written)
-      continue;
-    if (is_it(arguments[i]))
-      return true;
-    if (!arguments[i].isTensorList())
-      continue;
-    const auto items = arguments[i].toListRef();
-    if (std::any_of(items.begin(), items.end(), is_it))
-      return true;
-  }
-  return false;
-}
-
-// A server may resize what the call writes, and make its storage larger, not smaller.
-void check_resize(const OperatorInfo& info, const marshal::Capture& capture,
-                  c10::ArrayRef<c10::IValue> arguments, const Result& result) {
-  if (result.kind != ResultKind::kResized || result.tensor >= capture.impls().size())
-    raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
-  const at::TensorImpl& impl = *capture.impls()[result.tensor];
-  if (!writes(info, arguments, &impl))
-    raise(ErrorClass::kProtocol, "a result resizes a tensor that the call does not write");
-  const StorageRecord& record = *marshal::record_of(impl);
-  const uint64_t offset = marshal::offset_of(impl, record) * impl.itemsize();
-  const uint64_t bytes = bytes_of(result.spec);
-  if (marshal::from_wire(result.spec.dtype) != c10::typeMetaToScalarType(impl.dtype()) ||
-      result.nbytes < record.nbytes.load(std::memory_order_relaxed) ||
-      (bytes != 0 && (bytes > result.nbytes || offset > result.nbytes - bytes)))
-    raise(ErrorClass::kProtocol, "a result is not inside its storage");
-  TORCH_CHECK(owns_record(*impl.unsafe_storage().unsafeGetStorageImpl()) ||
-                  result.nbytes == record.nbytes.load(std::memory_order_relaxed),
-              "an `out=` tensor in a slice of a storage cannot grow");
-}
-
-// The kernel has resized `out=` tensors, with the warning that PyTorch gives for it.
-void follow_resizes(const OperatorInfo& info, const marshal::Capture& capture,
-                    c10::ArrayRef<c10::IValue> arguments, const std::vector<Result>& resized) {
-  for (const Result& result : resized)
-    check_resize(info, capture, arguments, result);
-  for (const Result& result : resized) {
-    auto* impl = const_cast<c10::TensorImpl*>(capture.impls()[result.tensor]);
-    const at::Tensor tensor(
-        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
-    at::native::resize_output_check(tensor, result.spec.sizes);
-    impl->set_sizes_and_strides(result.spec.sizes, result.spec.strides);
-    if (tensor.is_complex())
-      impl->_set_conj(result.spec.conj);
-    impl->_set_neg(result.spec.neg);
-    c10::StorageImpl& storage = *impl->unsafe_storage().unsafeGetStorageImpl();
-    if (owns_record(storage) && storage.nbytes() != result.nbytes)
-      take_size(storage, result.nbytes);
-  }
-}
 
 // The next call of this signature need not ask.
 void remember(Session& session, const Signature& signature, const std::vector<Result>& results) {
@@ -421,7 +360,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
     raise_outcome(session, info, *request);
   wire::Reader reader(request->body);
   const std::vector<Result> results = wire::decode_results(reader);
-  ResultReader make(session, capture, device, place, first);
+  ResultReader make(capture, device, place, first);
   Results made;
   for (const Result& result : results) {
     if (made.size() == info.returns.size() && result.kind == ResultKind::kList)
