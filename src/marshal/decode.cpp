@@ -134,7 +134,7 @@ struct Filler {
 
   at::Tensor tensor(const Recipe& recipe) const {
     if (recipe.kind == RecipeKind::kTensor)
-      return std::move(tensors[recipe.index]);
+      return recipe.is_last_use ? std::move(tensors[recipe.index]) : tensors[recipe.index];
     if (recipe.kind == RecipeKind::kConstant)
       return recipe.constant.toTensor();
     return make_scalar_tensor(recipe, slots.numbers[recipe.index]);
@@ -181,7 +181,6 @@ struct Filler {
       case RecipeKind::kConstant:
         return recipe.constant;
       case RecipeKind::kTensor:
-        return std::move(tensors[recipe.index]);
       case RecipeKind::kScalarTensor:
         return tensor(recipe);
       case RecipeKind::kTensorList:

@@ -1,5 +1,7 @@
 #include "marshal/encode.h"
 
+#include <algorithm>
+
 #include <c10/core/ScalarType.h>
 
 #include "base/error.h"
@@ -72,71 +74,9 @@ bool has_contiguous_strides(const at::TensorImpl& impl) {
   return true;
 }
 
-ArgumentKind element_kind(const c10::TypePtr& type) {
-  switch (type->kind()) {
-    case c10::TypeKind::TensorType:
-      return ArgumentKind::kTensorList;
-    case c10::TypeKind::OptionalType:
-      return element_kind(type->castRaw<c10::OptionalType>()->getElementType());
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      return ArgumentKind::kIntList;
-    case c10::TypeKind::FloatType:
-      return ArgumentKind::kFloatList;
-    case c10::TypeKind::BoolType:
-      return ArgumentKind::kBoolList;
-    case c10::TypeKind::NumberType:
-      return ArgumentKind::kScalarList;
-    default:
-      return ArgumentKind::kUnsupported;
-  }
-}
-
-ArgumentKind kind_of(const c10::TypePtr& type) {
-  switch (type->kind()) {
-    case c10::TypeKind::OptionalType:
-      return kind_of(type->castRaw<c10::OptionalType>()->getElementType());
-    case c10::TypeKind::TensorType:
-      return ArgumentKind::kTensor;
-    case c10::TypeKind::ListType:
-      return element_kind(type->castRaw<c10::ListType>()->getElementType());
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      return ArgumentKind::kInt;
-    case c10::TypeKind::FloatType:
-      return ArgumentKind::kFloat;
-    case c10::TypeKind::BoolType:
-      return ArgumentKind::kBool;
-    case c10::TypeKind::NumberType:
-      return ArgumentKind::kScalar;
-    case c10::TypeKind::StringType:
-      return ArgumentKind::kString;
-    case c10::TypeKind::ScalarTypeType:
-      return ArgumentKind::kDtype;
-    case c10::TypeKind::LayoutType:
-      return ArgumentKind::kLayout;
-    case c10::TypeKind::MemoryFormatType:
-      return ArgumentKind::kMemoryFormat;
-    case c10::TypeKind::DeviceObjType:
-      return ArgumentKind::kDevice;
-    case c10::TypeKind::GeneratorType:
-      return ArgumentKind::kGenerator;
-    case c10::TypeKind::ComplexType:
-      return ArgumentKind::kComplex;
-    default:
-      return ArgumentKind::kUnsupported;
-  }
-}
-
 }  // namespace
 
 RecordLookup record_lookup;
-
-ArgumentInfo argument_info(const c10::Argument& argument, bool is_constant) {
-  // real_type() tells dtype, layout and memory format from plain integers; type() does not.
-  const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-  return {kind_of(argument.real_type()), is_written, is_constant};
-}
 
 void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
                     size_t arguments) {
@@ -229,6 +169,8 @@ void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
   StorageRecord* record = record_of(impl);
   bool first_mention = false;
   const uint32_t number = storage_number(record, first_mention);
+  if (!first_mention && add_again(impl))
+    return;
   kind(key_, ValueKind::kTensor);
   key_.u8(static_cast<uint8_t>(checked(c10::typeMetaToScalarType(impl.dtype()))));
   const bool contiguous = has_contiguous_strides(impl);
@@ -241,8 +183,8 @@ void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
     flags |= wire::kSpecWrapped;
   key_.u8(flags);
   const auto sizes = impl.sizes();
-  TORCH_CHECK(sizes.size() <= wire::kMaxDimensions,
-              "only tensors with up to 64 dims are supported");
+  TORCH_CHECK(sizes.size() <= wire::kMaxDimensions, "a remote call takes tensors of at most ",
+              wire::kMaxDimensions, " dimensions");
   key_.u8(static_cast<uint8_t>(sizes.size()));
   for (const int64_t size : sizes)
     key_.varint(static_cast<uint64_t>(size));
@@ -254,6 +196,15 @@ void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
   tensors_.push_back(
       {record, offset_of(impl, *record), static_cast<uint32_t>(numbers_.size()), first_mention});
   impls_.push_back(&impl);
+}
+
+bool Capture::add_again(const at::TensorImpl& impl) {
+  const auto found = std::find(impls_.begin(), impls_.end(), &impl);
+  if (found == impls_.end())
+    return false;
+  kind(key_, ValueKind::kAgain);
+  key_.varint(static_cast<uint64_t>(found - impls_.begin()));
+  return true;
 }
 
 void Capture::add_host_scalar(const at::Tensor& tensor) {

@@ -6,10 +6,10 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
+#include "marshal/argument.h"
 #include "wire/codec.h"
 #include "wire/signature.h"
 
@@ -58,36 +58,6 @@ inline uint64_t offset_of(const at::TensorImpl& tensor, const StorageRecord& rec
   return offset + ahead / tensor.itemsize();
 }
 
-// How a schema's argument travels, worked out once for each operator.
-enum class ArgumentKind : uint8_t {
-  kTensor,      // Tensor, Tensor?
-  kTensorList,  // Tensor[], Tensor?[]
-  kInt,
-  kFloat,
-  kBool,
-  kScalar,
-  kIntList,
-  kFloatList,
-  kBoolList,
-  kScalarList,
-  kString,
-  kDtype,
-  kLayout,
-  kMemoryFormat,
-  kDevice,
-  kGenerator,
-  kComplex,
-  kUnsupported,
-};
-
-struct ArgumentInfo {
-  ArgumentKind kind = ArgumentKind::kUnsupported;
-  bool is_written = false;   // an in-place or out= target: never a number from the host
-  bool is_constant = false;  // its value decides a shape: part of the key, not a slot
-};
-
-ArgumentInfo argument_info(const c10::Argument& argument, bool is_constant);
-
 // One tensor of a call: its storage and, in elements, its offset.
 struct TensorSlot {
   StorageRecord* record;
@@ -132,6 +102,8 @@ class Capture {
 
  private:
   void add_tensor(const at::Tensor& tensor, bool is_written);
+  // Whether this very tensor is an earlier argument too.
+  bool add_again(const at::TensorImpl& impl);
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, bool is_constant);
   void add_list(const ArgumentInfo& info, c10::ArrayRef<c10::IValue> items);

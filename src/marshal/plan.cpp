@@ -41,6 +41,7 @@ class Layout {
     const bool is_new = value.storage == mentioned_;
     if (is_new)
       ++mentioned_;
+    recipe.is_repeat = !is_new;
     plan_.steps.push_back({is_new ? SlotKind::kStorage : SlotKind::kOffset, 1, value.storage});
     plan_.tensors.push_back(std::move(recipe));
     ++cursor_.tensor;
@@ -103,13 +104,24 @@ bool is_generator(const c10::Type& type) {
   return optional != nullptr && is_generator(*optional->getElementType());
 }
 
+// A tensor may be several arguments at once: an input and the `out`.
 void mark_access(Plan& plan, const Recipe& recipe, bool is_written, bool is_read) {
   for (const Recipe& item : recipe.items)
     mark_access(plan, item, is_written, is_read);
   if (recipe.kind != RecipeKind::kTensor)
     return;
-  plan.tensors[recipe.index].is_written = is_written;
-  plan.tensors[recipe.index].is_read = is_read;
+  plan.tensors[recipe.index].is_written |= is_written;
+  plan.tensors[recipe.index].is_read |= is_read;
+}
+
+// From the last to the first: `met` are the tensors that later arguments use.
+void mark_last_use(Recipe& recipe, std::vector<bool>& met) {
+  for (auto item = recipe.items.rbegin(); item != recipe.items.rend(); ++item)
+    mark_last_use(*item, met);
+  if (recipe.kind != RecipeKind::kTensor)
+    return;
+  recipe.is_last_use = !met[recipe.index];
+  met[recipe.index] = true;
 }
 
 // Past the end: the client does not send it, or we do not know it.
@@ -141,6 +153,8 @@ Recipe make_argument(const wire::Signature& signature, const Callee& callee,
 
 void add_arguments(Plan& plan, const wire::Signature& signature, const Callee& callee,
                    const std::vector<Cursor>& begins, c10::Device device) {
+  for (TensorRecipe& tensor : plan.tensors)
+    tensor.is_read = false;
   for (const c10::Argument& argument : callee.schema->arguments()) {
     Recipe recipe = make_argument(signature, callee, begins, argument, device);
     const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
@@ -152,6 +166,9 @@ void add_arguments(Plan& plan, const wire::Signature& signature, const Callee& c
     }
     plan.arguments.push_back(std::move(recipe));
   }
+  std::vector<bool> met(plan.tensors.size());
+  for (auto argument = plan.arguments.rbegin(); argument != plan.arguments.rend(); ++argument)
+    mark_last_use(*argument, met);
 }
 
 // What the server's torch does not know must say what it would have said by itself.

@@ -21,6 +21,7 @@ struct TensorRecipe {
   bool conj = false;
   bool neg = false;
   bool wrapped = false;
+  bool is_repeat = false;  // of a storage that the call has viewed before: another tensor over it
   bool is_dense = false;  // its elements fill [offset, offset + extent) without a gap or an overlap
   bool is_read = true;    // false: the operator only overwrites it, wholly
   bool is_written = false;  // by the operator's schema
@@ -74,6 +75,7 @@ enum class RecipeKind : uint8_t {
 struct Recipe {
   RecipeKind kind = RecipeKind::kConstant;
   bool wrapped = false;                // kScalarTensor
+  bool is_last_use = true;             // kTensor: no later argument is the same tensor
   at::ScalarType dtype = at::kFloat;   // kScalarTensor
   uint32_t index = 0;                  // tensor, number or generator
   std::vector<wire::ValueKind> kinds;  // kScalarList

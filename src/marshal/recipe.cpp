@@ -32,6 +32,8 @@ Recipe tensor_recipe(const c10::Type& type, const Value& value, Cursor& cursor) 
   switch (value.kind) {
     case ValueKind::kTensor:
       return slot(RecipeKind::kTensor, cursor.tensor++);
+    case ValueKind::kAgain:
+      return slot(RecipeKind::kTensor, static_cast<uint32_t>(value.integer));
     case ValueKind::kUndefined:
       return constant(at::Tensor());
     case ValueKind::kScalarTensor: {

@@ -133,8 +133,9 @@ at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view
   const uint64_t present = entry.storage ? entry.storage.nbytes() : entry.nbytes;
   if (view.extent != 0 && end > present)
     refuse_view(entry, view, offset);
-  // A kernel may have given the tensor another storage.
-  if (is_same_view(entry.last_view, view, offset) &&
+  // Two arguments that are not one tensor are not one here: kernels look at it. And a kernel may have given the last
+  // view another storage.
+  if (!view.is_repeat && is_same_view(entry.last_view, view, offset) &&
       entry.last_view.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
           entry.storage.unsafeGetStorageImpl())
     return entry.last_view;

@@ -36,6 +36,11 @@ Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
     case ValueKind::kTensor:
       decode_tensor(reader, scope, value);
       break;
+    case ValueKind::kAgain:
+      value.integer = static_cast<int64_t>(reader.varint());
+      if (static_cast<uint64_t>(value.integer) >= scope.tensors)
+        throw ProtocolError("a key repeats a tensor that it has not mentioned");
+      break;
     case ValueKind::kScalarTensor:
       value.spec.dtype = checked_dtype(reader.u8());
       value.spec.wrapped = reader.u8() != 0;

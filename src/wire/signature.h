@@ -56,14 +56,15 @@ enum class ValueKind : uint8_t {
   kConstScalarFloat = 25,  // f64
   kCpuDevice = 26,         // the argument asks for the CPU
   kComplex = 27,           // slot: f64 f64 (schema type complex)
+  kAgain = 28,             // tensor:varint    the n-th tensor of the key, the very same object
 };
 
-constexpr uint8_t kValueKindCount = 28;
+constexpr uint8_t kValueKindCount = 29;
 
 struct Value {
   ValueKind kind = ValueKind::kNone;
   int64_t integer =
-      0;  // kInt, kScalarTensor (wrapped), kDtype, kLayout, kMemoryFormat, kConstScalarInt
+      0;  // kInt, kScalarTensor (wrapped), kDtype, kLayout, kMemoryFormat, kConstScalarInt, kAgain
   double real = 0;                // kConstFloat, kConstScalarFloat
   uint32_t storage = 0;           // kTensor
   uint64_t extent = 0;            // kTensor: bytes needed behind the offset

@@ -15,7 +15,16 @@ void check(const torch_remote::wire::Signature& signature) {
   using namespace torch_remote::wire;  // NOLINT
   if (signature.slot >= kMaxSignatures || signature.device >= kMaxDevices)
     std::abort();
+  int64_t tensors = 0;
+  const auto count = [&](const Value& value) {
+    if (value.kind == ValueKind::kAgain && value.integer >= tensors)
+      std::abort();
+    tensors += value.kind == ValueKind::kTensor;
+  };
   for (const Value& value : signature.arguments) {
+    count(value);
+    for (const Value& item : value.items)
+      count(item);
     if (value.kind != ValueKind::kTensor)
       continue;
     if (value.storage >= signature.storages.size())

@@ -123,6 +123,41 @@ def test_an_out_that_is_also_an_input_works() -> None:
     assert_matches_cpu(run, matrix())
 
 
+# Kernels ask whether two arguments are one tensor, or two that look alike: where they resize, and where they look for
+# memory that is read and written at once.
+@pytest.mark.parametrize("is_one_tensor", [True, False])
+@pytest.mark.parametrize("shape", [(3,), (0,), (1, 3)])
+@pytest.mark.parametrize("name", ["add", "index_select", "masked_select", "cumsum", "gather", "cat"])
+def test_an_out_that_is_an_input_is_told_from_one_with_the_same_view(
+    name: str, shape: tuple[int, ...], is_one_tensor: bool
+) -> None:
+    calls: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+        "add": lambda x, out: torch.add(x, torch.ones(2, 3, device=x.device), out=out),
+        "index_select": lambda x, out: torch.index_select(
+            x, 0, torch.zeros(2, dtype=torch.long, device=x.device), out=out
+        ),
+        "masked_select": lambda x, out: torch.masked_select(x, x > 0, out=out),
+        "cumsum": lambda x, out: torch.cumsum(x, 0, out=out),
+        "gather": lambda x, out: torch.gather(
+            x, 0, torch.zeros(x.shape, dtype=torch.long, device=x.device), out=out
+        ),
+        "cat": lambda x, out: torch.cat([x, x], 0, out=out),
+    }
+
+    def run(device: str) -> str:
+        x = torch.arange(1.0, 1.0 + torch.Size(shape).numel(), device=device).reshape(shape)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                out = calls[name](x, x if is_one_tensor else x[:])
+                return str([x.tolist(), out.tolist()])
+            except Exception as error:
+                return f"{type(error).__name__}: {error}".split("  [")[0]
+
+    run(DEVICE)  # what only a kernel can refuse is refused at the call from the second time on
+    assert run(DEVICE) == run("cpu")
+
+
 def test_several_outs_are_all_written() -> None:
     def run(x: torch.Tensor) -> list[torch.Tensor]:
         values = torch.empty(0, device=x.device)

@@ -23,8 +23,6 @@ SEED = int(os.environ.get("TORCH_REMOTE_PROGRAM_SEED", "0"))
 STEPS_IN_CI = 1500
 LINES = 50
 
-Machine = type[RuleBasedStateMachine]
-
 
 def lines_of(templates: list[str]) -> Callable[[Programs, st.DataObject], None]:
     @rule(data=st.data())
@@ -35,13 +33,14 @@ def lines_of(templates: list[str]) -> Callable[[Programs, st.DataObject], None]:
 
 
 class Programs(RuleBasedStateMachine):
-    """One program, a rule for each kind of line. Values are read after every line."""
+    """One program, a rule for each kind of line. Values are read after every line, and errors come at the call."""
 
     read_every = 1
+    blocking = "1"
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = World(errors_come_late=self.blocking == "0")
         self.lines = 0
         self.world.run("torch.arange(24.0, device=device).reshape(2, 3, 4)")
 
@@ -73,12 +72,13 @@ class Programs(RuleBasedStateMachine):
 
 
 class StreamedPrograms(Programs):
-    """Values are read now and then, so that calls are on their way together."""
+    """Values are read now and then, so that calls are on their way together, and what only a kernel refuses comes late."""
 
     read_every = 13
+    blocking = "0"
 
 
-def run(machine: Machine, steps: int) -> None:
+def run(machine: type[Programs], steps: int) -> None:
     settings = hypothesis.settings(
         max_examples=max(steps // LINES, 1),
         stateful_step_count=LINES,
@@ -105,6 +105,7 @@ def test_a_program_gives_what_it_gives_on_the_cpu(name: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        env={**os.environ, "TORCH_REMOTE_BLOCKING": MACHINES[name].blocking},
     )
     assert finished.returncode == 0, finished.stdout[-20000:]
 

@@ -37,6 +37,12 @@ Value tensor(std::vector<int64_t> sizes, uint32_t storage) {
   return value;
 }
 
+Value again(int64_t index) {
+  Value value = of_kind(ValueKind::kAgain);
+  value.integer = index;
+  return value;
+}
+
 wire::Signature signature_of(std::vector<Value> arguments, size_t storages) {
   wire::Signature signature;
   signature.arguments = std::move(arguments);
@@ -101,6 +107,27 @@ TEST(Decode, ASharedStorageIsNamedOnceAndEachViewHasItsOffset) {
   EXPECT_THAT(slots.storages, ElementsAre(9));
   EXPECT_THAT(slots.offsets, ElementsAre(1, 4));
   EXPECT_EQ(slots.numbers[0].as<int64_t>(), -2);
+}
+
+TEST(Decode, ATensorAgainIsTheSameObjectWithoutASlotOfItsOwn) {
+  const Plan plan = plan_for(
+      signature_of({tensor({2}, 0), tensor({2}, 1), of_kind(ValueKind::kScalarInt), again(0)}, 2),
+      "aten::add", "out", {"self", "other", "alpha", "out"});
+  wire::Writer writer;
+  wire::NameState names;
+  wire::encode_storage_slot(writer, names, 1, 0);
+  wire::encode_storage_slot(writer, names, 2, 0);
+  writer.zigzag(1);
+
+  const Slots slots = read(plan, writer);
+  std::vector<at::Tensor> tensors = {at::ones({2}), at::ones({2})};
+  torch::jit::Stack stack;
+  build_stack(plan, slots, tensors, {}, stack);
+
+  EXPECT_TRUE(stack[0].toTensor().is_same(stack[3].toTensor()));
+  EXPECT_TRUE(plan.tensors[0].is_read);
+  EXPECT_TRUE(plan.tensors[0].is_written);
+  EXPECT_FALSE(plan.tensors[1].is_written);
 }
 
 TEST(Decode, ArgumentsAreMatchedByNameWhateverTheirOrder) {

@@ -157,11 +157,20 @@ TEST(Signature, EveryValueKindIsRead) {
 }
 
 TEST(Signature, UnknownValueKindsDtypesLayoutsAndFormatsAreRefused) {
-  EXPECT_THROW(decoded(key("1c", 1)), ProtocolError);
+  EXPECT_THROW(decoded(key("1d", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("1216", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("1301", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("1404", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("11010c", 1)), ProtocolError);
+}
+
+TEST(Signature, ATensorAgainNamesOneThatTheKeyHasMentioned) {
+  const Signature signature = decoded(key(kVector + "00" + "1c00", 2, "0100"));
+
+  EXPECT_EQ(signature.arguments[1].kind, ValueKind::kAgain);
+  EXPECT_EQ(signature.arguments[1].integer, 0);
+  EXPECT_THROW(decoded(key(kVector + "00" + "1c01", 2, "0100")), ProtocolError);
+  EXPECT_THROW(decoded(key("1c00" + kVector + "00", 2, "0100")), ProtocolError);
 }
 
 TEST(Signature, AListInsideAListIsRefused) {

@@ -76,9 +76,10 @@ def new_side(device: str) -> Values:
 
 
 class World:
-    """The two sides of one program."""
+    """The two sides of one program. `errors_come_late`: not every failed line raises at once on the device."""
 
-    def __init__(self) -> None:
+    def __init__(self, errors_come_late: bool) -> None:
+        self.errors_come_late = errors_come_late
         self.sides = (new_side("cpu"), new_side(DEVICE))
         self.names: list[str] = []
         self.program: list[str] = []
@@ -90,8 +91,6 @@ class World:
 
     def run(self, line: str) -> None:
         """Runs the line on both sides, and compares what it gives and what can be compared without a wait."""
-        if self.writes_over_an_input(line):
-            return
         before = {name: [id(side[name]) for side in self.sides] for name in self.names}
         sizes = {name: self.local(name).untyped_storage().nbytes() for name in self.names}
         random_state = torch.get_rng_state()
@@ -106,29 +105,10 @@ class World:
             late_error([])  # what else failed in this line
             self.fill_grown(sizes)
             return
-        # Whether two arguments are one tensor or two with the same view does not travel, and PyTorch refuses to write over
-        # an input that is the same tensor, even one without elements.
-        if raised is not None and OVERLAP in str(raised):
-            self.give_up(line)
-            return
         assert raised is None, f"only the device raises {type(raised).__name__}: {raised}"
         self.names = [name for name in self.names if name in self.sides[0]]
         self.bind(tree_leaves(expected), tree_leaves(actual), before)
         self.compare_metadata()
-
-    def writes_over_an_input(self, line: str) -> bool:
-        """An `out=` in the memory of an input. Left out: whether two arguments are one tensor or two with the same view
-        does not travel, and kernels that resize look at that."""
-        inputs, _, outs = line.partition("out=")
-        given, written = (
-            {
-                storage_of(self.local(name))
-                for name in TENSOR_NAME.findall(part)
-                if name in self.names
-            }
-            for part in (inputs, outs)
-        )
-        return bool(given & written)
 
     def fill_grown(self, sizes: dict[str, int]) -> None:
         """Gives a known value to what a failed line has added to `out=`."""
@@ -177,7 +157,7 @@ class World:
         self, line: str, error: Exception, raised: Exception | None, actual: Any
     ) -> None:
         if "out=" in line and OVERLAP in str(error):
-            self.retire(line)
+            self.give_up(line)
         elif raised is None:
             self.check_late_error(line, error, tree_leaves(actual))
         elif without_device(raised) == without_device(error):
@@ -206,8 +186,10 @@ class World:
         """After every error alike: the same line may fail late in one program and, since it failed, at the call in the
         next, and hypothesis wants programs that go on in the same way."""
         self.retire(line)
-        for name in [name for name in self.names if self.local(name).grad_fn is not None]:
-            self.forget(name)  # its graph may have kept the poison
+        for name in list(self.names):
+            # Its graph may have kept the poison.
+            if self.errors_come_late or self.local(name).grad_fn is not None:
+                self.forget(name)
 
     def retire(self, line: str) -> None:
         """Forgets what a failed line mentions and all that shares its memory or its version counter."""
