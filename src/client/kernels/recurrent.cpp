@@ -1,267 +1,36 @@
-#include <algorithm>
-
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gru_cell_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/gru_compositeimplicitautograd_dispatch.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/lstm_cell_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/lstm_compositeimplicitautograd_dispatch.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>
-#include <ATen/ops/relu.h>
 #include <ATen/ops/rnn_relu_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/rnn_tanh_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 
 #include "client/kernels/composite.h"
 #include "client/kernels/cudnn_recurrent.h"
+#include "client/kernels/recurrent_layers.h"
 #include "client/kernels/server_branch.h"
 
-// Note [Recurrent layers on a CPU server]
-//
-// PyTorch composes recurrent layers from other operators, and does it differently on a CPU: the input is multiplied
-// by its weights for all steps at once, the gates are computed by separate operators, and a whole LSTM layer is one
-// oneDNN call where that can be used. To be bit for bit the same the client composes them in that way.
+// See Note [Recurrent layers on a CPU server].
 namespace torch_remote::client::kernels {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
-// Weights of one layer and direction.
-struct Weights {
-  at::Tensor ih, hh, bias_ih, bias_hh, projection;
-
-  at::Tensor from_input(const at::Tensor& input) const { return at::linear(input, ih, bias_ih); }
-
-  at::Tensor from_hidden(const at::Tensor& hidden) const { return at::linear(hidden, hh, bias_hh); }
-
-  at::Tensor project(const at::Tensor& hidden) const {
-    return projection.defined() ? at::matmul(hidden, projection.t()) : hidden;
-  }
-};
-
-std::vector<Weights> weights_of(at::TensorList params, bool has_biases, bool has_projections) {
-  const size_t each = 2 + (has_biases ? 2 : 0) + (has_projections ? 1 : 0);
-  TORCH_CHECK(params.size() % each == 0, "got an incorrect number of RNN parameters");
-  std::vector<Weights> all;
-  for (size_t i = 0; i < params.size(); i += each) {
-    Weights weights{params[i], params[i + 1], {}, {}, {}};
-    if (has_biases) {
-      weights.bias_ih = params[i + 2];
-      weights.bias_hh = params[i + 3];
-    }
-    if (has_projections)
-      weights.projection = params[i + each - 1];
-    all.push_back(std::move(weights));
-  }
-  return all;
-}
-
-// A hidden state: one tensor, or for LSTM two. A cell takes an input that has been multiplied by its weights.
-using State = Tensors;
-using Cell = State (*)(const at::Tensor& gates_of_input, const State& state,
-                       const Weights& weights);
-
-State lstm_step(const at::Tensor& input, const State& state, const Weights& weights) {
-  const Tensors gates = weights.from_hidden(state[0]).add_(input).unsafe_chunk(4, 1);
-  const at::Tensor in = at::Tensor(gates[0]).sigmoid_();
-  const at::Tensor forget = at::Tensor(gates[1]).sigmoid_();
-  const at::Tensor cell = at::Tensor(gates[2]).tanh_();
-  const at::Tensor out = at::Tensor(gates[3]).sigmoid_();
-  const at::Tensor next = forget.mul(state[1]).add_(in.mul(cell));
-  return {weights.project(out.mul(next.tanh())), next};
-}
-
-State gru_step(const at::Tensor& input, const State& state, const Weights& weights) {
-  const Tensors from_input = input.unsafe_chunk(3, 1);
-  const Tensors from_hidden = weights.from_hidden(state[0]).unsafe_chunk(3, 1);
-  const at::Tensor reset = at::Tensor(from_hidden[0]).add_(from_input[0]).sigmoid_();
-  const at::Tensor update = at::Tensor(from_hidden[1]).add_(from_input[1]).sigmoid_();
-  const at::Tensor fresh = from_input[2].add(at::Tensor(from_hidden[2]).mul_(reset)).tanh_();
-  return {state[0].sub(fresh).mul_(update).add_(fresh)};
-}
-
-State tanh_step(const at::Tensor& input, const State& state, const Weights& weights) {
-  return {at::tanh(weights.from_hidden(state[0]).add_(input))};
-}
-
-State relu_step(const at::Tensor& input, const State& state, const Weights& weights) {
-  return {at::relu(weights.from_hidden(state[0]).add_(input))};
-}
-
-State rows(const State& state, int64_t from, int64_t to) {
-  State part;
-  for (const at::Tensor& tensor : state)
-    part.push_back(tensor.narrow(0, from, to - from));
-  return part;
-}
-
-State concatenated(const std::vector<State>& states) {
-  State whole;
-  for (size_t i = 0; i < states[0].size(); ++i) {
-    Tensors parts;
-    for (const State& state : states)
-      parts.push_back(state[i]);
-    whole.push_back(at::cat(parts, 0));
-  }
-  return whole;
-}
-
-struct Scan {
-  at::Tensor outputs;
-  State last;
-};
-
-// A padded sequence: (time, batch, features).
-struct Padded {
-  at::Tensor data;
-
-  Padded with(at::Tensor outputs) const { return {std::move(outputs)}; }
-
-  Scan scan(Cell cell, const State& first, const Weights& weights, bool backwards) const {
-    Tensors steps = weights.from_input(data).unbind(0);
-    if (backwards)
-      std::reverse(steps.begin(), steps.end());
-    State state = first;
-    Tensors outputs;
-    for (const at::Tensor& step : steps) {
-      state = cell(step, state, weights);
-      outputs.push_back(state[0]);
-    }
-    TORCH_CHECK(!outputs.empty(), "Expected sequence length to be larger than 0 in RNN");
-    if (backwards)
-      std::reverse(outputs.begin(), outputs.end());
-    return {at::stack(outputs, 0), state};
-  }
-};
-
-// Sequences of different lengths, packed: at each step the first `batch_sizes[step]` of them go on.
-struct Packed {
-  at::Tensor data;
-  std::vector<int64_t> batch_sizes;
-
-  Packed with(at::Tensor outputs) const { return {std::move(outputs), batch_sizes}; }
-
-  Scan scan(Cell cell, const State& first, const Weights& weights, bool backwards) const {
-    return backwards ? scan_backwards(cell, first, weights) : scan_forwards(cell, first, weights);
-  }
-
- private:
-  Scan scan_forwards(Cell cell, const State& first, const Weights& weights) const {
-    const at::Tensor input = weights.from_input(data);
-    State state = first;
-    Tensors outputs;
-    std::vector<State> finished;
-    int64_t at = 0;
-    int64_t active = batch_sizes[0];
-    for (const int64_t size : batch_sizes) {
-      if (size < active) {
-        finished.push_back(rows(state, size, active));
-        state = rows(state, 0, size);
-        active = size;
-      }
-      state = cell(input.narrow(0, at, size), state, weights);
-      outputs.push_back(state[0]);
-      at += size;
-    }
-    finished.push_back(state);
-    std::reverse(finished.begin(), finished.end());
-    return {at::cat(outputs, 0), concatenated(finished)};
-  }
-
-  Scan scan_backwards(Cell cell, const State& first, const Weights& weights) const {
-    const at::Tensor input = weights.from_input(data);
-    int64_t at = data.size(0);
-    int64_t active = batch_sizes.back();
-    State state = rows(first, 0, active);
-    Tensors outputs;
-    for (auto size = batch_sizes.rbegin(); size != batch_sizes.rend(); ++size) {
-      if (*size > active)
-        state = concatenated({state, rows(first, active, *size)});
-      active = *size;
-      at -= *size;
-      state = cell(input.narrow(0, at, *size), state, weights);
-      outputs.push_back(state[0]);
-    }
-    std::reverse(outputs.begin(), outputs.end());
-    return {at::cat(outputs, 0), state};
-  }
-};
-
-struct Options {
-  int64_t num_layers;
-  double dropout;
-  bool train;
-  bool bidirectional;
-};
-
-// All layers, one after the other. `first` has a state for each layer and direction; so has what comes back.
-template <typename Sequence>
-std::pair<at::Tensor, std::vector<State>> run_layers(Cell cell, Sequence sequence,
-                                                     const std::vector<State>& first,
-                                                     const std::vector<Weights>& weights,
-                                                     const Options& options) {
-  const size_t directions = options.bidirectional ? 2 : 1;
-  TORCH_CHECK(first.size() == static_cast<size_t>(options.num_layers) * directions,
-              "Expected more hidden states in stacked_rnn");
-  TORCH_CHECK(weights.size() == first.size(), "Expected more weights in stacked_rnn");
-  std::vector<State> last;
-  for (int64_t layer = 0; layer < options.num_layers; ++layer) {
-    Tensors outputs;
-    for (size_t direction = 0; direction < directions; ++direction) {
-      const size_t index = static_cast<size_t>(layer) * directions + direction;
-      Scan scan = sequence.scan(cell, first[index], weights[index], direction == 1);
-      outputs.push_back(std::move(scan.outputs));
-      last.push_back(std::move(scan.last));
-    }
-    at::Tensor joined = directions == 1 ? outputs[0] : at::cat(outputs, outputs[0].dim() - 1);
-    if (options.dropout != 0 && options.train && layer < options.num_layers - 1) {
-      joined = at::dropout(joined, options.dropout, true);
-    }
-    sequence = sequence.with(std::move(joined));
-  }
-  return {sequence.data, std::move(last)};
-}
-
-std::vector<State> states_of(at::TensorList hidden) {
-  std::vector<State> states;
-  for (const at::Tensor& tensor : hidden) {
-    const Tensors layers = tensor.unbind(0);
-    states.resize(layers.size());
-    for (size_t i = 0; i < layers.size(); ++i)
-      states[i].push_back(layers[i]);
-  }
-  return states;
-}
-
-at::Tensor stacked(const std::vector<State>& states, size_t part) {
-  Tensors tensors;
-  for (const State& state : states)
-    tensors.push_back(state[part]);
-  return at::stack(tensors, 0);
-}
-
-Packed packed(const at::Tensor& data, const at::Tensor& batch_sizes) {
-  const at::Tensor sizes = batch_sizes.cpu().contiguous();
-  const auto* begin = sizes.const_data_ptr<int64_t>();
-  return {data, {begin, begin + sizes.numel()}};
-}
-
 template <typename Sequence>
 Two run_single(Cell cell, Sequence sequence, const at::Tensor& hx, at::TensorList params,
-               bool has_biases, const Options& options) {
+               bool has_biases, const LayerOptions& options) {
   auto [output, last] = run_layers(cell, std::move(sequence), states_of(hx),
                                    weights_of(params, has_biases, false), options);
   return {std::move(output), stacked(last, 0)};
 }
 
 Two run_padded(Cell cell, const at::Tensor& input, const at::Tensor& hx, at::TensorList params,
-               bool has_biases, const Options& options, bool batch_first) {
+               bool has_biases, const LayerOptions& options, bool batch_first) {
   auto [output, hy] = run_single(cell, Padded{batch_first ? input.transpose(0, 1) : input}, hx,
                                  params, has_biases, options);
   return {batch_first ? output.transpose(0, 1) : output, hy};
@@ -285,7 +54,7 @@ bool uses_mkldnn(const at::Tensor& input) {
 }
 
 Three mkldnn_lstm(const at::Tensor& input, at::TensorList hx, at::TensorList params,
-                  bool has_biases, const Options& options, bool batch_first) {
+                  bool has_biases, const LayerOptions& options, bool batch_first) {
   constexpr int64_t kLstm = 2;  // oneDNN's mode
   const int64_t directions = options.bidirectional ? 2 : 1;
   const size_t each = has_biases ? 4 : 2;
@@ -336,7 +105,7 @@ Three lstm_input(const at::Tensor& input, at::TensorList hx, at::TensorList para
     return at::compositeimplicitautograd::lstm(input, hx, params, has_biases, num_layers, dropout,
                                                train, bidirectional, batch_first);
   }
-  const Options options{num_layers, dropout, train, bidirectional};
+  const LayerOptions options{num_layers, dropout, train, bidirectional};
   const bool has_projections = hx[0].size(2) != hx[1].size(2);
   if (!has_projections && uses_mkldnn(input))
     return mkldnn_lstm(input, hx, params, has_biases, options, batch_first);
@@ -369,7 +138,7 @@ Three lstm_data(const at::Tensor& data, const at::Tensor& batch_sizes, at::Tenso
     return at::compositeimplicitautograd::lstm(data, batch_sizes, hx, params, has_biases,
                                                num_layers, dropout, train, bidirectional);
   }
-  const Options options{num_layers, dropout, train, bidirectional};
+  const LayerOptions options{num_layers, dropout, train, bidirectional};
   const bool has_projections = hx[0].size(2) != hx[1].size(2);
   const Packed sequence = packed(data, batch_sizes);
   if (!has_projections && unpacks_for_mkldnn(data, sequence.batch_sizes)) {
