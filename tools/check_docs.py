@@ -5,6 +5,7 @@ Checked in every *.md at the top, in docs/ and in src/, between backticks:
   `path/to/file.ext`   exists: from the top, from src/, or from the document's folder
   `name()`             is a word of our sources, unless it is qualified as another project's
   `make target`        is in the Makefile
+  `test_name`, `Suite.Name`    is a test
 And in the sources and scripts: a document that a comment sends the reader to exists.
 Decision records are about the past and are not checked.
 """
@@ -29,7 +30,9 @@ FOREIGN_PATH = re.compile(r"(torch|torchgen|ATen|c10|aten|build|site-packages)/"
 FOREIGN_NAME = re.compile(r"(torch|at|c10|std|os|np|numpy)(\.|::)")
 
 
-def check_document(doc: Path, words: set[str], targets: set[str]) -> list[str]:
+def check_document(
+    doc: Path, words: set[str], targets: set[str], tests: set[tuple[str, str]]
+) -> list[str]:
     bad = []
     for quoted in re.findall(r"`([^`\n]+)`", doc.read_text()):
         is_path = re.fullmatch(r"[\w.-]+/[\w./-]+\.\w+", quoted) and not FOREIGN_PATH.match(quoted)
@@ -39,6 +42,11 @@ def check_document(doc: Path, words: set[str], targets: set[str]) -> list[str]:
         call = re.fullmatch(r"(?:[\w:.]*[:.])?(\w+)\(\)", quoted)
         if call and call.group(1) not in words and not FOREIGN_NAME.match(quoted):
             bad.append(f"no {quoted} in the sources")
+        if re.fullmatch(r"test_\w+", quoted) and quoted not in words:
+            bad.append(f"no test {quoted}")
+        test = re.fullmatch(r"([A-Z]\w*[a-z]\w*)\.([A-Z]\w*[a-z]\w*)", quoted)
+        if test and test.groups() not in tests:
+            bad.append(f"no test {quoted}")
         target = re.match(r"make ([a-z][a-z-]*)", quoted)
         if target and target.group(1) not in targets:
             bad.append(f"no target {target.group(1)} in the Makefile")
@@ -48,9 +56,14 @@ def check_document(doc: Path, words: set[str], targets: set[str]) -> list[str]:
 def main() -> int:
     texts = {path: path.read_text() for path in SOURCES}
     words = set(re.findall(r"\w+", "\n".join(texts.values())))
+    tests = {
+        test
+        for text in texts.values()
+        for test in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", text, re.M)
+    }
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     docs = [doc for doc in DOCS if "decisions" not in doc.parts]
-    bad = [line for doc in docs for line in check_document(doc, words, targets)]
+    bad = [line for doc in docs for line in check_document(doc, words, targets, tests)]
     for path, text in texts.items():
         for name in re.findall(r"\bdocs/[\w/-]+\.md\b", text):
             if not (ROOT / name).exists():
