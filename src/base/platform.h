@@ -47,6 +47,9 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
 // when it has already ended (and has been waited for).
 Fd watch_parent(pid_t pid);
 
+// Zeroed memory without a name in the file system, to be mapped by the processes that have the descriptor.
+Fd shared_memory(const char* name, size_t bytes);
+
 uint64_t current_rss_bytes();  // resident memory of this process; 0 when unknown
 std::string hostname();
 void random_bytes(std::span<std::byte> into);  // for nonces and tokens

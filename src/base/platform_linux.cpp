@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -191,6 +192,13 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
 
 Fd watch_parent(pid_t pid) {
   return owned(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)), "pidfd_open");
+}
+
+Fd shared_memory(const char* name, size_t bytes) {
+  Fd memory = owned(::memfd_create(name, MFD_CLOEXEC), "memfd_create");
+  if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0)
+    throw_system_errno("ftruncate", errno);
+  return memory;
 }
 
 uint64_t current_rss_bytes() {

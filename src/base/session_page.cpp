@@ -1,0 +1,90 @@
+#include "base/session_page.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/platform.h"
+
+namespace torch_remote {
+namespace {
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "it is shared between processes");
+
+// Zeros are a valid page: nothing is constructed, and memory that another process has mapped already is not touched.
+SessionPage& map_page(int flags, int descriptor) {
+  void* const memory =
+      ::mmap(nullptr, sizeof(SessionPage), PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  if (memory == MAP_FAILED)
+    throw_system_errno("mmap", errno);
+  return *static_cast<SessionPage*>(memory);
+}
+
+}  // namespace
+
+Fd SessionPage::make_memory() {
+  return shared_memory("torch-remote-session", sizeof(SessionPage));
+}
+
+SessionPage& SessionPage::map(const Fd& memory) {
+  struct stat status {};
+
+  if (::fstat(memory.get(), &status) != 0)
+    throw_system_errno("fstat", errno);
+  if (static_cast<size_t>(status.st_size) < sizeof(SessionPage))
+    throw_system_errno("a session's page is too small", EINVAL);
+  return map_page(MAP_SHARED, memory.get());
+}
+
+SessionPage& SessionPage::make_shared_with_children() {
+  return map_page(MAP_SHARED | MAP_ANONYMOUS, -1);
+}
+
+void SessionPage::clear() noexcept {
+  publish({});
+  last_.store(0, std::memory_order_relaxed);
+}
+
+void SessionPage::publish(const Figures& figures) noexcept {
+  const auto values = std::bit_cast<std::array<uint64_t, kFigures>>(figures);
+  for (size_t i = 0; i < kFigures; ++i)
+    figures_[i].store(values[i], std::memory_order_relaxed);
+}
+
+SessionPage::Figures SessionPage::figures() const noexcept {
+  std::array<uint64_t, kFigures> values{};
+  for (size_t i = 0; i < kFigures; ++i)
+    values[i] = figures_[i].load(std::memory_order_relaxed);
+  return std::bit_cast<Figures>(values);
+}
+
+std::string SessionPage::last_calls(size_t count) const {
+  const uint64_t last = last_.load(std::memory_order_acquire);
+  const uint64_t shown = std::min<uint64_t>({last, kCalls, count});
+  std::string text;
+  for (uint64_t number = last - shown + 1; number <= last; ++number) {
+    const Call& call = calls_[number % kCalls];
+    // A process that was hit by a stray write may have left anything here.
+    const size_t length = std::min<size_t>(call.length.load(std::memory_order_relaxed), kNameBytes);
+    text += (text.empty() ? "call " : ", call ") + std::to_string(number) + " ";
+    for (const char c : std::string_view(call.name.data(), length))
+      text += c > ' ' && c < 127 ? c : '?';
+  }
+  return text;
+}
+
+std::string describe_kill(int wait_status) {
+  if (!WIFSIGNALED(wait_status))
+    return {};
+  const int signal = WTERMSIG(wait_status);
+  return "killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+}
+
+}  // namespace torch_remote

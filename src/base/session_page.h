@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fd.h"
+
+namespace torch_remote {
+
+// What a session's process leaves behind for whoever started it: its figures, and its last calls. Lies in memory that
+// both processes share, so that it can be read while the session runs and after it was killed.
+//
+// One thread of the session writes; readers in other processes may see a call's name half written, never memory that is
+// not theirs.
+class SessionPage {
+ public:
+  static constexpr size_t kCalls = 64;
+  static constexpr size_t kNameBytes = 56;
+
+  struct Figures {
+    uint64_t calls = 0;
+    uint64_t failures = 0;
+    uint64_t bytes_received = 0;
+    uint64_t bytes_sent = 0;
+    uint64_t memory = 0;  // bytes of tensors
+    uint64_t storages = 0;
+    uint64_t queued = 0;  // bytes of calls that wait
+  };
+
+  // Memory of its own, for map(). Throws std::system_error.
+  static Fd make_memory();
+  // Both throw std::system_error; the first when the memory is smaller than a page. Leaks: processes end on their own.
+  static SessionPage& map(const Fd& memory);
+  // Shared with the children that this process forks.
+  static SessionPage& make_shared_with_children();
+
+  // Whoever starts a session: the page is for a new one.
+  void clear() noexcept;
+
+  void note_call(uint64_t number, std::string_view name) noexcept {
+    Call& call = calls_[number % kCalls];
+    const size_t length = name.size() < kNameBytes ? name.size() : kNameBytes;
+    name.copy(call.name.data(), length);
+    call.length.store(static_cast<uint32_t>(length), std::memory_order_relaxed);
+    last_.store(number, std::memory_order_release);
+  }
+
+  void publish(const Figures& figures) noexcept;
+  Figures figures() const noexcept;
+
+  // "call 812 aten::mm, call 813 aten::relu": oldest first, at most `count`. Empty when there was none.
+  std::string last_calls(size_t count = kCalls) const;
+
+ private:
+  struct Call {
+    std::array<char, kNameBytes> name;
+    std::atomic<uint32_t> length;
+  };
+
+  static constexpr size_t kFigures = sizeof(Figures) / sizeof(uint64_t);
+
+  std::array<std::atomic<uint64_t>, kFigures> figures_;
+  std::atomic<uint64_t> last_;  // number of the last call; they begin with 1
+  std::array<Call, kCalls> calls_;
+};
+
+// "killed by signal 9 (Killed)": what waitpid() said of a process that did not end by itself. Empty: it did.
+std::string describe_kill(int wait_status);
+
+}  // namespace torch_remote

@@ -1,0 +1,73 @@
+#include "base/session_page.h"
+
+#include <csignal>
+#include <system_error>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/platform.h"
+
+namespace torch_remote {
+namespace {
+
+TEST(SessionPage, ANewOneHasNoCallsAndNoFigures) {
+  const SessionPage& page = SessionPage::make_shared_with_children();
+  EXPECT_EQ(page.last_calls(), "");
+  EXPECT_EQ(page.figures().calls, 0U);
+}
+
+TEST(SessionPage, TheLastCallsComeOldestFirst) {
+  SessionPage& page = SessionPage::make_shared_with_children();
+  for (uint64_t number = 1; number <= 100; ++number)
+    page.note_call(number, "aten::op" + std::to_string(number));
+
+  EXPECT_EQ(page.last_calls(2), "call 99 aten::op99, call 100 aten::op100");
+  EXPECT_EQ(page.last_calls().substr(0, 19), "call 37 aten::op37,");
+}
+
+TEST(SessionPage, ALongNameIsCutAndWhatCannotBePrintedIsNot) {
+  SessionPage& page = SessionPage::make_shared_with_children();
+  page.note_call(1, std::string(1000, 'x'));
+  page.note_call(2, "a\nb\x01");
+
+  EXPECT_EQ(page.last_calls(), "call 1 " + std::string(56, 'x') + ", call 2 a?b?");
+}
+
+TEST(SessionPage, WhatAKilledProcessWroteCanBeRead) {
+  const Fd memory = SessionPage::make_memory();
+  const SessionPage& page = SessionPage::map(memory);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    SessionPage& theirs = SessionPage::map(memory);
+    theirs.note_call(1, "aten::mm");
+    theirs.publish({.calls = 1, .memory = 64});
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+
+  EXPECT_EQ(describe_kill(status), "killed by signal 9 (Killed)");
+  EXPECT_EQ(page.last_calls(), "call 1 aten::mm");
+  EXPECT_EQ(page.figures().memory, 64U);
+}
+
+TEST(SessionPage, ClearingForgetsTheSessionBefore) {
+  SessionPage& page = SessionPage::make_shared_with_children();
+  page.note_call(1, "aten::mm");
+  page.publish({.calls = 1});
+
+  page.clear();
+
+  EXPECT_EQ(page.last_calls(), "");
+  EXPECT_EQ(page.figures().calls, 0U);
+}
+
+TEST(SessionPage, MemoryThatIsTooSmallIsRefused) {
+  const Fd memory = shared_memory("small", 8);
+  EXPECT_THROW(SessionPage::map(memory), std::system_error);
+}
+
+}  // namespace
+}  // namespace torch_remote
