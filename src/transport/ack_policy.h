@@ -27,6 +27,9 @@ class AckPolicy {
     start_clock(now);
   }
 
+  // What was sent may have been lost: the counters have to go out once more.
+  void resumed() noexcept { at_once_ = true; }
+
   // A frame with the present counters is on its way.
   void sent() noexcept { *this = AckPolicy(); }
 

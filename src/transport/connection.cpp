@@ -31,13 +31,15 @@ thread_local const void* own_connection = nullptr;
 
 Connection::Impl::Impl(std::unique_ptr<Stream> stream, Handler& handler, const Options& options,
                        std::atomic<bool>& flush_pending)
-    : stream_(std::move(stream)),
-      handler_(handler),
+    : handler_(handler),
       options_(options),
+      peer_(stream->peer()),
       pid_(::getpid()),
       flush_pending_(flush_pending),
       last_heard_(Clock::now().time_since_epoch().count()),
-      reader_(*stream_, [this](size_t count) { note_bytes(count); }) {}
+      current_stream_(stream.get()),
+      stream_(std::move(stream)),
+      ledger_(options.is_resumable) {}
 
 Connection::Impl::~Impl() {
   abort();
@@ -78,8 +80,10 @@ void Connection::Impl::start() {
 }
 
 void Connection::Impl::stop(std::exception_ptr cause) noexcept {
+  std::shared_ptr<Stream> stream;
   {
     MutexLock lock(mutex_);
+    stream = stream_;
     if (!stopping_) {
       stopping_ = true;
       cause_ = std::move(cause);
@@ -87,12 +91,12 @@ void Connection::Impl::stop(std::exception_ptr cause) noexcept {
     work_.notify_all();
     changed_.notify_all();
   }
-  stream_->shutdown();
+  stream->shutdown();
 }
 
 void Connection::Impl::abort() noexcept {
   stop(std::make_exception_ptr(
-      ConnectionError("the connection to " + stream_->peer() + " was ended on this side")));
+      ConnectionError("the connection to " + peer_ + " was ended on this side")));
 }
 
 void Connection::Impl::close(std::string_view reason, std::chrono::milliseconds wait) {
@@ -112,11 +116,10 @@ void Connection::Impl::close(std::string_view reason, std::chrono::milliseconds 
     was_flushed = close_sent_ || !started_;
   }
   // Does nothing after a clean end.
-  stop(was_flushed
-           ? nullptr
-           : std::make_exception_ptr(ConnectionError(
-                 "closing: " + stream_->peer() + " did not take what was still to be sent within " +
-                 std::to_string(wait.count()) + " ms")));
+  stop(was_flushed ? nullptr
+                   : std::make_exception_ptr(ConnectionError(
+                         "closing: " + peer_ + " did not take what was still to be sent within " +
+                         std::to_string(wait.count()) + " ms")));
 }
 
 std::string Connection::Impl::peer_close_reason() {
@@ -192,6 +195,26 @@ void Connection::abort() noexcept {
   if (!impl_->is_in_forked_child()) {
     impl_->abort();
   }
+}
+
+std::optional<uint64_t> Connection::suspend(std::exception_ptr cause) {
+  return impl_->is_in_forked_child() ? std::nullopt : impl_->suspend(std::move(cause));
+}
+
+bool Connection::resume(std::unique_ptr<Stream> stream, uint64_t peer_received) {
+  return !impl_->is_in_forked_child() && impl_->resume(std::move(stream), peer_received);
+}
+
+bool Connection::wait_while_broken(std::chrono::steady_clock::time_point deadline) {
+  return impl_->is_in_forked_child() || impl_->wait_while_broken(deadline);
+}
+
+bool Connection::is_ending() const {
+  return impl_->is_in_forked_child() || impl_->is_ending();
+}
+
+uint64_t Connection::acknowledged() const {
+  return impl_->is_in_forked_child() ? 0 : impl_->acknowledged();
 }
 
 std::string Connection::peer_close_reason() const {

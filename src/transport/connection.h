@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,11 @@ namespace torch_remote::transport {
 // for what is to go out; the *watchdog* wants a sign of life from the peer. No lock is held while
 // the handler or the stream is called. The first error ends the connection and is the one that
 // on_end() gets.
+//
+// A *resumable* connection outlives its stream: when that breaks (not: when the peer breaks the
+// protocol), on_broken() is called, everything waits, and resume() goes on over another stream.
+// Frames are kept until the peer has wholly received them; those it has not are sent again, in the
+// order and with the numbers they had. A frame that was cut is forgotten by its receiver.
 //
 // In the child of a fork() every method does nothing and the destructor leaks; see
 // abandon_in_forked_child().
@@ -47,6 +53,14 @@ class Connection {
     // Reader thread: in_flight() has changed, or a bulk was acknowledged.
     virtual void on_progress() {}
 
+    // Reader thread; resumable connections only: the stream is gone, and this is why. `received` is
+    // the highest sequence that came wholly, for the peer to know. Takes its time, and may call
+    // resume() itself; a connection that is being ended is noticed by wait_while_broken(). An
+    // exception ends the connection with it.
+    virtual void on_broken(std::exception_ptr cause, uint64_t /*received*/) {
+      std::rethrow_exception(std::move(cause));
+    }
+
     // Exactly once if start() was called; no other method is called any more. nullptr after a close
     // by either side.
     virtual void on_end(std::exception_ptr cause) noexcept = 0;
@@ -56,6 +70,7 @@ class Connection {
     std::chrono::milliseconds keepalive{30000};
     std::chrono::microseconds flush_delay{40};
     FrameLimits limits;
+    bool is_resumable = false;
   };
 
   // Messages frames that were sent and that the peer has not applied yet.
@@ -96,6 +111,20 @@ class Connection {
   void applied(uint64_t sequence) noexcept;
 
   InFlight in_flight() const noexcept;
+
+  // Has the present stream count as broken, if it does not already, and waits until the threads have
+  // left it. The highest sequence received then; nothing when the connection has ended or ends. Not
+  // from a handler's method.
+  std::optional<uint64_t> suspend(std::exception_ptr cause);
+  // Goes on over another stream, whose peer has received so much. False: the connection was not
+  // broken, or it ends. Throws ProtocolError, and changes nothing, when that cannot be.
+  bool resume(std::unique_ptr<Stream> stream, uint64_t peer_received);
+  // From on_broken(): until the connection is resumed or is being ended. False: the deadline has
+  // passed first.
+  bool wait_while_broken(std::chrono::steady_clock::time_point deadline);
+  bool is_ending() const;
+  // The highest sequence that the peer has acknowledged.
+  uint64_t acknowledged() const;
 
   // Sends what is queued and a close frame, and waits until the peer has hung up, for `wait` at
   // most; then the connection has ended. From a handler's method it only asks for this and does not

@@ -16,12 +16,16 @@
 namespace torch_remote::transport {
 
 // Private to transport/connection*.cpp: what the three threads share. The parts are in
-// connection.cpp (life and death), connection_writer.cpp and connection_reader.cpp (with the
-// watchdog).
+// connection.cpp (life and death), connection_writer.cpp, connection_reader.cpp (with the watchdog)
+// and connection_resume.cpp.
 //
 // How it ends: stop() sets stopping_ and shuts the stream down, which wakes everybody. The writer
 // leaves first; the reader waits for it, gives back what was queued and calls on_end(), so that
 // nothing follows that call.
+//
+// How it breaks: break_link() sets is_broken_ and shuts the stream down. The writer parks in
+// wait_for_work(); the reader waits for that, parks too and calls on_broken(). resume() puts another
+// stream in place and counts link_ up, by which both notice.
 class Connection::Impl {
  public:
   Impl(std::unique_ptr<Stream> stream, Handler& handler, const Options& options,
@@ -32,7 +36,7 @@ class Connection::Impl {
 
   bool is_in_forked_child() const noexcept;
 
-  void abandon_in_forked_child() noexcept { stream_->close_in_forked_child(); }
+  void abandon_in_forked_child() noexcept { current_stream_.load()->close_in_forked_child(); }
 
   void start();
   void flush() noexcept EXCLUDES(mutex_);
@@ -43,10 +47,15 @@ class Connection::Impl {
   void close(std::string_view reason, std::chrono::milliseconds wait) EXCLUDES(mutex_);
   void abort() noexcept;
   std::string peer_close_reason() EXCLUDES(mutex_);
+  std::optional<uint64_t> suspend(std::exception_ptr cause) EXCLUDES(mutex_);
+  bool resume(std::unique_ptr<Stream> stream, uint64_t peer_received) EXCLUDES(mutex_);
+  bool wait_while_broken(std::chrono::steady_clock::time_point deadline) EXCLUDES(mutex_);
+  bool is_ending() EXCLUDES(mutex_);
+  uint64_t acknowledged() EXCLUDES(mutex_);
 
   InFlight in_flight() const noexcept;
 
-  std::string peer() const { return stream_->peer(); }
+  const std::string& peer() const { return peer_; }
 
   uint64_t bytes_sent() const noexcept { return bytes_sent_.load(std::memory_order_relaxed); }
 
@@ -74,6 +83,7 @@ class Connection::Impl {
   };
 
   struct Work {
+    std::optional<uint64_t> resend_after;  // frames behind this number go out again, first of all
     bool ping;
     bool pong;
     bool close;
@@ -88,10 +98,13 @@ class Connection::Impl {
 
   // connection_writer.cpp; on the writer thread.
   void run_writer() noexcept;
+  bool take_turn();
   std::optional<Work> wait_for_work() EXCLUDES(mutex_);
+  void park_while_broken() REQUIRES(mutex_);
   bool is_urgent(Clock::time_point now) const REQUIRES(mutex_);
   void wait_for_change(std::optional<Clock::time_point> flush_at) REQUIRES(mutex_);
   bool perform(const Work& work);
+  void send_again(uint64_t resend_after) EXCLUDES(mutex_);
   void send_queued();
   void send_messages();
   std::optional<Chunk> next_chunk() EXCLUDES(mutex_);
@@ -105,6 +118,7 @@ class Connection::Impl {
 
   // connection_reader.cpp; on the reader thread.
   void run_reader() noexcept;
+  bool read_until_broken();
   bool read_frame();
   bool at_end_of_stream() EXCLUDES(mutex_);
   void take_counters(const FrameHeader& header) EXCLUDES(mutex_);
@@ -116,6 +130,13 @@ class Connection::Impl {
   bool is_close_sent() EXCLUDES(mutex_);
   void wait_for_writer() EXCLUDES(mutex_);
   void release_bulks() EXCLUDES(mutex_);
+  static void let_go(SendLedger::Released released);
+
+  // connection_resume.cpp; break_link() on any thread, outlive() on the reader's.
+  void break_link(std::exception_ptr cause) noexcept EXCLUDES(mutex_);
+  bool outlive(std::exception_ptr cause) EXCLUDES(mutex_);
+  void wait_for_writer_to_park() REQUIRES(mutex_);
+  void take_stream() EXCLUDES(mutex_);
 
   // connection_reader.cpp; on the watchdog thread.
   void run_watchdog() noexcept;
@@ -123,9 +144,9 @@ class Connection::Impl {
   Clock::time_point last_heard() const noexcept;
 
   // Constant after construction.
-  const std::unique_ptr<Stream> stream_;
   Handler& handler_;
   const Options options_;
+  const std::string peer_;
   const pid_t pid_;
 
   std::atomic<bool>& flush_pending_;  // see Note [flush_soon may be relaxed]
@@ -138,11 +159,24 @@ class Connection::Impl {
   std::atomic<uint64_t> calls_in_flight_ = 0;
   std::atomic<uint64_t> last_applied_ = 0;
 
-  BufferedReader reader_;  // confined to the reader thread
+  // stream_.get(), for the child of a fork: there nobody may lock.
+  std::atomic<Stream*> current_stream_;
+
+  std::shared_ptr<Stream> incoming_;      // confined to the reader thread
+  std::optional<BufferedReader> reader_;  // confined to the reader thread; of incoming_
+  std::shared_ptr<Stream> outgoing_;      // confined to the writer thread
 
   Mutex mutex_;
   CondVar work_;     // the writer waits here
   CondVar changed_;  // everybody else does: stopping_, writer_done_
+  std::shared_ptr<Stream> stream_ GUARDED_BY(mutex_);
+  uint64_t link_ GUARDED_BY(mutex_) = 1;  // how many streams there have been
+  bool is_broken_ GUARDED_BY(mutex_) = false;
+  std::exception_ptr broken_by_ GUARDED_BY(mutex_);
+  bool reader_parked_ GUARDED_BY(mutex_) = false;
+  bool writer_parked_ GUARDED_BY(mutex_) = false;
+  std::optional<uint64_t> resend_after_ GUARDED_BY(mutex_);  // for the writer, after a resume
+  SendLedger::Released acknowledged_by_resume_ GUARDED_BY(mutex_);  // for the reader
   bool started_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::exception_ptr cause_ GUARDED_BY(mutex_);

@@ -22,11 +22,10 @@ std::string in_words(std::chrono::milliseconds duration) {
 void Connection::Impl::run_reader() noexcept {
   begin_worker_thread("tr-reader");
   try {
-    while (read_frame()) {
-    }
+    do {
+      take_stream();
+    } while (read_until_broken());
     stop(nullptr);
-  } catch (const ConnectionError&) {
-    stop(is_close_sent() ? nullptr : std::current_exception());
   } catch (...) {
     stop(std::current_exception());
   }
@@ -40,10 +39,24 @@ void Connection::Impl::run_reader() noexcept {
   handler_.on_end(std::move(cause));
 }
 
-// False: the connection ended cleanly, or for a reason that stop() knows already.
+// True: the stream broke, and there is another. False: the connection ended cleanly, or for a reason
+// that stop() knows already.
+bool Connection::Impl::read_until_broken() {
+  std::exception_ptr cause;
+  try {
+    while (read_frame()) {
+    }
+    return false;
+  } catch (const ConnectionError&) {
+    cause = std::current_exception();
+  }
+  return !is_close_sent() && outlive(std::move(cause));
+}
+
+// False: as in read_until_broken().
 bool Connection::Impl::read_frame() {
   std::array<std::byte, kHeaderSize> bytes;
-  if (!reader_.read_or_end(bytes)) {
+  if (!reader_->read_or_end(bytes)) {
     return at_end_of_stream();
   }
   const FrameHeader header = decode_header(bytes, options_.limits);
@@ -74,13 +87,13 @@ bool Connection::Impl::read_frame() {
 bool Connection::Impl::at_end_of_stream() {
   MutexLock lock(mutex_);
   if (!stopping_ && !close_sent_) {
-    throw ConnectionError(stream_->peer() + " closed the connection without saying why");
+    throw ConnectionError(peer_ + " closed the connection without saying why");
   }
   return false;
 }
 
 void Connection::Impl::take_counters(const FrameHeader& header) {
-  std::vector<SendLedger::PendingBulk> done;
+  SendLedger::Released released;
   bool moved = false;
   {
     MutexLock lock(mutex_);
@@ -88,40 +101,45 @@ void Connection::Impl::take_counters(const FrameHeader& header) {
       throw ProtocolError("frame " + std::to_string(header.sequence) + " came after frame " +
                           std::to_string(received_));
     }
-    moved = ledger_.advance(header.acknowledged, header.applied, done);
+    moved = ledger_.advance(header.acknowledged, header.applied, released);
     publish_totals();
   }
-  for (SendLedger::PendingBulk& bulk : done) {
-    bulk.owner.reset();
-    bulk.on_acked(true);
-  }
+  let_go(std::move(released));
   if (moved) {
     handler_.on_progress();
   }
 }
 
+void Connection::Impl::let_go(SendLedger::Released released) {
+  released.frames.clear();
+  for (SendLedger::PendingBulk& bulk : released.bulks) {
+    bulk.owner.reset();
+    bulk.on_acked(true);
+  }
+}
+
 void Connection::Impl::read_messages(const FrameHeader& header) {
   std::vector<std::byte> payload(header.length);
-  reader_.read(payload);
+  reader_->read(payload);
   note_received(header);
   handler_.on_messages(header.sequence, std::move(payload));
 }
 
 void Connection::Impl::read_bulk(const FrameHeader& header) {
   std::array<std::byte, kBulkPrefixSize> bytes;
-  reader_.read(bytes);
+  reader_->read(bytes);
   const uint64_t length = header.length - kBulkPrefixSize;
   const auto [lane, offset] = decode_bulk_prefix(bytes, length);
   const std::span<std::byte> target = handler_.bulk_target(lane, offset, length);
   check_internal(target.size() == length, "bulk_target() gives as many bytes as asked for");
-  reader_.read(target);
+  reader_->read(target);
   note_received(header);
   handler_.on_bulk(lane, offset, length, header.last);
 }
 
 void Connection::Impl::read_close(const FrameHeader& header) {
   std::vector<std::byte> payload(header.length);
-  reader_.read(payload);
+  reader_->read(payload);
   std::string reason = decode_close_reason(payload);
   MutexLock lock(mutex_);
   peer_close_reason_ = std::move(reason);
@@ -156,11 +174,14 @@ void Connection::Impl::wait_for_writer() {
 void Connection::Impl::release_bulks() {
   std::vector<SendLedger::PendingBulk> unacknowledged;
   std::deque<Bulk> unsent;
+  SendLedger::Released acknowledged;
   {
     MutexLock lock(mutex_);
     unacknowledged = ledger_.take_pending();
     unsent.swap(bulks_);
+    std::swap(acknowledged, acknowledged_by_resume_);
   }
+  let_go(std::move(acknowledged));
   for (SendLedger::PendingBulk& bulk : unacknowledged) {
     bulk.owner.reset();
     bulk.on_acked(false);
@@ -173,9 +194,9 @@ void Connection::Impl::release_bulks() {
 
 void Connection::Impl::run_watchdog() noexcept {
   begin_worker_thread("tr-watchdog");
-  if (watch_until_silent()) {
-    stop(std::make_exception_ptr(ConnectionError("no answer from " + stream_->peer() + " for " +
-                                                 in_words(options_.keepalive))));
+  while (watch_until_silent()) {
+    break_link(std::make_exception_ptr(
+        ConnectionError("no answer from " + peer_ + " for " + in_words(options_.keepalive))));
   }
 }
 
@@ -188,6 +209,11 @@ bool Connection::Impl::watch_until_silent() {
   Clock::time_point asked;                    // the silence that the last ping was for
   MutexLock lock(mutex_);
   while (!stopping_) {
+    if (is_broken_) {
+      changed_.wait(mutex_);
+      forgiven = Clock::now();
+      continue;
+    }
     const Clock::time_point heard = std::max(last_heard(), forgiven);
     const Clock::duration silence = Clock::now() - heard;
     if (silence >= keepalive) {

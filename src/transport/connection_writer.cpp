@@ -77,14 +77,8 @@ void Connection::Impl::run_writer() noexcept {
   begin_worker_thread("tr-writer");
   want_precise_waits();
   try {
-    for (;;) {
-      const std::optional<Work> work = wait_for_work();
-      if (!work || !perform(*work)) {
-        break;
-      }
+    while (take_turn()) {
     }
-  } catch (const ConnectionError&) {
-    leave_the_last_word_to_the_reader(std::current_exception());
   } catch (...) {
     stop(std::current_exception());
   }
@@ -93,24 +87,37 @@ void Connection::Impl::run_writer() noexcept {
   changed_.notify_all();
 }
 
+// False: there is nothing more to write, ever.
+bool Connection::Impl::take_turn() {
+  try {
+    const std::optional<Work> work = wait_for_work();
+    return work && perform(*work);
+  } catch (const ConnectionError&) {
+    leave_the_last_word_to_the_reader(std::current_exception());
+    return true;
+  }
+}
+
 // A peer that says goodbye and hangs up makes our write fail while its close frame waits to be
 // read. So the reader gets some time to end the connection in its own way.
 void Connection::Impl::leave_the_last_word_to_the_reader(const std::exception_ptr& error) {
   const Clock::time_point deadline = Clock::now() + kReaderGrace;
   {
     MutexLock lock(mutex_);
-    while (!stopping_ && Clock::now() < deadline) {
+    while (!stopping_ && !is_broken_ && Clock::now() < deadline) {
       changed_.wait_until(mutex_, deadline);
     }
   }
-  stop(error);
+  break_link(error);
 }
 
 // Nothing: the connection is stopping.
 std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
+  std::shared_ptr<Stream> left;  // destroyed without the lock
   MutexLock lock(mutex_);
   std::optional<Clock::time_point> flush_at;
   for (;;) {
+    park_while_broken();
     if (stopping_) {
       return std::nullopt;
     }
@@ -125,13 +132,26 @@ std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
   }
   flush_now_ = false;
   flush_pending_.store(false, std::memory_order_relaxed);
-  return Work{std::exchange(ping_due_, false), std::exchange(pong_due_, false), close_requested_};
+  if (outgoing_ != stream_) {
+    left = std::exchange(outgoing_, stream_);
+  }
+  return Work{std::exchange(resend_after_, std::nullopt), std::exchange(ping_due_, false),
+              std::exchange(pong_due_, false), close_requested_};
+}
+
+void Connection::Impl::park_while_broken() {
+  while (is_broken_ && !stopping_) {
+    writer_parked_ = true;
+    changed_.notify_all();
+    work_.wait(mutex_);
+  }
+  writer_parked_ = false;
 }
 
 bool Connection::Impl::is_urgent(Clock::time_point now) const {
   const std::optional<Clock::time_point> ack_due = acks_.due();
-  return flush_now_ || ping_due_ || pong_due_ || close_requested_ || !bulks_.empty() ||
-         (ack_due && *ack_due <= now);
+  return flush_now_ || resend_after_ || ping_due_ || pong_due_ || close_requested_ ||
+         !bulks_.empty() || (ack_due && *ack_due <= now);
 }
 
 void Connection::Impl::wait_for_change(std::optional<Clock::time_point> flush_at) {
@@ -148,6 +168,9 @@ void Connection::Impl::wait_for_change(std::optional<Clock::time_point> flush_at
 
 // False: the close frame is out, and nothing may follow it.
 bool Connection::Impl::perform(const Work& work) {
+  if (work.resend_after) {
+    send_again(*work.resend_after);
+  }
   send_queued();
   if (work.pong) {
     send_control(FrameKind::kPong);
@@ -169,6 +192,31 @@ bool Connection::Impl::perform(const Work& work) {
   return false;
 }
 
+// What the peer has acknowledged meanwhile is skipped.
+void Connection::Impl::send_again(uint64_t resend_after) {
+  for (;;) {
+    std::optional<SendLedger::Kept> frame;
+    FrameHeader header;
+    {
+      MutexLock lock(mutex_);
+      frame = ledger_.kept_after(resend_after);
+      if (!frame) {
+        return;
+      }
+      const bool is_bulk = frame->kind == FrameKind::kBulk;
+      header = stamp(frame->kind, frame->bytes.size() + (is_bulk ? kBulkPrefixSize : 0));
+      header.sequence = frame->sequence;
+      header.last = frame->last;
+    }
+    if (frame->kind == FrameKind::kBulk) {
+      write_frame(header, encode_bulk_prefix(frame->prefix), frame->bytes);
+    } else {
+      write_frame(header, {}, frame->bytes);
+    }
+    resend_after = frame->sequence;
+  }
+}
+
 // The chunk is chosen before the messages are taken: whatever was there when it was queued goes
 // first.
 void Connection::Impl::send_queued() {
@@ -185,20 +233,22 @@ void Connection::Impl::send_queued() {
 void Connection::Impl::send_messages() {
   for (;;) {
     uint32_t calls = 0;
-    const std::vector<std::byte> payload = handler_.take_messages(calls);
-    if (payload.empty()) {
+    std::vector<std::byte> taken = handler_.take_messages(calls);
+    if (taken.empty()) {
       return;
     }
-    check_internal(payload.size() <= options_.limits.messages,
+    check_internal(taken.size() <= options_.limits.messages,
                    "a messages frame is within the limit");
+    // Shared with the ledger: the peer can acknowledge a frame before it is all written.
+    const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(taken));
     FrameHeader header;
     {
       MutexLock lock(mutex_);
-      header = stamp(FrameKind::kMessages, payload.size());
-      header.sequence = ledger_.add_messages(payload.size(), calls);
+      header = stamp(FrameKind::kMessages, payload->size());
+      header.sequence = ledger_.add_messages(payload, calls);
       publish_totals();
     }
-    write_frame(header, {}, payload);
+    write_frame(header, {}, *payload);
   }
 }
 
@@ -224,10 +274,11 @@ void Connection::Impl::send_chunk(const Chunk& chunk) {
     Bulk& bulk = bulks_.front();
     owner = bulk.owner;
     if (chunk.last) {
-      header.sequence = ledger_.add_last_chunk(std::move(bulk.owner), std::move(bulk.on_acked));
+      header.sequence = ledger_.add_last_chunk(chunk.prefix, chunk.bytes, std::move(bulk.owner),
+                                               std::move(bulk.on_acked));
       bulks_.pop_front();
     } else {
-      header.sequence = ledger_.add_chunk();
+      header.sequence = ledger_.add_chunk(chunk.prefix, chunk.bytes, bulk.owner);
       bulk.offset += chunk.bytes.size();
     }
   }
@@ -271,7 +322,7 @@ void Connection::Impl::write_frame(const FrameHeader& header, std::span<const st
   // Counted first: what the peer has seen is never more than what we say we sent.
   bytes_sent_.fetch_add(kHeaderSize + prefix.size() + payload.size(), std::memory_order_relaxed);
   frames_sent_.fetch_add(1, std::memory_order_relaxed);
-  stream_->write(parts);
+  outgoing_->write(parts);
 }
 
 }  // namespace torch_remote::transport

@@ -8,33 +8,71 @@
 
 namespace torch_remote::transport {
 
-uint64_t SendLedger::add_messages(uint64_t bytes, uint64_t calls) {
-  messages_.push_back({sent_ + 1, bytes, calls});
-  totals_.bytes += bytes;
+uint64_t SendLedger::add_messages(std::shared_ptr<const std::vector<std::byte>> payload,
+                                  uint64_t calls) {
+  const std::span<const std::byte> bytes = *payload;
+  messages_.push_back({++sent_, bytes.size(), calls});
+  totals_.bytes += bytes.size();
   totals_.calls += calls;
-  return ++sent_;
+  keep({sent_, FrameKind::kMessages, false, {}, bytes, std::move(payload)});
+  return sent_;
 }
 
-uint64_t SendLedger::add_last_chunk(std::shared_ptr<const void> owner,
+uint64_t SendLedger::add_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
+                               std::shared_ptr<const void> owner) {
+  keep({++sent_, FrameKind::kBulk, false, prefix, bytes, std::move(owner)});
+  return sent_;
+}
+
+uint64_t SendLedger::add_last_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
+                                    std::shared_ptr<const void> owner,
                                     std::function<void(bool)> on_acked) {
-  bulks_.push_back({sent_ + 1, std::move(owner), std::move(on_acked)});
-  return ++sent_;
+  keep({++sent_, FrameKind::kBulk, true, prefix, bytes, owner});
+  bulks_.push_back({sent_, std::move(owner), std::move(on_acked)});
+  return sent_;
 }
 
-bool SendLedger::advance(uint64_t acknowledged, uint64_t applied, std::vector<PendingBulk>& done) {
+void SendLedger::keep(Kept frame) {
+  if (keeps_frames_) {
+    kept_.push_back(std::move(frame));
+  }
+}
+
+std::optional<SendLedger::Kept> SendLedger::kept_after(uint64_t sequence) const {
+  if (kept_.empty() || kept_.back().sequence <= sequence) {
+    return std::nullopt;
+  }
+  const uint64_t first = kept_.front().sequence;
+  return kept_[sequence < first ? 0 : sequence + 1 - first];
+}
+
+bool SendLedger::advance(uint64_t acknowledged, uint64_t applied, Released& released) {
+  const bool moved = acknowledged != acknowledged_ || applied != totals_.last_applied;
+  check_acknowledged(acknowledged);
+  apply(applied);  // before anything is released: it throws too
+  acknowledge(acknowledged, released);
+  return moved;
+}
+
+void SendLedger::check_acknowledged(uint64_t acknowledged) const {
   if (acknowledged > sent_ || acknowledged < acknowledged_) {
     throw ProtocolError("the peer acknowledges frame " + std::to_string(acknowledged) + " after " +
                         std::to_string(acknowledged_) + ", and " + std::to_string(sent_) +
                         " were sent");
   }
-  const bool moved = acknowledged != acknowledged_ || applied != totals_.last_applied;
-  apply(applied);
+}
+
+void SendLedger::acknowledge(uint64_t acknowledged, Released& released) {
+  check_acknowledged(acknowledged);
   acknowledged_ = acknowledged;
   while (!bulks_.empty() && bulks_.front().sequence <= acknowledged) {
-    done.push_back(std::move(bulks_.front()));
+    released.bulks.push_back(std::move(bulks_.front()));
     bulks_.pop_front();
   }
-  return moved;
+  while (!kept_.empty() && kept_.front().sequence <= acknowledged) {
+    released.frames.push_back(std::move(kept_.front()));
+    kept_.pop_front();
+  }
 }
 
 void SendLedger::apply(uint64_t applied) {
