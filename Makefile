@@ -14,7 +14,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks build demo test test-core conformance programs bench \
+.PHONY: help setup setup-system setup-checks build demo test test-core conformance programs faults bench \
         lint format asan tsan core-clang fuzz gpu-build gpu-test clean
 
 help:            ## Show this list
@@ -27,7 +27,7 @@ demo: build      ## Train a small model on a remote device, with all set-up
 test: build      ## The tests: C++, then Python with the examples, with all set-up
 	@ctest --preset release -j $(JOBS) --progress
 	$(call need,tests/python)
-	@$(PYTEST) tests/python --ignore=tests/python/conformance --ignore=tests/python/gpu
+	@$(PYTEST) tests/python tests/fault --ignore=tests/python/conformance --ignore=tests/python/gpu
 
 build: setup     ## Build, and make `import torch_remote` work in .venv
 	@tools/build.sh release
@@ -48,6 +48,10 @@ programs: build  ## Random programs, remote against CPU (STEPS=20000 SEED=1)
 	$(call need,tests/python/test_programs.py)
 	@TORCH_REMOTE_PROGRAM_STEPS=$(or $(STEPS),20000) TORCH_REMOTE_PROGRAM_SEED=$(or $(SEED),1) \
 		$(PYTEST) --timeout=0 tests/python/test_programs.py
+
+faults: build    ## A training session cut at CUTS (2000) random bytes and in frame headers (SEED=1)
+	$(call need,tests/fault/run.py)
+	@$(PYTHON) tests/fault/run.py --cuts $(or $(CUTS),2000) --seed $(or $(SEED),1)
 
 bench: build     ## Measure against the bars (CHECK=counts: only what no noise changes)
 	$(call need,benchmarks/python/bench.py)

@@ -47,6 +47,9 @@ std::chrono::milliseconds parse_duration(std::string_view text) {
   if (count < 0 || text.front() == '-') {
     refuse(text, "it is negative");
   }
+  if (text == "0") {
+    return std::chrono::milliseconds(0);
+  }
   const int64_t unit = unit_of(text, std::string_view(rest, static_cast<size_t>(end - rest)));
   if (error == std::errc::result_out_of_range || count > kLongest / unit) {
     refuse(text, "it is longer than a century");

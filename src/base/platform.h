@@ -50,6 +50,18 @@ Fd watch_parent(pid_t pid);
 // Zeroed memory without a name in the file system, to be mapped by the processes that have the descriptor.
 Fd shared_memory(const char* name, size_t bytes);
 
+// Two connected Unix sockets that keep messages apart and can pass descriptors on.
+std::pair<Fd, Fd> message_pair();
+// Sends a message with a descriptor, without waiting. False: nobody takes it.
+bool pass_descriptor(const Fd& over, std::span<const std::byte> message, const Fd& passed) noexcept;
+// Waits for the next; fills `message`. An empty one when the other end is gone; messages of another
+// length, or without a descriptor, are skipped.
+Fd receive_descriptor(const Fd& over, std::span<std::byte> message) noexcept;
+
+// Changes with every start of the machine and differs between process namespaces: where it is
+// equal, process ids name the same processes. Empty when it cannot be told.
+std::string machine_identity();
+
 uint64_t current_rss_bytes();  // resident memory of this process; 0 when unknown
 std::string hostname();
 void random_bytes(std::span<std::byte> into);  // for nonces and tokens

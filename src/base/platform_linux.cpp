@@ -1,6 +1,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string_view>
 
@@ -199,6 +200,79 @@ Fd shared_memory(const char* name, size_t bytes) {
   if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0)
     throw_system_errno("ftruncate", errno);
   return memory;
+}
+
+std::pair<Fd, Fd> message_pair() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw_system_errno("socketpair", errno);
+  }
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+namespace {
+
+// A message of one part, with room for one descriptor.
+struct MessageWithDescriptor {
+  explicit MessageWithDescriptor(std::span<std::byte> bytes) : part{bytes.data(), bytes.size()} {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+
+  iovec part;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+};
+
+}  // namespace
+
+bool pass_descriptor(const Fd& over, std::span<const std::byte> message,
+                     const Fd& passed) noexcept {
+  // sendmsg only reads; iovec has no const.
+  MessageWithDescriptor sent({const_cast<std::byte*>(message.data()), message.size()});  // NOLINT
+  cmsghdr* const rights = CMSG_FIRSTHDR(&sent.header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int descriptor = passed.get();
+  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+  return ::sendmsg(over.get(), &sent.header, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(message.size());
+}
+
+Fd receive_descriptor(const Fd& over, std::span<std::byte> message) noexcept {
+  for (;;) {
+    MessageWithDescriptor taken(message);
+    const ssize_t got = ::recvmsg(over.get(), &taken.header, MSG_CMSG_CLOEXEC);
+    if (got == 0 || (got < 0 && errno != EINTR)) {
+      return {};
+    }
+    const cmsghdr* const rights = got < 0 ? nullptr : CMSG_FIRSTHDR(&taken.header);
+    if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
+    Fd passed(descriptor);
+    if (got == static_cast<ssize_t>(message.size())) {
+      return passed;
+    }
+  }
+}
+
+std::string machine_identity() {
+  std::array<char, 64> boot{};
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(
+      std::fopen("/proc/sys/kernel/random/boot_id", "re"),
+      [](FILE* open) { return std::fclose(open); });
+  std::array<char, 64> processes{};
+  if (file == nullptr || std::fgets(boot.data(), boot.size(), file.get()) == nullptr ||
+      ::readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) <= 0) {
+    return {};
+  }
+  return std::string(boot.data()) + processes.data();
 }
 
 uint64_t current_rss_bytes() {

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include <unistd.h>
+
 #include <torch/version.h>
 
 #include "base/error.h"
@@ -52,56 +54,82 @@ Bytes body_of(const Message& message) {
   return writer.take();
 }
 
-// Makes sure that the server knows the token before anything is proven to it.
-wire::ProofMessage prove(const std::string& token, const Bytes& ours, wire::Hello theirs) {
+// Makes sure that the server knows the key before anything is proven to it. `what` the key is, for messages.
+wire::ProofMessage prove(const std::string& key, const char* what, const Bytes& ours,
+                         wire::Hello theirs) {
   wire::ProofMessage message;
-  if (token.empty())
+  if (key.empty())
     return message;
   if (!theirs.has_proof) {
-    throw ConnectionError(
-        "the server does not prove that it knows the token; is it another server?");
+    throw ConnectionError(std::string("the server does not prove that it knows the ") + what +
+                          "; is it another server?");
   }
   const wire::Proof proof = theirs.proof;
   theirs.has_proof = false;
   const Bytes bare = body_of(theirs);
-  if (!wire::equal_proofs(proof, wire::make_proof(token, wire::Side::kServer, ours, bare))) {
-    throw ConnectionError("the server does not know this token (wrong token, or another server)");
+  if (!wire::equal_proofs(proof, wire::make_proof(key, wire::Side::kServer, ours, bare))) {
+    throw ConnectionError(std::string("the server does not know this ") + what + " (wrong " + what +
+                          ", or another server)");
   }
   message.has_proof = true;
-  message.proof = wire::make_proof(token, wire::Side::kClient, ours, bare);
+  message.proof = wire::make_proof(key, wire::Side::kClient, ours, bare);
   return message;
+}
+
+// A server that will not talk to us says why instead of greeting.
+void check_not_refused(const Bytes& answer) {
+  if (!answer.empty() && answer[0] == static_cast<std::byte>(wire::Tag::kWelcome))
+    throw Refused(wire::decode_welcome(answer).reason);
+}
+
+wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble, uint64_t received,
+                       const std::string& key, const char* what) {
+  wire::Hello hello;
+  random_bytes(hello.nonce);
+  hello.torch_version = TORCH_VERSION;
+  hello.received = received;
+  hello.machine = wire::this_machine();
+  hello.process = static_cast<uint64_t>(getpid());
+  const Bytes ours = body_of(hello);
+  write_block(stream, wire::encode_preamble(preamble), ours);
+
+  const Bytes answer = read_block(stream);
+  check_not_refused(answer);
+  const wire::Hello theirs = wire::decode_hello(answer);
+  wire::agree(theirs.min, theirs.max);
+  if (key.empty() && theirs.has_proof) {
+    throw ConnectionError(
+        "the server wants a token; set TORCH_REMOTE_TOKEN_FILE or TORCH_REMOTE_TOKEN");
+  }
+  write_block(stream, {}, body_of(prove(key, what, ours, theirs)));
+
+  wire::Welcome welcome = wire::decode_welcome(read_block(stream));
+  if (!welcome.ok())
+    throw Refused(welcome.reason);
+  return welcome;
 }
 
 }  // namespace
 
 wire::Welcome shake_hands(transport::Stream& stream, const std::string& token) {
   const transport::Deadline deadline(stream, kPatience);
-  const auto preamble = wire::encode_preamble({});
-  wire::Hello hello;
-  random_bytes(hello.nonce);
-  hello.torch_version = TORCH_VERSION;
-  const Bytes ours = body_of(hello);
-  write_block(stream, preamble, ours);
-
-  const Bytes answer = read_block(stream);
-  // A server that will not talk to us says why instead of greeting.
-  if (!answer.empty() && answer[0] == static_cast<std::byte>(wire::Tag::kWelcome)) {
-    throw ConnectionError(wire::decode_welcome(answer).reason);
-  }
-  const wire::Hello theirs = wire::decode_hello(answer);
-  wire::agree(theirs.min, theirs.max);
-  if (token.empty() && theirs.has_proof) {
-    throw ConnectionError(
-        "the server wants a token; set TORCH_REMOTE_TOKEN_FILE or TORCH_REMOTE_TOKEN");
-  }
-  write_block(stream, {}, body_of(prove(token, ours, theirs)));
-
-  wire::Welcome welcome = wire::decode_welcome(read_block(stream));
-  if (!welcome.ok)
-    throw ConnectionError(welcome.reason);
-  if (welcome.devices.empty())
+  wire::Welcome welcome = exchange(stream, {}, 0, token, "token");
+  if (welcome.answer != wire::Answer::kNew || welcome.devices.empty())
     throw ProtocolError("the server has no device");
   return welcome;
+}
+
+uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t received,
+                           std::chrono::milliseconds time) {
+  const transport::Deadline deadline(stream, time);
+  wire::Preamble preamble;
+  preamble.intent = 1;
+  preamble.route = wire::session_route(ticket.session);
+  const wire::Welcome welcome = exchange(stream, preamble, received,
+                                         wire::resume_key(ticket.secret, ticket.token), "session");
+  if (welcome.answer != wire::Answer::kResumed)
+    throw ProtocolError("the server began a session where one was to be resumed");
+  return welcome.received;
 }
 
 }  // namespace torch_remote::client

@@ -93,10 +93,10 @@ Session::Way way_to(const std::string& url, const std::string& server_path) {
             [embedded] { end_embedded(*embedded); }};
   }
   const transport::Address address = transport::parse_address(url);
-  auto dial = [address] {
-    return with_delay(transport::dial(address, std::chrono::steady_clock::now() + kDialPatience));
+  auto dial = [address](std::chrono::steady_clock::time_point deadline) {
+    return with_delay(transport::dial(address, deadline));
   };
-  return {dial, nullptr};
+  return {[dial] { return dial(std::chrono::steady_clock::now() + kDialPatience); }, nullptr, dial};
 }
 
 std::string token_from_environment() {

@@ -47,6 +47,11 @@ transport::Connection::Options keepalive_options() {
   return options;
 }
 
+std::chrono::milliseconds resume_patience() {
+  const char* text = std::getenv("TORCH_REMOTE_PATIENCE");
+  return text == nullptr || *text == '\0' ? std::chrono::seconds(60) : parse_duration(text);
+}
+
 bool is_blocking() {
   static const bool blocking = [] {
     const char* text = std::getenv("TORCH_REMOTE_BLOCKING");

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+
 #include "transport/connection.h"
 
 // This process: forks, environment.
@@ -13,6 +15,9 @@ void watch_forks();
 
 // TORCH_REMOTE_KEEPALIVE, else the default.
 transport::Connection::Options keepalive_options();
+
+// TORCH_REMOTE_PATIENCE, else 60 s: how long a session tries to come back to its server. 0: not at all.
+std::chrono::milliseconds resume_patience();
 
 // TORCH_REMOTE_BLOCKING=1 (anything but 0): every call waits.
 bool is_blocking();

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
-#include "client/handshake.h"
 #include "client/machines.h"
 #include "client/process.h"
 #include "client/storage.h"
@@ -52,7 +51,10 @@ ErrorClass class_of(const std::exception_ptr& cause) {
 }  // namespace
 
 Session::Session(std::string url, Way way, std::string token)
-    : url_(std::move(url)), window_since_(Clock::now()), clean_up_(std::move(way.clean_up)) {
+    : url_(std::move(url)),
+      window_since_(Clock::now()),
+      clean_up_(std::move(way.clean_up)),
+      redial_(std::move(way.redial)) {
   opener_ = std::thread([this, open = std::move(way.open), token = std::move(token)]() mutable {
     this->open(std::move(open), std::move(token));
   });
@@ -71,8 +73,9 @@ void Session::open(Open open, std::string token) {
            {"session", welcome.session},
            {"torch", welcome.torch_version}});
     }
-    connection_ =
-        std::make_unique<transport::Connection>(std::move(stream), *this, keepalive_options());
+    ticket_ = {welcome.session, welcome.secret, token};
+    connection_ = std::make_unique<transport::Connection>(std::move(stream), *this,
+                                                          connection_options(welcome));
     connection_->start();
     MutexLock lock(replies_mutex_);
     welcome_ = std::move(welcome);
@@ -345,6 +348,8 @@ void Session::stop(std::chrono::milliseconds patience, const std::string& reason
 std::string Session::state() {
   if (is_lost())
     return "lost";
+  if (resuming_.load(std::memory_order_relaxed))
+    return "resuming";
   return opened_.load(std::memory_order_acquire) ? "open" : "connecting";
 }
 

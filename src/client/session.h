@@ -17,6 +17,7 @@
 #include "client/context.h"
 #include "client/counters.h"
 #include "client/errors.h"
+#include "client/handshake.h"
 #include "client/server_operators.h"
 #include "client/signature_table.h"
 #include "marshal/encode.h"
@@ -53,12 +54,15 @@ struct Request {
 class Session : public transport::Connection::Handler {
  public:
   using Open = std::function<std::unique_ptr<transport::Stream>()>;
+  using Redial = std::function<std::unique_ptr<transport::Stream>(
+      std::chrono::steady_clock::time_point deadline)>;
 
   // How to get a stream to the server, and what to do when the session has been stopped (an embedded server is
   // waited for, or killed).
   struct Way {
     Open open;
     std::function<void()> clean_up;
+    Redial redial = nullptr;  // the same once more, after the connection was lost; none: it cannot
   };
 
   // Starts to connect in the background. `token` may be empty.
@@ -184,7 +188,12 @@ class Session : public transport::Connection::Handler {
   std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
   void on_bulk(uint64_t lane, uint64_t offset, uint64_t length, bool last) override;
   void on_progress() override;
+  void on_broken(std::exception_ptr cause, uint64_t received) override;  // client/resume.cpp
   void on_end(std::exception_ptr cause) noexcept override;
+
+  // client/resume.cpp
+  transport::Connection::Options connection_options(const wire::Welcome& welcome);
+  std::string try_to_resume(uint64_t received, std::chrono::milliseconds time);
 
   // constant after construction
   const std::string url_;
@@ -228,6 +237,10 @@ class Session : public transport::Connection::Handler {
   const std::function<void()> clean_up_;
   std::unique_ptr<transport::Connection> connection_;  // set once, before opened_
   std::thread opener_;
+
+  const Redial redial_;
+  Ticket ticket_;  // set once, before connection_
+  std::atomic<bool> resuming_{false};
 };
 
 template <typename Append>

@@ -1,8 +1,8 @@
 #include "server/handshake.h"
 
 #include <array>
+#include <cstdint>
 #include <cstring>
-#include <vector>
 
 #include <torch/version.h>
 
@@ -99,32 +99,41 @@ void check_proof(const wire::ProofMessage& message, const Hellos& hellos,
     throw AuthenticationError("the token is wrong");
 }
 
-void check_preamble(const wire::Preamble& preamble) {
+enum class Intent : uint8_t { kNew = 0, kResume = 1 };
+
+void check_preamble(const wire::Preamble& preamble, Intent wanted) {
   wire::agree(preamble.min, preamble.max);
-  if (preamble.intent != 0)
-    throw ProtocolError("this server cannot resume sessions yet");
+  if (preamble.intent != static_cast<uint8_t>(wanted))
+    throw ProtocolError("there is no session to resume here");
+}
+
+// The client's process, where its id is one of ours too.
+pid_t neighbour(const wire::Hello& hello) {
+  const auto here = wire::this_machine();
+  const bool is_known = here != decltype(here){} && hello.machine == here;
+  return is_known && hello.process <= INT32_MAX ? static_cast<pid_t>(hello.process) : 0;
 }
 
 Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
-                  const std::string& token) {
+                  Intent intent, const std::string& token) {
   const uint64_t read_before = preamble ? wire::kPreambleBytes : 0;
   LimitedReader reader(stream, wire::kMaxHandshakeBytes - read_before);
-  check_preamble(preamble ? *preamble : read_preamble(reader));
+  check_preamble(preamble ? *preamble : read_preamble(reader), intent);
   Bytes body = reader.read_block();
   const wire::Hello hello = wire::decode_hello(body);
-  Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version};
+  Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version, hello.received,
+                    neighbour(hello)};
   const Hellos hellos = exchange_hellos(stream, std::move(body), token);
   check_proof(wire::decode_proof(reader.read_block()), hellos, token);
   return greeting;
 }
 
-}  // namespace
-
-Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
-               const std::string& token) {
+Greeting greet_within_limits(transport::Stream& stream,
+                             const std::optional<wire::Preamble>& preamble, Intent intent,
+                             const std::string& token) {
   const transport::Deadline deadline(stream, kHandshakeTime);
   try {
-    return exchange(stream, preamble, token);
+    return exchange(stream, preamble, intent, token);
   } catch (const AuthenticationError& error) {
     send_refusal(stream, error.what());
     throw;
@@ -134,16 +143,51 @@ Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& p
   }
 }
 
+}  // namespace
+
+Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
+               const std::string& token) {
+  return greet_within_limits(stream, preamble, Intent::kNew, token);
+}
+
+Greeting greet_again(transport::Stream& stream, const wire::Preamble& preamble,
+                     const std::string& key) {
+  return greet_within_limits(stream, preamble, Intent::kResume, key);
+}
+
 void send_welcome(transport::Stream& stream, const wire::Welcome& welcome) {
   write_block(stream, body_of(welcome));
 }
 
-void send_refusal(transport::Stream& stream, const std::string& reason) {
+void send_resumed(transport::Stream& stream, uint64_t received) {
   wire::Welcome welcome;
-  welcome.ok = false;
+  welcome.answer = wire::Answer::kResumed;
+  welcome.received = received;
+  send_welcome(stream, welcome);
+}
+
+namespace {
+
+wire::Welcome refusal(const std::string& reason) {
+  wire::Welcome welcome;
+  welcome.answer = wire::Answer::kRefused;
   welcome.reason = reason.substr(0, 1024);
+  return welcome;
+}
+
+}  // namespace
+
+std::vector<std::byte> refusal_block(const std::string& reason) {
+  const Bytes body = body_of(refusal(reason));
+  wire::Writer writer;
+  writer.u32(static_cast<uint32_t>(body.size()));
+  writer.raw(body);
+  return writer.take();
+}
+
+void send_refusal(transport::Stream& stream, const std::string& reason) {
   try {
-    send_welcome(stream, welcome);
+    send_welcome(stream, refusal(reason));
   } catch (const ConnectionError&) {
     // The client did not wait for the reason.
   }

@@ -1,11 +1,14 @@
 #include "server/listen.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <deque>
-#include <unordered_set>
+#include <system_error>
+#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include <fcntl.h>
@@ -17,9 +20,11 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/platform.h"
 #include "server/handshake.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server {
 namespace {
@@ -39,9 +44,18 @@ struct HalfOpen {
   Clock::time_point deadline;
   std::array<std::byte, wire::kPreambleBytes> preamble{};
   size_t received = 0;
+  bool is_refused = false;  // it has been told why, and is given time to read it
 };
 
 enum class Progress { kWaiting, kComplete, kGone };
+
+// Closing a socket with unread bytes would reset the connection, and the reason might never be read.
+Progress wait_for_goodbye(HalfOpen& client) {
+  std::array<std::byte, wire::kMaxHandshakeBytes> unread;
+  const ssize_t got = ::recv(client.socket.get(), unread.data(), unread.size(), MSG_DONTWAIT);
+  return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR)) ? Progress::kWaiting
+                                                                     : Progress::kGone;
+}
 
 Progress read_preamble(HalfOpen& client) {
   while (client.received < client.preamble.size()) {
@@ -85,6 +99,12 @@ class Signals {
   sigset_t before_{};
 };
 
+// How to reach a session's process.
+struct Place {
+  uint64_t route;
+  Fd control;
+};
+
 ServeOptions with_listener(ServeOptions options, const LifetimeLimits& limits) {
   options.limits = limits;
   options.has_listener = true;
@@ -122,7 +142,7 @@ class Listener {
     return reason.has_value();
   }
 
-  bool accepts() const { return sessions_.size() < kMaxSessions && Clock::now() >= paused_until_; }
+  bool accepts() const { return Clock::now() >= paused_until_; }
 
   void wait() {
     polled_.clear();
@@ -180,18 +200,19 @@ class Listener {
     for (size_t i = 0; i < count; ++i) {
       HalfOpen client = std::move(half_open_.front());
       half_open_.pop_front();
-      const Progress progress = read_preamble(client);
+      const Progress progress =
+          client.is_refused ? wait_for_goodbye(client) : read_preamble(client);
       if (progress == Progress::kComplete) {
-        begin_session(std::move(client));
+        route(std::move(client));
       } else if (progress == Progress::kWaiting && Clock::now() < client.deadline) {
         half_open_.push_back(std::move(client));
-      } else {
+      } else if (!client.is_refused) {
         log(LogLevel::kInfo, "a connection ended before its preamble");
       }
     }
   }
 
-  void begin_session(HalfOpen client) {
+  void route(HalfOpen client) {
     wire::Preamble preamble;
     try {
       preamble = wire::decode_preamble(client.preamble);
@@ -199,27 +220,76 @@ class Listener {
       log(LogLevel::kWarning, "a connection was refused", {{"reason", error.what()}});
       return;
     }
+    if (preamble.intent == 1)
+      return pass_on(std::move(client), preamble.route);
+    if (sessions_.size() >= kMaxSessions) {
+      return refuse(std::move(client), "this server has " + std::to_string(kMaxSessions) +
+                                           " sessions, and takes no more");
+    }
+    begin_session(std::move(client), preamble);
+  }
+
+  // To the session's own process: whether this is its client is for it to find out.
+  void pass_on(HalfOpen client, uint64_t route) {
+    const auto found = std::find_if(sessions_.begin(), sessions_.end(),
+                                    [&](const auto& entry) { return entry.second.route == route; });
+    if (found == sessions_.end()) {
+      return refuse(std::move(client),
+                    "this server no longer knows session " + wire::session_id(route));
+    }
+    // One that does not take it is ending, or stopped: the client will try again.
+    pass_descriptor(found->second.control, client.preamble, client.socket);
+  }
+
+  void refuse(HalfOpen client, const std::string& reason) {
+    log(LogLevel::kWarning, "a connection was refused", {{"reason", reason}});
+    const std::vector<std::byte> block = refusal_block(reason);
+    ::send(client.socket.get(), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    ::shutdown(client.socket.get(), SHUT_WR);
+    client.is_refused = true;
+    half_open_.push_back(std::move(client));
+  }
+
+  void begin_session(HalfOpen client, const wire::Preamble& preamble) {
+    Fd ours;
+    SessionPlace place{new_route(), Fd()};
+    try {
+      std::tie(ours, place.control) = message_pair();
+    } catch (const std::system_error& error) {
+      return refuse(std::move(client), std::string("cannot start a session: ") + error.what());
+    }
     std::fflush(nullptr);
     const pid_t pid = ::fork();
     if (pid < 0) {
       log(LogLevel::kError, "cannot start a session", {{"reason", describe_errno("fork", errno)}});
       return;
     }
-    if (pid == 0)
-      become_session(std::move(client.socket), preamble);
-    sessions_.insert(pid);
+    if (pid == 0) {
+      ours.reset();
+      become_session(std::move(client.socket), preamble, std::move(place));
+    }
+    sessions_.emplace(pid, Place{place.route, std::move(ours)});
   }
 
-  [[noreturn]] void become_session(Fd socket, const wire::Preamble& preamble) {
+  uint64_t new_route() const {
+    uint64_t route = new_session_route();
+    while (std::any_of(sessions_.begin(), sessions_.end(),
+                       [&](const auto& entry) { return entry.second.route == route; }))
+      route = new_session_route();
+    return route;
+  }
+
+  [[noreturn]] void become_session(Fd socket, const wire::Preamble& preamble, SessionPlace place) {
     signals_.restore_in_child();
     socket_.reset();
     half_open_.clear();
+    sessions_.clear();
     serve_session(transport::socket_stream(std::move(socket), to_string(address_)), options_,
-                  preamble, activity_);
+                  preamble, activity_, std::move(place));
   }
 
   void end_sessions() {
-    for (const pid_t pid : sessions_)
+    for (const auto& [pid, session] : sessions_)
       ::kill(pid, SIGTERM);
     if (address_.scheme == "unix")
       ::unlink(address_.path.c_str());
@@ -233,7 +303,7 @@ class Listener {
   Signals signals_;
   std::vector<pollfd> polled_;  // the listening socket, then half_open_
   std::deque<HalfOpen> half_open_;
-  std::unordered_set<pid_t> sessions_;
+  std::unordered_map<pid_t, Place> sessions_;
   int failures_ = 0;
   Clock::time_point paused_until_;
 };

@@ -15,7 +15,7 @@ constexpr size_t kMaxSessions = 64;
 // Note [The listener is small]
 //
 // One thread that accepts connections, reads their 32-byte preamble, and forks a process for each
-// session. It never computes and asks nothing of CUDA: a parent that has run one OpenMP region
+// session, or passes the connection to the process of the session that it is to resume. It never computes and asks nothing of CUDA: a parent that has run one OpenMP region
 // makes its children hang, and one that has asked whether CUDA is there makes CUDA fail in them.
 // libtorch is loaded, so that a session begins within milliseconds. No bytes can end it: it decodes
 // nothing but the preamble.

@@ -31,6 +31,7 @@ struct Arguments {
   std::string device = "auto";
   std::string idle_timeout;
   std::string max_lifetime;
+  std::string lease;
   std::string log_calls;
   std::string schemas;
   std::vector<std::string> libraries;
@@ -54,6 +55,10 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--idle-timeout", arguments.idle_timeout,
                  "end after this long without a call: 30s, 10m, 2h");
   app.add_option("--max-lifetime", arguments.max_lifetime, "end after this long: 30s, 10m, 2h");
+  app.add_option(
+      "--lease", arguments.lease,
+      "with --listen: how long a session waits for a client that was cut off; 10m unless "
+      "told, 0 not at all");
   app.add_option("--log-calls", arguments.log_calls,
                  "write the operators that a session runs to the file FILE.SESSION")
       ->envname("TORCH_REMOTE_LOG_CALLS");
@@ -83,6 +88,8 @@ ServeOptions options_of(const Arguments& arguments) {
   options.call_log = arguments.log_calls;
   options.parent_pid = arguments.parent_pid;
   options.libraries = arguments.libraries;
+  if (!arguments.lease.empty())
+    options.lease = parse_duration(arguments.lease);
   if (!arguments.schemas.empty())
     options.schemas = read_schema_file(arguments.schemas);
   return options;

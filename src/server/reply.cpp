@@ -21,12 +21,21 @@ void Replies::attach(transport::Connection* connection) {
   connection_ = connection;
 }
 
+uint64_t Replies::held_bytes() const {
+  return queued_bytes_ + (connection_ == nullptr ? 0 : connection_->in_flight().bytes);
+}
+
+bool Replies::is_half_full() {
+  MutexLock lock(mutex_);
+  return held_bytes() > kMaxQueuedReplyBytes / 2;
+}
+
 template <typename Append>
 void Replies::append(Append&& append) {
   transport::Connection* connection = nullptr;
   {
     MutexLock lock(mutex_);
-    if (queued_bytes_ > kMaxQueuedReplyBytes) {
+    if (held_bytes() > kMaxQueuedReplyBytes) {
       throw ProtocolError("the client asks faster than it listens");
     }
     append(writer_);

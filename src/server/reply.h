@@ -16,7 +16,8 @@
 
 namespace torch_remote::server {
 
-// What a client may leave unread before its session ends: it asks and does not listen.
+// What a client may leave unread before its session ends: it asks and does not listen. Counts replies
+// that wait and those that were sent and are kept until the client has received them.
 constexpr uint64_t kMaxQueuedReplyBytes = uint64_t{256} << 20;
 
 // Replies on their way out. Thread-safe: the executor puts them in and never waits for the network,
@@ -33,10 +34,14 @@ class Replies {
   // contiguous, and then `token` is held until they have been sent.
   void tensor(uint64_t request, const at::Tensor& tensor, std::shared_ptr<const void> token);
 
+  // Of kMaxQueuedReplyBytes, counting what the client has not received yet.
+  bool is_half_full();
+
   // What goes out next, as one frame; empty when there is nothing.
   std::vector<std::byte> take();
 
  private:
+  uint64_t held_bytes() const REQUIRES(mutex_);
   template <typename Append>
   void append(Append&& append);
 

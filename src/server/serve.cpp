@@ -4,11 +4,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
+#include <system_error>
 #include <thread>
 
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include "base/duration.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
@@ -17,12 +22,13 @@
 #include "server/handshake.h"
 #include "server/libraries.h"
 #include "server/operators.h"
+#include "server/resume.h"
 #include "server/session.h"
 
 namespace torch_remote::server {
 namespace {
 
-// How long a connected client may be silent, keepalive answers included, before its session ends.
+// How long a client that cannot resume may be silent, keepalive answers included.
 constexpr std::chrono::milliseconds kClientSilence = std::chrono::minutes(10);
 
 // How long a session may go on with what it was doing after its client has gone.
@@ -33,30 +39,54 @@ constexpr std::chrono::milliseconds kGrace{500};
   ::_exit(static_cast<int>(code));
 }
 
-std::string new_session_id() {
-  std::array<std::byte, 4> bytes{};
-  random_bytes(bytes);
-  std::string id;
-  for (const std::byte byte : bytes) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    id += kDigits[std::to_integer<unsigned>(byte) >> 4];
-    id += kDigits[std::to_integer<unsigned>(byte) & 15];
+// False: it cannot be watched.
+bool wait_for_process(int pid) {
+  try {
+    const Fd process = watch_parent(pid);
+    pollfd polled{process.get(), POLLIN, 0};
+    while (::poll(&polled, 1, -1) <= 0) {
+    }
+    return true;
+  } catch (const std::system_error& error) {
+    return error.code().value() == ESRCH;  // it had gone before we looked
   }
-  return id;
 }
 
 // Threads that outlive everything: each ends the process, or waits until it ends.
 void leave_with_parent(int pid) {
   std::thread([pid] {
     name_this_thread("tr-parent");
-    try {
-      const Fd parent = watch_parent(pid);
-      pollfd polled{parent.get(), POLLIN, 0};
-      while (::poll(&polled, 1, -1) <= 0) {
-      }
-    } catch (const std::exception&) {
-      // It had gone before we looked.
+    wait_for_process(pid);
+    leave(SessionExit::kClosed);
+  }).detach();
+}
+
+// A client on this machine that was killed says nothing, and copies of its socket may live on in
+// processes that it forked.
+void leave_after_client(pid_t pid) {
+  std::thread([pid] {
+    name_this_thread("tr-client");
+    if (!wait_for_process(pid))
+      return;
+    std::this_thread::sleep_for(kGrace);
+    log(LogLevel::kWarning, "session ended", {{"cause", "the client's process has ended"}});
+    leave(SessionExit::kClosed);
+  }).detach();
+}
+
+// SIGTERM: a client that listens is told. `session` is null until there is one.
+void leave_on_sigterm(const std::atomic<Session*>& session) {
+  sigset_t terminate;
+  sigemptyset(&terminate);
+  sigaddset(&terminate, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &terminate, nullptr);  // of every thread from now on
+  std::thread([&session, terminate] {
+    name_this_thread("tr-signal");
+    int number = 0;
+    while (sigwait(&terminate, &number) != 0) {
     }
+    if (Session* const begun = session.load())
+      begun->stop("the server was stopped", kGrace);
     leave(SessionExit::kClosed);
   }).detach();
 }
@@ -92,11 +122,14 @@ void leave_soon() {
   }).detach();
 }
 
-wire::Welcome make_welcome(const Greeting& greeting, const std::string& id, const Devices& devices,
+wire::Welcome make_welcome(const Greeting& greeting, const Identity& identity,
+                           std::chrono::milliseconds lease, const Devices& devices,
                            const OperatorTable& table) {
   wire::Welcome welcome;
   welcome.version = greeting.version;
-  welcome.session = id;
+  welcome.session = identity.id;
+  welcome.secret = identity.secret;
+  welcome.lease = static_cast<uint64_t>(lease.count());
   welcome.host = hostname();
   welcome.pid = static_cast<uint64_t>(::getpid());
   welcome.torch_version = table.torch_version();
@@ -130,10 +163,30 @@ std::unique_ptr<CallLog> open_call_log(transport::Stream& stream, const std::str
   return call_log;
 }
 
+// A client that was stopped (Ctrl-Z, a debugger, a closed laptop) may come back: it resumes. One that started us
+// is watched.
+transport::Connection::Options connection_options(const ServeOptions& options,
+                                                  std::chrono::milliseconds lease) {
+  transport::Connection::Options connection;
+  connection.is_resumable = lease.count() > 0;
+  const char* const keepalive = std::getenv("TORCH_REMOTE_KEEPALIVE");
+  if (options.parent_pid != 0)
+    connection.keepalive = std::chrono::milliseconds(0);
+  else if (!connection.is_resumable)
+    connection.keepalive = kClientSilence;
+  else if (keepalive != nullptr)
+    connection.keepalive = parse_duration(keepalive);
+  return connection;
+}
+
 SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
-                  const std::optional<wire::Preamble>& preamble, Activity& activity) {
-  const std::string id = new_session_id();
+                  const std::optional<wire::Preamble>& preamble, Activity& activity,
+                  SessionPlace place, std::atomic<Session*>& begun) {
+  Identity identity{wire::session_id(place.route), {}, options.token};
+  random_bytes(identity.secret);
+  const std::string& id = identity.id;
   set_log_name(id);
+  const auto lease = place.control ? options.lease : std::chrono::milliseconds(0);
   const Greeting greeting = greet(*stream, preamble, options.token);
   activity.touch();
   const OperatorTable table = tell_if_refused(
@@ -145,31 +198,45 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
       {{"peer", stream->peer()},
        {"client_torch", greeting.torch_version},
        {"devices", devices.count()}});
-  send_welcome(*stream, make_welcome(greeting, id, devices, table));
+  send_welcome(*stream, make_welcome(greeting, identity, lease, devices, table));
   const auto is_busy = std::make_shared<std::atomic<bool>>(false);
   watch_lifetime(options, activity, is_busy);
   const auto on_work = [&activity, is_busy](bool begins) {
     *is_busy = begins;
     activity.touch();
   };
-  transport::Connection::Options connection;
-  // A client that was stopped (Ctrl-Z, a debugger, a closed laptop) may come back; one that started us is watched.
-  connection.keepalive = options.parent_pid != 0 ? std::chrono::milliseconds(0) : kClientSilence;
-  Session session(std::move(stream), devices, table, {on_work, leave_soon, call_log.get()},
-                  connection);
+  if (greeting.process > 0 && options.parent_pid == 0)
+    leave_after_client(greeting.process);
+  const std::string peer = stream->peer();
+  // Never destroyed: threads that wait for signals and for the client use it to the end.
+  auto& session =
+      *new Session(std::move(stream), devices, table, {on_work, leave_soon, call_log.get(), lease},
+                   connection_options(options, lease));
+  begun = &session;
+  if (lease.count() > 0)
+    take_back_clients(std::move(place.control), session, identity, peer);
   return session.run() ? SessionExit::kClosed : SessionExit::kFailed;
 }
 
 }  // namespace
 
+uint64_t new_session_route() {
+  uint32_t route = 0;
+  random_bytes(std::as_writable_bytes(std::span(&route, 1)));
+  return route;
+}
+
 void serve_session(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
-                   const std::optional<wire::Preamble>& preamble, Activity& activity) {
+                   const std::optional<wire::Preamble>& preamble, Activity& activity,
+                   SessionPlace place) {
   const std::string peer = stream->peer();
+  auto& session = *new std::atomic<Session*>(nullptr);  // never destroyed
+  leave_on_sigterm(session);                            // before there are other threads
   SessionExit code = SessionExit::kFailed;
   try {
     if (options.parent_pid != 0)
       leave_with_parent(options.parent_pid);
-    code = serve(std::move(stream), options, preamble, activity);
+    code = serve(std::move(stream), options, preamble, activity, std::move(place), session);
   } catch (const AuthenticationError& error) {
     log(LogLevel::kWarning, "a client was refused", {{"peer", peer}, {"reason", error.what()}});
     code = SessionExit::kNotAuthenticated;

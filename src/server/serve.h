@@ -1,10 +1,13 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "server/lifetime.h"
 #include "server/schema_file.h"
 #include "transport/stream.h"
@@ -18,11 +21,21 @@ struct ServeOptions {
   unsigned simulated_devices = 1;
   std::string call_log;  // a CallLog's prefix; empty: calls are not logged
   int parent_pid = 0;    // the session ends with that process; 0: with none
+  std::chrono::milliseconds lease = std::chrono::minutes(10);  // with a listener only
   LifetimeLimits limits;
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // the version that the server plays; none: its own
   bool has_listener = false;           // which watches the limits; else the session does
 };
+
+// What the listener gives a session's process: its number, and where it passes connections of a
+// client that comes back.
+struct SessionPlace {
+  uint64_t route = 0;
+  Fd control;
+};
+
+uint64_t new_session_route();
 
 // How a session's process ends; the listener reads it.
 enum class SessionExit : int {
@@ -32,9 +45,11 @@ enum class SessionExit : int {
 };
 
 // The whole life of a session in a process of its own: handshake, calls, end. Never returns: it
-// leaves with _exit, within a second of the client's going, even in the middle of an operator.
+// leaves with _exit, even in the middle of an operator: within a second of the client's closing, or
+// of the end of the client's process on the same machine; else when the lease is over.
 [[noreturn]] void serve_session(std::unique_ptr<transport::Stream> stream,
                                 const ServeOptions& options,
-                                const std::optional<wire::Preamble>& preamble, Activity& activity);
+                                const std::optional<wire::Preamble>& preamble, Activity& activity,
+                                SessionPlace place = {new_session_route(), Fd()});
 
 }  // namespace torch_remote::server

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "server/handshake.h"
 
 namespace torch_remote::server {
 namespace {
@@ -70,7 +71,8 @@ bool Session::run() {
 
 bool Session::next_frame(Frame& frame) {
   MutexLock lock(mutex_);
-  while (frames_.empty() && !has_ended_)
+  // While nobody can listen, answers are kept up to the limit, and then the calls wait.
+  while (!has_ended_ && (frames_.empty() || (is_broken_ && replies_.is_half_full())))
     changed_.wait(mutex_);
   if (has_ended_)
     return false;
@@ -84,6 +86,24 @@ bool Session::end_with(const std::string& reason) {
   log(LogLevel::kError, "session ended by what the client sent", {{"reason", reason}});
   connection_.close(reason);
   return false;
+}
+
+// A late attempt of a client that has come back another way already is refused: it would know less
+// than this end has been told.
+void Session::resume(std::unique_ptr<transport::Stream> stream, uint64_t client_received) {
+  MutexLock lock(resume_mutex_);
+  if (client_received < connection_.acknowledged())
+    throw ProtocolError("the client resumes with what it had received before");
+  const auto received = connection_.suspend(
+      std::make_exception_ptr(ConnectionError("the client came back on another connection")));
+  if (!received)
+    throw ConnectionError("the session is over");
+  send_resumed(*stream, *received);
+  connection_.resume(std::move(stream), client_received);
+}
+
+void Session::stop(const std::string& reason, std::chrono::milliseconds wait) {
+  connection_.close(reason, wait);
 }
 
 // A leak report, for what the client did not free. One that is killed frees nothing, and that is no
@@ -126,6 +146,29 @@ std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64
 
 void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
   uploads_.received(lane, length, last);
+}
+
+void Session::on_broken(std::exception_ptr cause, uint64_t /*received*/) {
+  const auto since = std::chrono::steady_clock::now();
+  log(LogLevel::kInfo, "connection lost; the session waits for its client",
+      {{"cause", text_of(cause)}, {"lease_ms", hooks_.lease.count()}});
+  set_broken(true);
+  if (!connection_.wait_while_broken(since + hooks_.lease)) {
+    throw ConnectionError(text_of(cause) + "; the client did not come back within the lease of " +
+                          std::to_string(hooks_.lease.count()) + " ms");
+  }
+  set_broken(false);
+  const auto gone = std::chrono::steady_clock::now() - since;
+  log(LogLevel::kInfo, "connection resumed",
+      {{"after_ms", std::chrono::duration_cast<std::chrono::milliseconds>(gone).count()}});
+}
+
+void Session::set_broken(bool is_broken) {
+  {
+    MutexLock lock(mutex_);
+    is_broken_ = is_broken;
+  }
+  changed_.notify_all();
 }
 
 void Session::on_end(std::exception_ptr cause) noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,6 +37,7 @@ class Session : private transport::Connection::Handler {
         on_work;                   // executor: a frame begins (true) or has been applied (false)
     std::function<void()> on_end;  // connection's threads: the client is gone
     CallLog* call_log = nullptr;   // none: calls are not logged
+    std::chrono::milliseconds lease{0};  // how long a resumable connection may be broken
   };
 
   Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
@@ -45,6 +47,13 @@ class Session : private transport::Connection::Handler {
   // Until the client closes, the connection breaks or the client breaks the protocol. Does not
   // throw what a client can cause; logs it. True: the client closed, or is gone.
   bool run();
+
+  // Any thread: goes on over another stream, whose client has proven that it is this session's and
+  // has received so much; tells it what was received here. Throws ProtocolError or ConnectionError,
+  // and then the stream is of no use.
+  void resume(std::unique_ptr<transport::Stream> stream, uint64_t client_received);
+  // Any thread: tells the client why, and ends.
+  void stop(const std::string& reason, std::chrono::milliseconds wait);
 
   wire::Counters counters() const { return interpreter_.counters(); }
 
@@ -57,11 +66,13 @@ class Session : private transport::Connection::Handler {
   bool next_frame(Frame& frame);
   bool end_with(const std::string& reason);
   void report_end();
+  void set_broken(bool is_broken);
 
   std::vector<std::byte> take_messages(uint32_t& calls) override;
   void on_messages(uint64_t sequence, std::vector<std::byte> payload) override;
   std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
   void on_bulk(uint64_t lane, uint64_t offset, uint64_t length, bool last) override;
+  void on_broken(std::exception_ptr cause, uint64_t received) override;
   void on_end(std::exception_ptr cause) noexcept override;
 
   const Hooks hooks_;
@@ -75,6 +86,9 @@ class Session : private transport::Connection::Handler {
   uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;
   bool has_ended_ GUARDED_BY(mutex_) = false;
   std::string cause_ GUARDED_BY(mutex_);  // empty: the client closed
+  bool is_broken_ GUARDED_BY(mutex_) = false;
+
+  Mutex resume_mutex_;  // one resume at a time; nothing is guarded by it
 
   transport::Connection connection_;  // last: its threads use the rest
 };

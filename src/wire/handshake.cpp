@@ -1,6 +1,7 @@
 #include "wire/handshake.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 #include <openssl/crypto.h>
@@ -8,12 +9,14 @@
 #include <openssl/hmac.h>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "wire/limits.h"
 #include "wire/messages.h"
 
 namespace torch_remote::wire {
 namespace {
 
+constexpr size_t kSessionDigits = 8;
 constexpr std::array<char, 8> kMagic = {'T', 'R', 'E', 'M', 'O', 'T', 'E', '\n'};
 
 void tag(Writer& writer, Tag value) {
@@ -98,6 +101,9 @@ void encode(Writer& writer, const Hello& hello) {
   writer.raw(hello.nonce);
   writer.text(hello.torch_version);
   writer.varint(hello.capabilities);
+  writer.varint(hello.received);
+  writer.raw(hello.machine);
+  writer.varint(hello.process);
   writer.u8(hello.has_proof ? 1 : 0);
   if (hello.has_proof)
     writer.raw(hello.proof);
@@ -112,6 +118,9 @@ Hello decode_hello(std::span<const std::byte> body) {
   read_array(reader, hello.nonce);
   hello.torch_version = reader.text(64, "torch version");
   hello.capabilities = reader.varint();
+  hello.received = reader.varint();
+  read_array(reader, hello.machine);
+  hello.process = reader.varint();
   hello.has_proof = reader.u8() != 0;
   if (hello.has_proof)
     read_array(reader, hello.proof);
@@ -139,11 +148,15 @@ ProofMessage decode_proof(std::span<const std::byte> body) {
 
 void encode(Writer& writer, const Welcome& welcome) {
   tag(writer, Tag::kWelcome);
-  writer.u8(welcome.ok ? 1 : 0);
-  if (!welcome.ok)
+  writer.u8(static_cast<uint8_t>(welcome.answer));
+  if (welcome.answer == Answer::kRefused)
     return writer.text(welcome.reason);
+  if (welcome.answer == Answer::kResumed)
+    return writer.varint(welcome.received);
   u16(writer, welcome.version);
   writer.text(welcome.session);
+  writer.raw(welcome.secret);
+  writer.varint(welcome.lease);
   writer.text(welcome.host);
   writer.varint(welcome.pid);
   writer.text(welcome.torch_version);
@@ -185,13 +198,22 @@ Welcome decode_welcome(std::span<const std::byte> body) {
   Reader reader(body);
   expect(reader, Tag::kWelcome);
   Welcome welcome;
-  welcome.ok = reader.u8() != 0;
-  if (!welcome.ok) {
-    welcome.reason = reader.text(1024, "reason");
+  const uint8_t answer = reader.u8();
+  if (answer > static_cast<uint8_t>(Answer::kResumed))
+    throw ProtocolError("no such answer");
+  welcome.answer = static_cast<Answer>(answer);
+  if (welcome.answer != Answer::kNew) {
+    if (welcome.answer == Answer::kRefused)
+      welcome.reason = reader.text(1024, "reason");
+    else
+      welcome.received = reader.varint();
+    reader.finish();
     return welcome;
   }
   welcome.version = version(reader);
   welcome.session = reader.text(64, "session id");
+  read_array(reader, welcome.secret);
+  welcome.lease = reader.varint();
   welcome.host = reader.text(256, "host name");
   welcome.pid = reader.varint();
   welcome.torch_version = reader.text(64, "torch version");
@@ -222,6 +244,35 @@ Proof make_proof(std::string_view token, Side side, std::span<const std::byte> h
   if (made == nullptr || length != proof.size())
     throw InternalError("HMAC-SHA256 failed");
   return proof;
+}
+
+std::array<std::byte, 32> this_machine() {
+  const std::string identity = machine_identity();
+  if (identity.empty())
+    return {};
+  return sha256(std::as_bytes(std::span(identity)));
+}
+
+std::string resume_key(const Secret& secret, std::string_view token) {
+  std::string key(reinterpret_cast<const char*>(secret.data()), secret.size());
+  return key.append(token);
+}
+
+std::string session_id(uint64_t route) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string id(kSessionDigits, '0');
+  for (size_t i = 0; i < kSessionDigits; ++i)
+    id[kSessionDigits - 1 - i] = kDigits[(route >> (4 * i)) & 15];
+  return id;
+}
+
+uint64_t session_route(std::string_view id) {
+  uint64_t route = 0;
+  const char* const end = id.data() + id.size();
+  const auto [rest, error] = std::from_chars(id.data(), end, route, 16);
+  if (id.size() != kSessionDigits || error != std::errc() || rest != end)
+    throw ProtocolError("no such session id");
+  return route;
 }
 
 bool equal_proofs(const Proof& a, const Proof& b) {

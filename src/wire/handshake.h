@@ -25,12 +25,15 @@ namespace torch_remote::wire {
 // bodies without the proof). The server proves first, so that a process squatting on the port learns
 // nothing from the client.
 //
+// A session that is resumed begins in the same way, with the proofs made by resume_key() instead of the token;
+// its WELCOME says only what the server has received.
+//
 //   preamble := magic:8 min:u16 max:u16 intent:u8 zero:3 route:u64 zero:8
 struct Preamble {
   Version min = kMinVersion;
   Version max = kMaxVersion;
-  uint8_t intent = 0;  // 0 new session, 1 resume (comes later: refused)
-  uint64_t route = 0;  // which session, for resume
+  uint8_t intent = 0;  // 0 new session, 1 resume
+  uint64_t route = 0;  // which session, for resume: its id
 };
 
 constexpr size_t kPreambleBytes = 32;
@@ -43,13 +46,18 @@ Version agree(Version peer_min, Version peer_max);
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
 
-//   hello-body := tag:u8 min:u16 max:u16 nonce:32 torch:text capabilities:varint has_proof:u8 [proof:32]
+//   hello-body := tag:u8 min:u16 max:u16 nonce:32 torch:text capabilities:varint received:varint
+//                 machine:32 process:varint has_proof:u8 [proof:32]
 struct Hello {
   Version min = kMinVersion;
   Version max = kMaxVersion;
   Nonce nonce{};
   std::string torch_version;
   uint64_t capabilities = 0;
+  // The client's HELLO only. A server in the same place as the client ends the session with the client's process.
+  uint64_t received = 0;                // highest sequence wholly received, for resume
+  std::array<std::byte, 32> machine{};  // where `process` is a name, hashed; zeros: unknown
+  uint64_t process = 0;
   bool has_proof = false;  // the server's HELLO only
   Proof proof{};
 };
@@ -77,15 +85,24 @@ struct DeviceProperties {
   uint32_t multi_processors = 0;
 };
 
+using Secret = std::array<std::byte, 32>;
+
+enum class Answer : uint8_t { kRefused = 0, kNew = 1, kResumed = 2 };
+
 // What the client needs to know of the server, so that no later round trip asks for it.
 //
-//   welcome-body := tag:u8 ok:u8 (reason:text | version:u16 session:text host:text pid:varint torch:text
-//                   mkldnn:u8 mkldnn_bf16:u8 mkldnn_fp16:u8 cudnn:varint operators:32 n:varint device*n)
+//   welcome-body := tag:u8 0:u8 reason:text
+//                 | tag:u8 1:u8 version:u16 session:text secret:32 lease:varint host:text pid:varint torch:text
+//                   mkldnn:u8 mkldnn_bf16:u8 mkldnn_fp16:u8 cudnn:varint operators:32 n:varint device*n
+//                 | tag:u8 2:u8 received:varint
 struct Welcome {
-  bool ok = true;
-  std::string reason;  // when not ok
+  Answer answer = Answer::kNew;
+  std::string reason;     // kRefused
+  uint64_t received = 0;  // kResumed: the highest sequence that the server has wholly received
   Version version = kMaxVersion;
-  std::string session;
+  std::string session;  // its id: eight hexadecimal digits
+  Secret secret{};      // proves, in a later handshake, that a client is this one
+  uint64_t lease = 0;   // milliseconds that the session outlives its connection; 0: it does not
   std::string host;
   uint64_t pid = 0;
   std::string torch_version;
@@ -95,6 +112,8 @@ struct Welcome {
   uint64_t cudnn = 0;                     // its version, 0: none
   std::array<std::byte, 32> operators{};  // SHA-256 of the sorted operator schemas
   std::vector<DeviceProperties> devices;
+
+  bool ok() const { return answer != Answer::kRefused; }
 };
 
 void encode(Writer& writer, const Welcome& welcome);
@@ -106,6 +125,18 @@ enum class Side : uint8_t { kClient = 1, kServer = 2 };
 Proof make_proof(std::string_view token, Side side, std::span<const std::byte> hello_client,
                  std::span<const std::byte> hello_server);
 bool equal_proofs(const Proof& a, const Proof& b);  // constant time
+
+// Where a process id means this machine's: equal for two processes that see each other under their ids. Zeros
+// when it cannot be told.
+std::array<std::byte, 32> this_machine();
+
+// The key of the proofs when a session is resumed: only the client that was given the secret has it, and
+// nothing can be learnt of the token by guessing.
+std::string resume_key(const Secret& secret, std::string_view token);
+
+// A session's id as text and in a preamble. Throws ProtocolError when it is no id.
+std::string session_id(uint64_t route);
+uint64_t session_route(std::string_view id);
 
 std::array<std::byte, 32> sha256(std::span<const std::byte> bytes);
 

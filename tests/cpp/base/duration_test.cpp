@@ -15,11 +15,12 @@ TEST(Duration, EachUnitIsUnderstood) {
   EXPECT_EQ(parse_duration("10m"), milliseconds(600'000));
   EXPECT_EQ(parse_duration("2h"), milliseconds(7'200'000));
   EXPECT_EQ(parse_duration("0s"), milliseconds(0));
+  EXPECT_EQ(parse_duration("0"), milliseconds(0));
 }
 
 TEST(Duration, AnythingElseIsRefused) {
   for (const char* text : {"", "s", "10", "10 s", " 10s", "-1s", "+1s", "1.5s", "1d", "10sm",
-                           "99999999999999999999s", "9999999999h"}) {
+                           "99999999999999999999s", "9999999999h", "00"}) {
     EXPECT_THROW(parse_duration(text), std::invalid_argument) << text;
   }
 }

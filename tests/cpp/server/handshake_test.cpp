@@ -96,7 +96,7 @@ TEST_F(HandshakeTest, AWrongTokenIsToldSo) {
   auto greeting = serve("a token of some length");
   greet_as_client(*client, "another token");
   const wire::Welcome welcome = wire::decode_welcome(read_block(*client));
-  EXPECT_FALSE(welcome.ok);
+  EXPECT_FALSE(welcome.ok());
   EXPECT_THAT(welcome.reason, HasSubstr("token is wrong"));
   EXPECT_THROW(greeting.get(), AuthenticationError);
 }

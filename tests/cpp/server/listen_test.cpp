@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +16,9 @@
 #include "base/error.h"
 #include "base/platform.h"
 #include "transport/dial.h"
+#include "transport/frame.h"
 #include "wire/handshake.h"
+#include "wire/messages.h"
 
 namespace torch_remote::server {
 namespace {
@@ -132,7 +135,7 @@ TEST_F(ListenTest, AClientIsWelcomedByAProcessOfItsOwn) {
   const wire::Welcome one = shake_hands(*first);
   const wire::Welcome two = shake_hands(*second);
 
-  EXPECT_TRUE(one.ok);
+  EXPECT_TRUE(one.ok());
   ASSERT_EQ(one.devices.size(), 1);
   EXPECT_EQ(one.devices[0].kind, wire::DeviceKind::kCpu);
   EXPECT_EQ(one.session.size(), 8);
@@ -146,7 +149,7 @@ TEST_F(ListenTest, RubbishAndSilenceDoNotKeepTheNextClientOut) {
   send(*rubbish, Bytes(100, std::byte{'x'}));
 
   EXPECT_THROW(read_exactly(*rubbish, 1), ConnectionError);
-  EXPECT_TRUE(shake_hands(*connect()).ok);
+  EXPECT_TRUE(shake_hands(*connect()).ok());
 }
 
 TEST_F(ListenTest, AWrongTokenIsRefusedAndTheRightOneServed) {
@@ -155,9 +158,9 @@ TEST_F(ListenTest, AWrongTokenIsRefusedAndTheRightOneServed) {
   start(options);
 
   const wire::Welcome refused = shake_hands(*connect(), "the wrong token");
-  EXPECT_FALSE(refused.ok);
+  EXPECT_FALSE(refused.ok());
   EXPECT_THAT(refused.reason, HasSubstr("token"));
-  EXPECT_TRUE(shake_hands(*connect(), "the right token").ok);
+  EXPECT_TRUE(shake_hands(*connect(), "the right token").ok());
 }
 
 TEST_F(ListenTest, MoreSilentConnectionsThanAllowedDropTheOldest) {
@@ -168,19 +171,98 @@ TEST_F(ListenTest, MoreSilentConnectionsThanAllowedDropTheOldest) {
     others.push_back(connect());
 
   EXPECT_THROW(read_exactly(*oldest, 1), ConnectionError);
-  EXPECT_TRUE(shake_hands(*others.back()).ok);
+  EXPECT_TRUE(shake_hands(*others.back()).ok());
 }
 
 TEST_F(ListenTest, AMalformedFrameEndsItsSessionAndNoOther) {
   start({});
   const auto good = connect();
   const auto bad = connect();
-  ASSERT_TRUE(shake_hands(*good).ok);
-  ASSERT_TRUE(shake_hands(*bad).ok);
+  ASSERT_TRUE(shake_hands(*good).ok());
+  ASSERT_TRUE(shake_hands(*bad).ok());
   send(*bad, Bytes(64, std::byte{0xee}));
 
   EXPECT_THROW(read_exactly(*bad, 1 << 16), ConnectionError);
-  EXPECT_TRUE(shake_hands(*connect()).ok);
+  EXPECT_TRUE(shake_hands(*connect()).ok());
+}
+
+// A client that comes back to `session` with this secret, and has received nothing.
+wire::Welcome come_back(transport::Stream& stream, const std::string& session,
+                        const wire::Secret& secret) {
+  wire::Preamble preamble;
+  preamble.intent = 1;
+  preamble.route = wire::session_route(session);
+  const Bytes ours = body_of(wire::Hello{});
+  send(stream, wire::encode_preamble(preamble));
+  send_block(stream, ours);
+  const Bytes answer = read_block(stream);
+  if (answer.at(0) == std::byte{static_cast<uint8_t>(wire::Tag::kWelcome)})
+    return wire::decode_welcome(answer);
+  wire::Hello theirs = wire::decode_hello(answer);
+  EXPECT_TRUE(theirs.has_proof);
+  theirs.has_proof = false;
+  const std::string key = wire::resume_key(secret, "");
+  const wire::Proof proof = wire::make_proof(key, wire::Side::kClient, ours, body_of(theirs));
+  send_block(stream, body_of(wire::ProofMessage{true, proof}));
+  return wire::decode_welcome(read_block(stream));
+}
+
+bool answers_a_ping(transport::Stream& stream) {
+  transport::FrameHeader ping;
+  ping.kind = transport::FrameKind::kPing;
+  send(stream, transport::encode_header(ping));
+  while (true) {
+    const Bytes bytes = read_exactly(stream, transport::kHeaderSize);
+    const auto header = transport::decode_header(
+        std::span<const std::byte, transport::kHeaderSize>(bytes), transport::FrameLimits());
+    if (header.kind == transport::FrameKind::kPong)
+      return true;
+  }
+}
+
+TEST_F(ListenTest, AClientThatProvesItsSecretComesBackToItsSession) {
+  start({});
+  auto first = connect();
+  const wire::Welcome welcome = shake_hands(*first);
+  EXPECT_GT(welcome.lease, 0);
+  first.reset();
+
+  const auto second = connect();
+  const wire::Welcome again = come_back(*second, welcome.session, welcome.secret);
+  EXPECT_EQ(again.answer, wire::Answer::kResumed);
+  EXPECT_EQ(again.received, 0);
+  EXPECT_TRUE(answers_a_ping(*second));
+}
+
+TEST_F(ListenTest, WhoDoesNotKnowTheSecretIsRefusedAndTheClientStaysConnected) {
+  start({});
+  const auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  wire::Secret guess = welcome.secret;
+  guess[0] ^= std::byte{1};
+
+  EXPECT_FALSE(come_back(*connect(), welcome.session, guess).ok());
+  EXPECT_TRUE(answers_a_ping(*client));
+}
+
+TEST_F(ListenTest, ASessionThatIsNotKnownIsRefusedAtOnceWithItsName) {
+  start({});
+  const wire::Welcome refused = come_back(*connect(), "0123abcd", {});
+  EXPECT_FALSE(refused.ok());
+  EXPECT_EQ(refused.reason, "this server no longer knows session 0123abcd");
+}
+
+TEST_F(ListenTest, ASessionWithoutALeaseEndsWithItsConnection) {
+  ServeOptions options;
+  options.lease = std::chrono::milliseconds(0);
+  start(options);
+  auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  EXPECT_EQ(welcome.lease, 0);
+  client.reset();
+  while (::kill(static_cast<pid_t>(welcome.pid), 0) == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(come_back(*connect(), welcome.session, welcome.secret).ok());
 }
 
 TEST_F(ListenTest, ItEndsItselfWhenNobodyUsesIt) {

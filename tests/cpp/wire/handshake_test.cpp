@@ -51,19 +51,26 @@ TEST(Handshake, AHelloComesBackWithAndWithoutAProof) {
   hello.nonce.fill(std::byte{7});
   hello.torch_version = "2.13.0";
   hello.capabilities = 5;
+  hello.received = 300;
+  hello.machine.fill(std::byte{8});
+  hello.process = 4711;
   EXPECT_EQ(decode_hello(body_of(hello)).torch_version, "2.13.0");
   hello.has_proof = true;
   hello.proof.fill(std::byte{9});
   const Hello back = decode_hello(body_of(hello));
   EXPECT_EQ(back.nonce, hello.nonce);
   EXPECT_EQ(back.capabilities, 5);
+  EXPECT_EQ(back.received, 300);
+  EXPECT_EQ(back.machine, hello.machine);
+  EXPECT_EQ(back.process, 4711);
   EXPECT_EQ(back.proof, hello.proof);
 }
 
 TEST(Handshake, GoldenBytesOfAHelloAndAProof) {
   Hello hello;
   hello.torch_version = "2";
-  EXPECT_EQ(hex(body_of(hello)), "0102000200" + std::string(64, '0') + "01320000");
+  EXPECT_EQ(hex(body_of(hello)),
+            "0102000200" + std::string(64, '0') + "01320000" + std::string(64, '0') + "0000");
   EXPECT_EQ(hex(body_of(ProofMessage{})), "0200");
 }
 
@@ -88,6 +95,8 @@ TEST(Handshake, ALongTorchVersionIsRefused) {
 TEST(Handshake, AWelcomeComesBackWithItsDevices) {
   Welcome welcome;
   welcome.session = "0123abcd";
+  welcome.secret.fill(std::byte{5});
+  welcome.lease = 600'000;
   welcome.host = "gpu-box";
   welcome.pid = 4711;
   welcome.torch_version = "2.13.0";
@@ -96,7 +105,9 @@ TEST(Handshake, AWelcomeComesBackWithItsDevices) {
   welcome.operators.fill(std::byte{3});
   welcome.devices = {{DeviceKind::kCuda, "H100", 80, 9, 0, 132}};
   const Welcome back = decode_welcome(body_of(welcome));
-  EXPECT_TRUE(back.ok);
+  EXPECT_EQ(back.answer, Answer::kNew);
+  EXPECT_EQ(back.secret, welcome.secret);
+  EXPECT_EQ(back.lease, 600'000);
   EXPECT_EQ(back.host, "gpu-box");
   EXPECT_EQ(back.pid, 4711);
   EXPECT_EQ(back.operators, welcome.operators);
@@ -107,10 +118,27 @@ TEST(Handshake, AWelcomeComesBackWithItsDevices) {
 
 TEST(Handshake, ARefusalCarriesItsReason) {
   Welcome welcome;
-  welcome.ok = false;
+  welcome.answer = Answer::kRefused;
   welcome.reason = "no";
   EXPECT_EQ(hex(body_of(welcome)), "0300026e6f");
   EXPECT_EQ(decode_welcome(body_of(welcome)).reason, "no");
+}
+
+TEST(Handshake, AResumedSessionIsWelcomedByWhatTheServerHasReceived) {
+  Welcome welcome;
+  welcome.answer = Answer::kResumed;
+  welcome.received = 300;
+  EXPECT_EQ(hex(body_of(welcome)), "0302ac02");
+  EXPECT_EQ(decode_welcome(body_of(welcome)).received, 300);
+  EXPECT_THROW(decode_welcome(from_hex("0302ac0200")), ProtocolError);
+  EXPECT_THROW(decode_welcome(from_hex("0303")), ProtocolError);
+}
+
+TEST(Sessions, AnIdIsEightDigitsAndComesBack) {
+  EXPECT_EQ(session_id(0x1a2b), "00001a2b");
+  EXPECT_EQ(session_route("00001a2b"), 0x1a2b);
+  for (const char* bad : {"", "1a2b", "00001a2g", "000001a2b", "-0001a2b", " 0001a2b"})
+    EXPECT_THROW(session_route(bad), ProtocolError) << bad;
 }
 
 TEST(Handshake, AnUnknownDeviceKindIsRefused) {
@@ -129,6 +157,14 @@ TEST(Proofs, TheyDependOnTokenSideAndBothHellos) {
   EXPECT_FALSE(equal_proofs(proof, make_proof("other", Side::kClient, a, b)));
   EXPECT_FALSE(equal_proofs(proof, make_proof("token", Side::kServer, a, b)));
   EXPECT_FALSE(equal_proofs(proof, make_proof("token", Side::kClient, b, a)));
+}
+
+TEST(Proofs, TheKeyOfAResumedSessionDependsOnSecretAndToken) {
+  Secret secret{};
+  Secret other{};
+  other[31] = std::byte{1};
+  EXPECT_NE(resume_key(secret, "token"), resume_key(other, "token"));
+  EXPECT_NE(resume_key(secret, "token"), resume_key(secret, ""));
 }
 
 TEST(Proofs, Sha256IsSha256) {

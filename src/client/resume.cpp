@@ -1,0 +1,105 @@
+// What a session does when its connection is lost: it dials again, for as long as the user has patience.
+#include <algorithm>
+
+#include "base/log.h"
+#include "client/process.h"
+#include "client/session.h"
+
+namespace torch_remote::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause{50};
+constexpr milliseconds kLongestPause{1500};
+// For one attempt: a server that is stopped, or a network that swallows everything, must not use up all patience.
+constexpr milliseconds kAttempt{5000};
+// The first line comes after a second, so that a short cut is told in one line: that it is over.
+constexpr milliseconds kFirstLine{1000};
+constexpr milliseconds kBetweenLines{5000};
+
+std::string text_of(const std::exception_ptr& cause) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+milliseconds since(Clock::time_point begin) {
+  return std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+}
+
+}  // namespace
+
+transport::Connection::Options Session::connection_options(const wire::Welcome& welcome) {
+  transport::Connection::Options options = keepalive_options();
+  options.is_resumable = redial_ && welcome.lease > 0 && resume_patience().count() > 0;
+  return options;
+}
+
+// Why it did not work this time; empty when it did, or when the session is being stopped. Throws Refused, and
+// ProtocolError when what the server says cannot be.
+std::string Session::try_to_resume(uint64_t received, milliseconds time) {
+  uint64_t theirs = 0;
+  std::unique_ptr<transport::Stream> stream;
+  try {
+    stream = redial_(Clock::now() + time);
+    theirs = shake_hands_again(*stream, ticket_, received, time);
+  } catch (const Refused&) {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  connection_->resume(std::move(stream), theirs);
+  return {};
+}
+
+// The connection's reader thread, which has nothing to read. User's threads submit until their credit is used up,
+// and wait as they always do.
+void Session::on_broken(std::exception_ptr cause, uint64_t received) {
+  const Clock::time_point begin = Clock::now();
+  const milliseconds patience = resume_patience();
+  const std::string why = text_of(cause);
+  resuming_ = true;
+  milliseconds next_line = kFirstLine;
+  milliseconds pause = kFirstPause;
+  while (!connection_->is_ending()) {
+    std::string failure;
+    try {
+      failure = try_to_resume(received, std::min(kAttempt, patience - since(begin)));
+    } catch (const std::exception& refused) {
+      throw ConnectionError(why + "; it could not be resumed: " + refused.what());
+    }
+    if (failure.empty())
+      break;
+    if (since(begin) >= next_line) {
+      log(LogLevel::kWarning, "connection lost; trying to resume",
+          {{"session", ticket_.session},
+           {"url", url_},
+           {"cause", why},
+           {"last_attempt", failure},
+           {"for_s", since(begin).count() / 1000},
+           {"patience_s", patience.count() / 1000}});
+      next_line = since(begin) + kBetweenLines;
+    }
+    if (connection_->wait_while_broken(std::min(Clock::now() + pause, begin + patience)))
+      break;
+    if (since(begin) >= patience) {
+      throw ConnectionError(why + "; it could not be resumed within TORCH_REMOTE_PATIENCE (" +
+                            std::to_string(patience.count()) + " ms): " + failure);
+    }
+    pause = std::min(pause * 2, kLongestPause);
+  }
+  resuming_ = false;
+  if (!connection_->is_ending()) {
+    log(LogLevel::kWarning, "connection resumed",
+        {{"session", ticket_.session},
+         {"url", url_},
+         {"cause", why},
+         {"after_ms", since(begin).count()}});
+  }
+}
+
+}  // namespace torch_remote::client

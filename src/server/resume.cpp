@@ -1,0 +1,59 @@
+#include "server/resume.h"
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/platform.h"
+#include "server/handshake.h"
+#include "transport/fd_stream.h"
+
+namespace torch_remote::server {
+namespace {
+
+using PreambleBytes = std::array<std::byte, wire::kPreambleBytes>;
+
+void take_back(std::unique_ptr<transport::Stream> stream, const PreambleBytes& preamble,
+               Session& session, const Identity& identity) {
+  const std::string key = wire::resume_key(identity.secret, identity.token);
+  const Greeting greeting = greet_again(*stream, wire::decode_preamble(preamble), key);
+  session.resume(std::move(stream), greeting.received);
+}
+
+// The client is told nothing but what greet_again() says: it will try again.
+void try_to_take_back(std::unique_ptr<transport::Stream> stream, const PreambleBytes& preamble,
+                      Session& session, const Identity& identity) noexcept {
+  try {
+    take_back(std::move(stream), preamble, session, identity);
+  } catch (const AuthenticationError& error) {
+    log(LogLevel::kWarning, "somebody else was refused", {{"reason", error.what()}});
+  } catch (const std::exception& error) {
+    log(LogLevel::kInfo, "a client that came back was lost again", {{"reason", error.what()}});
+  }
+}
+
+}  // namespace
+
+void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer) {
+  std::thread([control = std::move(control), &session, identity, peer = std::move(peer)] {
+    begin_worker_thread("tr-resume");
+    const auto under_way = std::make_shared<std::atomic<int>>(0);
+    PreambleBytes preamble;
+    for (Fd socket; (socket = receive_descriptor(control, preamble));) {
+      auto stream = transport::socket_stream(std::move(socket), peer);
+      if (under_way->fetch_add(1) >= kMaxReturning) {
+        under_way->fetch_sub(1);
+        continue;
+      }
+      std::thread([stream = std::move(stream), preamble, &session, identity, under_way]() mutable {
+        begin_worker_thread("tr-returning");
+        try_to_take_back(std::move(stream), preamble, session, identity);
+        under_way->fetch_sub(1);
+      }).detach();
+    }
+  }).detach();
+}
+
+}  // namespace torch_remote::server

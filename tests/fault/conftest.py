@@ -1,0 +1,45 @@
+"""What the fault tests share: helpers of the Python tests, a server, the digest of an uncut run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "python"))
+
+from helpers import serving
+from training import train
+
+import torch_remote
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server for all, on a Unix socket; its sessions answer a silent client for long."""
+    with serving(f"unix://{tmp_path_factory.mktemp('server')}/s") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def server_pid(server: str) -> int:
+    """The listener's process."""
+    for stat in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = stat.read_bytes().split(b"\0")
+            if server.encode() in words and b"torch_remote_cli" not in words:
+                return int(stat.parent.name)
+    raise AssertionError(f"nobody listens on {server}")
+
+
+@pytest.fixture(scope="session")
+def uncut(server: str) -> dict[int, tuple[int, str]]:
+    """What a run of so many steps gives on a good network."""
+    results = {}
+    for steps in (30, 100):
+        with torch_remote.connect(server) as machine:
+            results[steps] = train(machine.devices[0], steps)
+    return results

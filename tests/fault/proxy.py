@@ -1,0 +1,275 @@
+"""The fault proxy: a Unix or loopback TCP socket that passes bytes on, until it does what a bad network does.
+
+It follows the protocol far enough to know where frames begin (docs/protocol.md), so that a fault can be put at a
+byte of a frame's header, and knows a connection that begins a session from one that resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from urllib.parse import urlsplit
+
+PREAMBLE = 32
+HEADER = 32
+THERE, BACK = "there", "back"  # from the client to the server, and from the server to the client
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one connection.
+
+    cut        both sides are hung up on in front of the byte
+    truncate   the receiver sees the end of the stream there; the other direction goes on
+    half_open  from there on nothing passes, either way, and nobody is told
+    flip       one bit of the byte changes
+    """
+
+    kind: str = "cut"
+    direction: str = THERE
+    after: int = 0
+    """Bytes of that direction. A connection that begins a session counts from the end of the handshake."""
+    frame: int | None = None
+    """Count from the beginning of this frame of the connection instead; the first is 0."""
+
+
+class Walker:
+    """Follows one direction of a connection: where in the handshake or in which frame each byte is."""
+
+    def __init__(self, fault: Fault | None, direction: str) -> None:
+        self._fault = fault if fault and fault.direction == direction else None
+        self._handshake = [PREAMBLE, 4, 4] if direction == THERE else [4, 4]
+        self._head = bytearray()
+        self._left = 0  # bytes of a block or payload
+        self._frame = -1
+        self._offset = 0  # in the frame
+        self._counted = 0
+        self.is_new = True
+
+    def place(self, data: bytes) -> int | None:
+        """Where in the data the fault is; nothing when it is not there."""
+        at = 0
+        while at < len(data):
+            if not self._left and not self._head and not self._handshake:
+                self._frame += 1
+                self._offset = 0
+            in_frames = self._frame >= 0
+            size = self._next(data[at:])
+            found = self._find(size, in_frames)
+            if found is not None:
+                return at + found
+            if in_frames:
+                self._offset += size
+            at += size
+        return None
+
+    def _next(self, data: bytes) -> int:
+        """Takes as much of the data as belongs to one part."""
+        if self._left:
+            size = min(self._left, len(data))
+            self._left -= size
+            return size
+        wanted = self._handshake[0] if self._handshake else HEADER
+        size = min(wanted - len(self._head), len(data))
+        self._head += data[:size]
+        if len(self._head) < wanted:
+            return size
+        if wanted == PREAMBLE and self._handshake:
+            self.is_new = self._head[12] == 0
+        else:
+            self._left = int.from_bytes(self._head[:4], "little")
+        self._head.clear()
+        if self._handshake:
+            self._handshake.pop(0)
+        return size
+
+    def _find(self, size: int, in_frames: bool) -> int | None:
+        fault = self._fault
+        if fault is None:
+            return None
+        if fault.frame is not None:
+            begin = self._offset if self._frame == fault.frame else None
+        elif in_frames or not self.is_new:
+            begin = self._counted
+            self._counted += size
+        else:
+            begin = None
+        if begin is None or not begin <= fault.after < begin + size:
+            return None
+        self._fault = None
+        return fault.after - begin
+
+
+class FaultProxy:
+    """Listens on `listen` (a path, or nothing for a TCP port) and passes connections on to the server at `url`.
+
+    `plan(number)` says what happens to each connection. `fired` counts the faults that came to pass.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        plan: Callable[[int], Fault | None],
+        *,
+        path: str | None = None,
+        delay: float = 0,
+        rate: int = 0,
+    ) -> None:
+        self._upstream = urlsplit(url)
+        self._plan = plan
+        self._path = path
+        self._delay = delay  # seconds that each piece waits
+        self._rate = rate  # bytes per second; 0: as fast as it goes
+        self._connections: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.accepted = 0
+        self.fired = 0
+        self.closed = threading.Event()  # set it, and nobody is let in any more
+        self.url = ""
+
+    def __enter__(self) -> FaultProxy:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def hang_up(self) -> None:
+        """Cuts every connection there is."""
+        asyncio.run_coroutine_threadsafe(self._cut_all(), self._loop).result()
+
+    async def _listen(self) -> None:
+        if self._path is not None:
+            self._server = await asyncio.start_unix_server(self._accept, self._path)
+            self.url = f"unix://{self._path}"
+            return
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _stop(self) -> None:
+        self._server.close()
+        await self._cut_all()
+
+    async def _cut_all(self) -> None:
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if not self.closed.is_set():
+                await self._serve(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fault = self._plan(self.accepted)
+        self.accepted += 1
+        if self._upstream.scheme == "unix":
+            far_reader, far_writer = await asyncio.open_unix_connection(self._upstream.path)
+        else:
+            far_reader, far_writer = await asyncio.open_connection(
+                self._upstream.hostname, self._upstream.port
+            )
+        line = _Line(self, fault)
+        try:
+            await line.run((reader, far_writer), (far_reader, writer))
+        finally:
+            # What was passed on still arrives.
+            for end in (far_writer, writer):
+                end.close()
+            for end in (far_writer, writer):
+                with suppress(OSError):
+                    await end.wait_closed()
+
+    async def pause(self, size: int) -> None:
+        if self._delay or self._rate:
+            await asyncio.sleep(self._delay + (size / self._rate if self._rate else 0))
+
+    @property
+    def piece(self) -> int:
+        return max(64, self._rate // 50) if self._rate else 1 << 16
+
+
+Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Line:
+    """One connection: two directions, and what goes wrong with one of them."""
+
+    def __init__(self, proxy: FaultProxy, fault: Fault | None) -> None:
+        self._proxy = proxy
+        self._fault = fault
+        self._walkers = {side: Walker(fault, side) for side in (THERE, BACK)}
+        self._is_silent = False
+
+    async def run(self, there: Pipe, back: Pipe) -> None:
+        tasks = [
+            asyncio.create_task(self._pass(*there, THERE)),
+            asyncio.create_task(self._pass(*back, BACK)),
+        ]
+        try:
+            # The end of one direction is the end of the connection, as our streams have it.
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, side: str
+    ) -> None:
+        walker = self._walkers[side]
+        while data := await reader.read(self._proxy.piece):
+            await self._proxy.pause(len(data))
+            if side == BACK:
+                walker.is_new = self._walkers[THERE].is_new
+            at = walker.place(data)
+            if at is not None:
+                assert self._fault is not None
+                self._proxy.fired += 1
+                data = await self._fail(self._fault.kind, data, at, writer)
+                if data is None:
+                    return
+            if self._is_silent:
+                continue
+            writer.write(data)
+            await writer.drain()
+
+    async def _fail(
+        self, kind: str, data: bytes, at: int, writer: asyncio.StreamWriter
+    ) -> bytes | None:
+        if kind == "flip":
+            changed = bytearray(data)
+            changed[at] ^= 1 << (at % 8)
+            return bytes(changed)
+        writer.write(data[:at])
+        await writer.drain()
+        if kind == "cut":
+            return None
+        if kind == "truncate":
+            writer.write_eof()
+        self._is_silent = True
+        if kind == "truncate":
+            await asyncio.sleep(3600)  # until the other direction ends
+        return b""

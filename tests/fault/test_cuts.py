@@ -1,0 +1,102 @@
+"""A training session over a bad network ends as on a good one. `make faults` does this thousands of times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import serving
+from plans import Plan, at_header_bytes, at_random_bytes
+from proxy import BACK, THERE, Fault, FaultProxy
+from training import train
+
+import torch_remote
+
+Uncut = dict[int, tuple[int, str]]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_REMOTE_PATIENCE", "120s")
+
+
+def assert_survives(proxy: FaultProxy, uncut: Uncut, steps: int, faults: int) -> None:
+    with proxy, torch_remote.connect(proxy.url) as machine:
+        assert train(machine.devices[0], steps) == uncut[steps]
+        assert machine.status()["state"] == "open"
+        assert proxy.fired >= faults
+
+
+def test_the_uncut_run_counts_every_call(uncut: Uncut) -> None:
+    assert {steps: counter for steps, (counter, _) in uncut.items()} == {30: 90, 100: 300}
+    assert train("cpu", 30) == uncut[30]  # so the digest tells of values, too
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_a_session_cut_at_random_bytes_ends_as_an_uncut_one(
+    transport: str, server: str, uncut: Uncut, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "p") if transport == "unix" else None
+    plan = at_random_bytes(seed=len(transport), cuts=80)
+    assert_survives(FaultProxy(server, plan, path=path), uncut, 100, faults=60)
+
+
+def test_a_session_cut_at_every_byte_boundary_of_a_header_ends_as_an_uncut_one(
+    server: str, uncut: Uncut
+) -> None:
+    assert_survives(FaultProxy(server, at_header_bytes(1, rounds=1)), uncut, 100, faults=60)
+
+
+def test_a_session_whose_line_is_truncated_ends_as_an_uncut_one(server: str, uncut: Uncut) -> None:
+    plan = at_random_bytes(seed=9, cuts=20, kinds=("truncate", "cut"))
+    assert_survives(FaultProxy(server, plan), uncut, 30, faults=10)
+
+
+@pytest.mark.parametrize("line", [{"delay": 0.002}, {"rate": 400_000}], ids=["delayed", "slow"])
+def test_a_slow_line_changes_nothing(line: dict[str, float], server: str, uncut: Uncut) -> None:
+    proxy = FaultProxy(server, lambda number: None, **line)  # type: ignore[arg-type]
+    assert_survives(proxy, uncut, 30, faults=0)
+    assert proxy.accepted == 1
+
+
+@pytest.fixture
+def alert_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ends notice silence after a second."""
+    monkeypatch.setenv("TORCH_REMOTE_KEEPALIVE", "1s")
+    with serving(f"unix://{tmp_path}/s") as url:
+        yield url
+
+
+@pytest.mark.parametrize("direction", [THERE, BACK])
+def test_a_line_that_falls_silent_is_replaced(
+    direction: str, alert_server: str, uncut: Uncut
+) -> None:
+    def plan(number: int) -> Fault | None:
+        return Fault("half_open", direction, 5_000) if number == 0 else None
+
+    assert_survives(FaultProxy(alert_server, plan), uncut, 30, faults=1)
+
+
+def flips(seed: int) -> Plan:
+    cuts = at_random_bytes(seed, 3, kinds=("flip",))
+    return lambda number: cuts(number) if number < 3 else None
+
+
+def test_flipped_bits_neither_hang_the_client_nor_harm_the_server(
+    alert_server: str, uncut: Uncut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain socket cannot find a flip in a tensor's bytes; all that is promised is an end."""
+    monkeypatch.setenv("TORCH_REMOTE_PATIENCE", "5s")
+    outcomes = set()
+    for seed in range(12):
+        with FaultProxy(alert_server, flips(seed)) as proxy:
+            try:
+                with torch_remote.connect(proxy.url) as machine:
+                    outcomes.add(train(machine.devices[0], 5) is not None)
+            except (RuntimeError, IndexError, NotImplementedError, ValueError, TypeError) as error:
+                outcomes.add(type(error).__name__)
+    assert outcomes
+    with torch_remote.connect(alert_server) as machine:
+        assert train(machine.devices[0], 30) == uncut[30]
+        assert torch.ones(2, device=machine.devices[0]).tolist() == [1, 1]

@@ -1,0 +1,191 @@
+"""What the user sees when the connection is lost: a pause, or SessionLost with the first cause."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import is_alive, run_python, serving, wait_until
+from proxy import FaultProxy
+
+import torch_remote
+
+
+@pytest.fixture
+def proxy(server: str) -> Iterator[FaultProxy]:
+    with FaultProxy(server, lambda number: None) as made:
+        yield made
+
+
+def lose(proxy: FaultProxy) -> None:
+    """Cuts the line and lets nobody dial."""
+    proxy.closed.set()
+    proxy.hang_up()
+
+
+def test_one_line_tells_that_the_connection_was_resumed_and_how_long_it_took(
+    proxy: FaultProxy, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with torch_remote.connect(proxy.url) as machine:
+        x = torch.zeros(3, device=machine.devices[0])
+        x.add_(1)
+        torch_remote.synchronize()
+        capfd.readouterr()
+        proxy.hang_up()
+        x.add_(1)
+        assert x.tolist() == [2, 2, 2]
+        session = machine.status()["session"]
+        lines = [line for line in capfd.readouterr().err.splitlines() if session in line]
+    assert len(lines) == 1
+    assert "connection resumed" in lines[0]
+    assert "after_ms=" in lines[0]
+
+
+def test_a_wait_can_be_interrupted_while_resuming_and_the_session_stays_usable(
+    proxy: FaultProxy,
+) -> None:
+    with torch_remote.connect(proxy.url) as machine:
+        x = torch.zeros((), device=machine.devices[0])
+        x.add_(1)
+        assert x.item() == 1
+        lose(proxy)
+        assert wait_until(lambda: machine.status()["state"] == "resuming")
+        x.add_(1)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            x.item()
+        assert time.monotonic() - begin < 30  # not the patience
+        x.add_(1)
+        proxy.closed.clear()
+        assert x.item() == 3
+
+
+def test_a_client_far_ahead_waits_while_resuming_instead_of_growing(proxy: FaultProxy) -> None:
+    with torch_remote.connect(proxy.url) as machine:
+        x = torch.zeros((), dtype=torch.long, device=machine.devices[0])
+        x.add_(1)
+        assert x.item() == 1
+        lose(proxy)
+        done = 0
+        ahead = threading.Event()
+
+        def run() -> None:
+            nonlocal done
+            for _ in range(70_000):  # the window is 65,536 calls at most
+                x.add_(1)
+                done += 1
+            ahead.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        last = -1
+        while done != last:
+            last = done
+            time.sleep(0.5)
+        assert not ahead.is_set()
+        assert done < 66_000
+        proxy.closed.clear()
+        thread.join()
+        assert x.item() == 70_001
+
+
+def test_patience_gone_is_session_lost_with_the_first_cause_and_others_go_on(
+    server: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_REMOTE_PATIENCE", "300ms")
+    with torch_remote.connect(server) as other, torch_remote.connect(proxy.url) as machine:
+        x = torch.ones(2, device=machine.devices[0])
+        y = torch.ones(2, device=other.devices[0])
+        assert x.tolist() == [1, 1]
+        lose(proxy)
+        texts = set()
+        for _ in range(2):
+            with pytest.raises(torch_remote.SessionLost) as lost:
+                x.add(1).tolist()
+            texts.add(str(lost.value))
+        (text,) = texts
+        assert "closed the connection" in text or "reset" in text
+        assert "could not be resumed within TORCH_REMOTE_PATIENCE" in text
+        assert y.add(1).tolist() == [2, 2]
+        machine.stop()
+        proxy.closed.clear()
+        with torch_remote.connect(proxy.url) as again:
+            assert torch.ones(1, device=again.devices[0]).item() == 1
+
+
+def test_without_patience_a_lost_connection_is_a_lost_session(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_REMOTE_PATIENCE", "0")
+    with torch_remote.connect(proxy.url) as machine:
+        x = torch.ones(2, device=machine.devices[0])
+        assert x.tolist() == [1, 1]
+        proxy.hang_up()
+        with pytest.raises(torch_remote.SessionLost):
+            x.tolist()
+        assert proxy.accepted == 1
+
+
+def test_a_session_ends_with_its_lease_and_the_server_says_that_it_is_unknown(
+    tmp_path: Path,
+) -> None:
+    with (
+        serving(f"unix://{tmp_path}/s", "--lease", "200ms") as url,
+        FaultProxy(url, lambda number: None) as proxy,
+        torch_remote.connect(proxy.url) as machine,
+    ):
+        x = torch.ones(2, device=machine.devices[0])
+        assert x.tolist() == [1, 1]
+        status = machine.status()
+        lose(proxy)
+        assert wait_until(lambda: not is_alive(int(status["pid"])))
+        proxy.closed.clear()
+        with pytest.raises(
+            torch_remote.SessionLost,
+            match=f"could not be resumed: this server no longer knows session {status['session']}",
+        ):
+            x.tolist()
+
+
+def test_a_server_that_is_stopped_says_so(tmp_path: Path) -> None:
+    with serving(f"unix://{tmp_path}/s") as url:
+        machine = torch_remote.connect(url)
+        x = torch.ones(2, device=machine.devices[0])
+        assert x.tolist() == [1, 1]
+    with pytest.raises(torch_remote.SessionLost, match="the server was stopped"):
+        for _ in range(1000):
+            x.tolist()
+            time.sleep(0.01)
+    machine.stop()
+
+
+KILLED = """
+    import os, sys, time, torch, torch_remote
+    x = torch.ones(2, device="remote")
+    x.tolist()
+    if os.fork() == 0:  # a worker, which keeps what the parent had open
+        time.sleep(30)
+        os._exit(0)
+    print(torch_remote.machines()[0].status()["pid"], flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp", "local"])
+def test_the_session_of_a_killed_client_is_gone_although_its_worker_lives(
+    transport: str, server: str, proxy: FaultProxy
+) -> None:
+    url = {"unix": server, "tcp": proxy.url, "local": "local"}[transport]
+    done = run_python(KILLED, TORCH_REMOTE=url)
+    begin = time.monotonic()
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pid = int(done.stdout)
+    assert wait_until(lambda: not is_alive(pid))
+    assert time.monotonic() - begin < 20  # two seconds, where the processors have time
