@@ -36,7 +36,7 @@ def _check_extension() -> None:
 
 _check_extension()
 
-from . import _C, _backend, _branches, _device, _interop, _printing  # noqa: E402
+from . import _C, _backend, _branches, _device, _interop, _kernels, _printing  # noqa: E402
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
 from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
 from ._stats import Stats, count, stats  # noqa: E402
@@ -72,6 +72,7 @@ def _install(name: str) -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _printing.install()
     _interop.install()
+    _kernels.install()
     _branches.install()
     atexit.register(_shut_down)
 

@@ -34,12 +34,14 @@ bool makes_another_layout(std::string_view name) {
 }
 
 void refuse_layout(const c10::OperatorHandle& operation, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, operation.operator_name().name,
-                              ": a remote device holds dense tensors only, not sparse, quantized, "
-                              "mkldnn or strided nested ones; "
-                              "keep such a tensor on the CPU (.cpu()), or make it dense "
-                              "(.to_dense(), .dequantize(), sparse=False). "
-                              "Nested tensors with layout=torch.jagged work");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, operation.operator_name().name,
+      ": a remote device holds dense tensors only, not sparse, quantized, "
+      "mkldnn or strided nested ones; "
+      "keep such a tensor on the CPU (.cpu()), or make it dense "
+      "(.to_dense(), .dequantize(), sparse=False). "
+      "Nested tensors with layout=torch.jagged work, and nn.TransformerEncoder makes no "
+      "others with enable_nested_tensor=False");
 }
 
 void refuse_remote_device(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,

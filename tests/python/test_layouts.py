@@ -70,9 +70,22 @@ WAYS: dict[str, Callable[[], object]] = {
     "add_coo": lambda: dense() + COO.to_sparse(),
     "mm_coo": lambda: COO.to_sparse() @ dense().mT,
     "mm_csr": lambda: COO.to_sparse_csr() @ dense().mT,
+    "sparse_mm": lambda: torch.sparse.mm(COO.to_sparse(), dense().mT),
+    "sparse_mm_of_dense": lambda: torch.sparse.mm(dense(), COO.mT.to_sparse()),
+    "sampled_addmm": lambda: torch.sparse.sampled_addmm(COO.to_sparse_csr(), dense(), dense().mT),
     "spdiags": lambda: torch.sparse.spdiags(dense(), indices(0, 1), (3, 3)),
     "embedding_gradient": lambda: embedded(torch.nn.functional.embedding),
     "embedding_bag_gradient": lambda: embedded(torch.nn.functional.embedding_bag, indices(0)),
+    "embedding_module": lambda: (
+        torch.nn.Embedding(3, 2, sparse=True, device="remote")(indices(0, 1)).sum().backward()
+    ),
+    "gather_gradient": lambda: (
+        dense()
+        .requires_grad_()
+        .gather(1, indices(0, 1)[:, None], sparse_grad=True)
+        .sum()
+        .backward()
+    ),
     "quantize_per_tensor": lambda: torch.quantize_per_tensor(dense(), 0.1, 0, torch.quint8),
     "quantize_per_channel": lambda: torch.quantize_per_channel(
         dense(), torch.ones(2, device="remote"), indices(0, 0), 0, torch.qint8
@@ -94,6 +107,23 @@ WAYS: dict[str, Callable[[], object]] = {
 def test_another_layout_is_refused_at_the_call_with_the_way_out(way: str) -> None:
     with pytest.raises(NotImplementedError, match=r"dense tensors only.*\.cpu\(\)"):
         WAYS[way]()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_encoder_that_would_nest_padded_input_names_the_switch() -> None:
+    layer = torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    x, padding = torch.randn(2, 3, 4), torch.tensor([[False, False, True], [False, False, False]])
+
+    def encode(nests: bool, device: str) -> torch.Tensor:
+        encoder = (
+            torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=nests).to(device).eval()
+        )
+        with torch.no_grad():
+            return encoder(x.to(device), src_key_padding_mask=padding.to(device)).cpu()
+
+    with pytest.raises(NotImplementedError, match="enable_nested_tensor=False"):
+        encode(nests=True, device="remote")
+    assert_same(encode(nests=False, device="remote"), encode(nests=False, device="cpu"))
 
 
 def test_the_session_lives_after_a_refusal() -> None:

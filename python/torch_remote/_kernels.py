@@ -1,0 +1,118 @@
+"""Kernels compiled in this process from Triton or CUDA source.
+
+They are launched with addresses of this machine, and a remote tensor has none: refused, with the way out.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ._backend import is_ours, name
+
+_WAY_OUT = (
+    "compose it of PyTorch's operators, or have the server load it as a library of operators "
+    "(torch-remote serve --library)"
+)
+
+
+class _AfterImport(MetaPathFinder):
+    """Changes modules when somebody imports them: we import neither Triton nor compilers ourselves."""
+
+    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._changes = changes
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        change = self._changes.get(fullname)
+        if change is None:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            _call_after(spec.loader, change)
+        return spec
+
+
+def _call_after(loader: Any, change: Callable[[ModuleType], None]) -> None:
+    run = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        run(module)
+        change(module)
+
+    loader.exec_module = exec_module
+
+
+def _check_arguments(kind: str, arguments: Sequence[Any]) -> None:
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor) and is_ours(argument):
+            raise NotImplementedError(
+                f"{kind} runs on this machine, and a tensor on {argument.device} is not in its memory: {_WAY_OUT}"
+            )
+
+
+def _guard_triton(jit: ModuleType) -> None:
+    """`kernel[grid](…)`, autotuned, interpreted or neither: what all kinds of kernels share."""
+    choose_grid = jit.KernelInterface.__getitem__
+
+    @functools.wraps(choose_grid)
+    def checked(self: Any, grid: Any) -> Any:
+        launch = choose_grid(self, grid)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            _check_arguments("A Triton kernel", (*args, *kwargs.values()))
+            return launch(*args, **kwargs)
+
+        return run
+
+    jit.KernelInterface.__getitem__ = checked
+
+
+def _guard_jiterator(jiterator: ModuleType) -> None:
+    call = jiterator._JittedFunction.__call__
+
+    @functools.wraps(call)
+    def checked(self: Any, *tensors: Any, **kwargs: Any) -> Any:
+        _check_arguments("A kernel of CUDA source", tensors)
+        return call(self, *tensors, **kwargs)
+
+    jiterator._JittedFunction.__call__ = checked
+
+
+def _guard_extensions(cpp_extension: Any) -> None:
+    """`load` and `load_inline` of CUDA source, where no device here could run it."""
+    build = cpp_extension._jit_compile
+
+    @functools.wraps(build)
+    def checked(extension: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        files = [sources] if isinstance(sources, str) else sources
+        if any(map(cpp_extension._is_cuda_file, files)) and not torch.cuda.is_available():
+            raise NotImplementedError(
+                f"{extension}: an extension of CUDA source runs on this machine, which has no CUDA device, and not "
+                f"on {name()}: {_WAY_OUT}"
+            )
+        return build(extension, sources, *args, **kwargs)
+
+    cpp_extension._jit_compile = checked
+
+
+def install() -> None:
+    """Guards what is imported already, and the rest when it is. To be called once."""
+    changes = {
+        "triton.runtime.jit": _guard_triton,
+        "torch.cuda.jiterator": _guard_jiterator,
+        "torch.utils.cpp_extension": _guard_extensions,
+    }
+    for module in [module for module in changes if module in sys.modules]:
+        changes.pop(module)(sys.modules[module])
+    sys.meta_path.insert(0, _AfterImport(changes))
