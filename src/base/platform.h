@@ -31,17 +31,17 @@ struct Child {
   Fd pidfd;  // readable once the process has ended; empty where the kernel has no pidfd
 };
 
-// The number under which a spawned server finds the descriptor it inherits.
+// The number under which a spawned server finds the first descriptor that it inherits.
 inline constexpr int kInheritedDescriptor = 3;
 
 // Starts a program in a session (setsid) of its own: no signal from our terminal reaches it. It
-// gets standard input from /dev/null, our standard output and error, `inherited` as descriptor
-// kInheritedDescriptor and no other descriptor, default signal dispositions, and our environment
+// gets standard input from /dev/null, our standard output and error, `inherited` as descriptors
+// kInheritedDescriptor and up and no other descriptor, default signal dispositions, and our environment
 // with `environment` added or replaced. `arguments` begins with the program's name. Safe in a
 // multi-threaded process. The caller waits for the pid.
 Child spawn_server(const std::string& path, const std::vector<std::string>& arguments,
                    const std::vector<std::pair<std::string, std::string>>& environment,
-                   Fd inherited);
+                   std::vector<Fd> inherited);
 
 // A descriptor that becomes readable when that process ends. Throws std::system_error, with ESRCH
 // when it has already ended (and has been waited for).

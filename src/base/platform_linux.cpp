@@ -39,15 +39,18 @@ void check_spawn(int error, std::string_view what) {
 
 class SpawnActions {
  public:
-  explicit SpawnActions(int inherited) {
+  explicit SpawnActions(const std::vector<Fd>& inherited) {
     check_spawn(posix_spawn_file_actions_init(&actions_), "posix_spawn_file_actions_init");
     check_spawn(posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0),
                 "posix_spawn_file_actions_addopen");
-    check_spawn(posix_spawn_file_actions_adddup2(&actions_, inherited, kInheritedDescriptor),
-                "posix_spawn_file_actions_adddup2");
+    int target = kInheritedDescriptor;
+    for (const Fd& descriptor : inherited) {
+      check_spawn(posix_spawn_file_actions_adddup2(&actions_, descriptor.get(), target++),
+                  "posix_spawn_file_actions_adddup2");
+    }
 #if __GLIBC_PREREQ(2, 34)
     // Also what other libraries in this process opened without close-on-exec.
-    check_spawn(posix_spawn_file_actions_addclosefrom_np(&actions_, kInheritedDescriptor + 1),
+    check_spawn(posix_spawn_file_actions_addclosefrom_np(&actions_, target),
                 "posix_spawn_file_actions_addclosefrom_np");
 #endif
   }
@@ -125,12 +128,16 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// Never the target number itself: dup2 onto itself would leave close-on-exec set in older glibc.
-Fd away_from_target(Fd inherited) {
-  if (inherited.get() != kInheritedDescriptor) {
-    return inherited;
+// None is a target number: dup2 onto itself would leave close-on-exec set in older glibc, and onto another's would
+// close that one.
+std::vector<Fd> away_from_targets(std::vector<Fd> inherited) {
+  const int end = kInheritedDescriptor + static_cast<int>(inherited.size());
+  for (Fd& descriptor : inherited) {
+    if (descriptor.get() >= kInheritedDescriptor && descriptor.get() < end) {
+      descriptor = owned(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, end), "fcntl");
+    }
   }
-  return owned(::fcntl(inherited.get(), F_DUPFD_CLOEXEC, kInheritedDescriptor + 1), "fcntl");
+  return inherited;
 }
 
 bool is_passing_accept_error(int error) {
@@ -173,11 +180,11 @@ Fd accept_connection(const Fd& listener) {
 
 Child spawn_server(const std::string& path, const std::vector<std::string>& arguments,
                    const std::vector<std::pair<std::string, std::string>>& environment,
-                   Fd inherited) {
-  const Fd source = away_from_target(std::move(inherited));
+                   std::vector<Fd> inherited) {
+  const std::vector<Fd> sources = away_from_targets(std::move(inherited));
   // posix_spawn rather than fork: it copies no page tables and runs no atfork handlers, which in a
   // process with libtorch, OpenMP and CUDA loaded are other people's code.
-  const SpawnActions actions(source.get());
+  const SpawnActions actions(sources);
   const SpawnAttributes attributes;
   std::vector<std::string> argument_strings = arguments;
   std::vector<std::string> environment_strings = merged_environment(environment);

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/platform.h"
+#include "base/session_page.h"
 #include "transport/delay_line.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
@@ -23,25 +24,50 @@ namespace {
 
 constexpr auto kDialPatience = std::chrono::seconds(10);
 
+constexpr int kGraceMilliseconds = 500;
+// In an error for the user.
+constexpr size_t kCallsInError = 8;
+
 // The embedded server's process, once it is started.
 struct Embedded {
   Mutex mutex;
   Child child GUARDED_BY(mutex);
+  int status GUARDED_BY(mutex) = 0;  // waitpid()'s, once it has ended
+  const SessionPage* page GUARDED_BY(mutex) = nullptr;
 };
+
+// Whether the process has ended, or does within so long.
+bool has_ended(Embedded& embedded, int milliseconds) REQUIRES(embedded.mutex) {
+  if (embedded.child.pid <= 0)
+    return true;
+  pollfd ended{embedded.child.pidfd.get(), POLLIN, 0};
+  if (!embedded.child.pidfd || poll(&ended, 1, milliseconds) != 1)
+    return false;
+  waitpid(embedded.child.pid, &embedded.status, 0);
+  embedded.child.pid = -1;
+  return true;
+}
 
 // It ends by itself when its socket closes; one that does not (stopped, or deep in an operator) is killed.
 void end_embedded(Embedded& embedded) {
-  constexpr int kGraceMilliseconds = 500;
   MutexLock lock(embedded.mutex);
-  const pid_t pid = embedded.child.pid;
-  if (pid <= 0)
+  if (has_ended(embedded, kGraceMilliseconds))
     return;
-  pollfd ended{embedded.child.pidfd.get(), POLLIN, 0};
-  const bool gone = embedded.child.pidfd.get() >= 0 && poll(&ended, 1, kGraceMilliseconds) == 1;
-  if (!gone)
-    kill(pid, SIGKILL);
-  waitpid(pid, nullptr, 0);
+  kill(embedded.child.pid, SIGKILL);
+  waitpid(embedded.child.pid, nullptr, 0);
   embedded.child.pid = -1;
+}
+
+// How the process was killed and what it had been doing; empty when it was not.
+std::string examine_embedded(Embedded& embedded) {
+  MutexLock lock(embedded.mutex);
+  if (embedded.page == nullptr || !has_ended(embedded, kGraceMilliseconds))
+    return {};
+  const std::string kill = describe_kill(embedded.status);
+  if (kill.empty())
+    return {};
+  const std::string calls = embedded.page->last_calls(kCallsInError);
+  return "the embedded server was " + kill + (calls.empty() ? "" : "; its last: " + calls);
 }
 
 // TORCH_REMOTE_LIBRARY: who starts an embedded server is its administrator too. Separated by colons, as in PATH.
@@ -59,18 +85,25 @@ std::vector<std::string> libraries_from_environment() {
 std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int threads,
                                                   Embedded& embedded) {
   auto [ours, theirs] = socket_pair();
-  std::vector<std::string> arguments = {"torch-remote-server", "serve",
-                                        "--session-fd",        std::to_string(kInheritedDescriptor),
-                                        "--parent-pid",        std::to_string(getpid())};
+  std::vector<std::string> arguments = {
+      "torch-remote-server", "serve",
+      "--session-fd",        std::to_string(kInheritedDescriptor),
+      "--parent-pid",        std::to_string(getpid()),
+      "--page-fd",           std::to_string(kInheritedDescriptor + 1)};
   for (const std::string& library : libraries_from_environment()) {
     arguments.push_back("--library");
     arguments.push_back(library);
   }
   // OpenMP reads its number of threads once, before the context can tell it ours.
+  std::vector<Fd> inherited;
+  inherited.push_back(std::move(theirs));
+  inherited.push_back(SessionPage::make_memory());
+  const SessionPage& page = SessionPage::map(inherited.back());
   Child child = spawn_server(path, arguments, {{"OMP_NUM_THREADS", std::to_string(threads)}},
-                             std::move(theirs));
+                             std::move(inherited));
   MutexLock lock(embedded.mutex);
   embedded.child = std::move(child);
+  embedded.page = &page;
   return transport::socket_stream(std::move(ours), "the embedded server");
 }
 
@@ -90,7 +123,8 @@ Session::Way way_to(const std::string& url, const std::string& server_path) {
     return {[server_path, threads, embedded] {
               return with_delay(start_embedded(server_path, threads, *embedded));
             },
-            [embedded] { end_embedded(*embedded); }};
+            [embedded] { end_embedded(*embedded); }, nullptr,
+            [embedded] { return examine_embedded(*embedded); }};
   }
   const transport::Address address = transport::parse_address(url);
   auto dial = [address](std::chrono::steady_clock::time_point deadline) {

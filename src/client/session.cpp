@@ -34,6 +34,13 @@ std::string text_of(const std::exception_ptr& cause) {
   }
 }
 
+// The cause, with what is known of why the server is gone in front.
+std::exception_ptr explained(std::exception_ptr cause, const std::string& why) {
+  if (why.empty())
+    return cause;
+  return std::make_exception_ptr(ConnectionError(why + " (" + text_of(cause) + ")"));
+}
+
 ErrorClass class_of(const std::exception_ptr& cause) {
   if (cause == nullptr)
     return ErrorClass::kSessionLost;
@@ -54,7 +61,8 @@ Session::Session(std::string url, Way way, std::string token)
     : url_(std::move(url)),
       window_since_(Clock::now()),
       clean_up_(std::move(way.clean_up)),
-      redial_(std::move(way.redial)) {
+      redial_(std::move(way.redial)),
+      post_mortem_(std::move(way.post_mortem)) {
   opener_ = std::thread([this, open = std::move(way.open), token = std::move(token)]() mutable {
     this->open(std::move(open), std::move(token));
   });
@@ -307,6 +315,8 @@ void Session::on_end(std::exception_ptr cause) noexcept {
   const std::string reason = cause == nullptr ? connection_->peer_close_reason() : "";
   if (!reason.empty())
     cause = std::make_exception_ptr(ConnectionError("the server closed the session: " + reason));
+  else if (cause != nullptr && post_mortem_ && !is_lost())
+    cause = explained(std::move(cause), post_mortem_());
   fail(std::move(cause));
 }
 

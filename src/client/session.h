@@ -63,6 +63,8 @@ class Session : public transport::Connection::Handler {
     Open open;
     std::function<void()> clean_up;
     Redial redial = nullptr;  // the same once more, after the connection was lost; none: it cannot
+    // Why the server's process is gone, where this side can know; else empty.
+    std::function<std::string()> post_mortem = nullptr;
   };
 
   // Starts to connect in the background. `token` may be empty.
@@ -239,6 +241,7 @@ class Session : public transport::Connection::Handler {
   std::thread opener_;
 
   const Redial redial_;
+  const std::function<std::string()> post_mortem_;
   Ticket ticket_;  // set once, before connection_
   std::atomic<bool> resuming_{false};
 };

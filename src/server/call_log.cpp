@@ -13,9 +13,11 @@ namespace torch_remote::server {
 namespace {
 
 constexpr size_t kMostPending = size_t{64} << 10;
+// Of one session: a file that nobody looks at must not fill the disk.
+constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
 Fd open_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0)
     throw std::system_error(errno, std::generic_category(), "cannot log calls to " + path);
   return Fd(file);
@@ -23,16 +25,14 @@ Fd open_file(const std::string& path) {
 
 }  // namespace
 
-CallLog::CallLog(const std::string& prefix, const std::string& session)
-    : path_(prefix + "." + session), file_(open_file(path_)) {}
+CallLog::CallLog(SessionPage& page, const std::string& prefix, const std::string& session)
+    : page_(page), path_(prefix + "." + session), file_(prefix.empty() ? Fd() : open_file(path_)) {}
 
 CallLog::~CallLog() {
   flush();
 }
 
-void CallLog::add(std::string_view name) {
-  if (file_.get() < 0)
-    return;
+void CallLog::add_line(std::string_view name) {
   pending_.append(name).push_back('\n');
   if (pending_.size() >= kMostPending)
     flush();
@@ -44,7 +44,10 @@ void CallLog::flush() noexcept {
     const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
     if (written > 0) {
       rest.remove_prefix(static_cast<size_t>(written));
-      continue;
+      written_ += static_cast<uint64_t>(written);
+      if (written_ < kMostBytes)
+        continue;
+      errno = EFBIG;
     }
     if (written < 0 && errno == EINTR)
       continue;

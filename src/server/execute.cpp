@@ -69,6 +69,7 @@ void Executor::forgive() {
 
 Poison Executor::remember_failure(wire::Error failure) {
   failure.call = calls_;
+  ++failures_;
   const Poison poison = std::make_shared<const wire::Error>(std::move(failure));
   if (unreported_ == nullptr)
     unreported_ = poison;
@@ -125,8 +126,8 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
   resolve_tensors(plan, slots);
   stack_.clear();
   marshal::build_stack(plan, slots, tensors_, call_generators_, stack_);
-  if (C10_UNLIKELY(call_log_ != nullptr))
-    call_log_->add(call.operation->name);
+  if (C10_LIKELY(call_log_ != nullptr))
+    call_log_->add(calls_, call.operation->name);
   const at::AutoGradMode grad_mode(plan.grad_mode);
   call.operation->handle->callBoxed(stack_);
 }

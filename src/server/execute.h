@@ -77,6 +77,8 @@ class Executor {
 
   uint64_t calls() const { return calls_; }
 
+  uint64_t failures() const { return failures_; }
+
   uint64_t mispredicted() const { return mispredicted_; }
 
  private:
@@ -113,6 +115,7 @@ class Executor {
   CallLog* const call_log_;
   int current_device_ = -1;
   uint64_t calls_ = 0;
+  uint64_t failures_ = 0;
   uint64_t mispredicted_ = 0;
   Poison unreported_;
   Poison outcome_;

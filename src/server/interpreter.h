@@ -33,6 +33,8 @@ class Interpreter {
 
   wire::Counters counters() const;
 
+  uint64_t failures() const { return executor_.failures(); }
+
  private:
   using Handler = void (Interpreter::*)(wire::Reader&);
   static Handler find_handler(uint8_t tag);

@@ -1,14 +1,11 @@
 #include "server/listen.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <deque>
 #include <system_error>
-#include <tuple>
-#include <unordered_map>
 #include <vector>
 
 #include <fcntl.h>
@@ -22,6 +19,7 @@
 #include "base/log.h"
 #include "base/platform.h"
 #include "server/handshake.h"
+#include "server/sessions.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
 #include "wire/limits.h"
@@ -99,10 +97,25 @@ class Signals {
   sigset_t before_{};
 };
 
-// How to reach a session's process.
-struct Place {
-  uint64_t route;
-  Fd control;
+// A listening socket that accept4() does not wait at: a client may be gone again before it is accepted.
+struct Door {
+  transport::Address address;
+  Fd socket;
+
+  static Door open(const std::string& url) {
+    Door door{transport::parse_address(url), Fd()};
+    door.socket = transport::listen_on(door.address);
+    ::fcntl(door.socket.get(), F_SETFL, ::fcntl(door.socket.get(), F_GETFL) | O_NONBLOCK);
+    return door;
+  }
+
+  // Nothing: it left again, or descriptors ran out. The next round tries again.
+  Fd accept() const { return Fd(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+
+  void remove() const {
+    if (address.scheme == "unix")
+      ::unlink(address.path.c_str());
+  }
 };
 
 ServeOptions with_listener(ServeOptions options, const LifetimeLimits& limits) {
@@ -113,16 +126,12 @@ ServeOptions with_listener(ServeOptions options, const LifetimeLimits& limits) {
 
 class Listener {
  public:
-  Listener(transport::Address address, Fd socket, const ServeOptions& options,
-           const LifetimeLimits& limits)
-      : address_(std::move(address)),
-        socket_(std::move(socket)),
+  Listener(Door clients, Door metrics, const ServeOptions& options, const LifetimeLimits& limits)
+      : clients_(std::move(clients)),
+        metrics_(std::move(metrics)),
         options_(with_listener(options, limits)),
         limits_(limits),
-        activity_(Activity::make_shared_memory()) {
-    // A client may be gone between ppoll() and accept4(), which would then wait for the next one.
-    ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
-  }
+        activity_(Activity::make_shared_memory()) {}
 
   void run() {
     while (asked_to_end == 0 && !is_due()) {
@@ -130,6 +139,7 @@ class Listener {
       reap();
       accept_new();
       advance();
+      tell_metrics();
     }
     end_sessions();
   }
@@ -146,7 +156,8 @@ class Listener {
 
   void wait() {
     polled_.clear();
-    polled_.push_back({accepts() ? socket_.get() : -1, POLLIN, 0});
+    polled_.push_back({accepts() ? clients_.socket.get() : -1, POLLIN, 0});
+    polled_.push_back({metrics_.socket.get(), POLLIN, 0});
     for (const HalfOpen& client : half_open_)
       polled_.push_back({client.socket.get(), POLLIN, 0});
     const timespec interval{0, std::chrono::nanoseconds(Activity::kInterval).count()};
@@ -162,37 +173,46 @@ class Listener {
     child_ended = 0;
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-      sessions_.erase(pid);
-      note_exit(pid, status);
+      sessions_.remove(pid, status);
+      note_exit(status);
     }
   }
 
-  void note_exit(pid_t pid, int status) {
-    if (WIFSIGNALED(status)) {
-      log(LogLevel::kError, "a session was killed", {{"pid", pid}, {"signal", WTERMSIG(status)}});
-    }
+  void note_exit(int status) {
     const bool was_refused =
         WIFEXITED(status) &&
         WEXITSTATUS(status) == static_cast<int>(SessionExit::kNotAuthenticated);
     if (WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(SessionExit::kClosed))
       failures_ = 0;
-    if (!was_refused || ++failures_ < kFailuresBeforePause)
+    if (!was_refused)
+      return;
+    sessions_.note_refusal();
+    if (++failures_ < kFailuresBeforePause)
       return;
     paused_until_ = Clock::now() + kPause;
     log(LogLevel::kWarning, "too many wrong tokens; pausing", {{"failures", failures_}});
   }
 
   void accept_new() {
-    if ((polled_.front().revents & POLLIN) == 0)
+    if ((polled_[0].revents & POLLIN) == 0)
       return;
-    Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Fd client = clients_.accept();
     if (!client)
-      return;  // it left again, or descriptors ran out: the next round tries again
+      return;
     if (half_open_.size() >= kMaxHalfOpen) {
       log(LogLevel::kWarning, "too many connections that say nothing; dropping the oldest");
       half_open_.pop_front();
     }
     half_open_.push_back({std::move(client), Clock::now() + kHandshakeTime});
+  }
+
+  // What fits the socket's own buffer: nobody is waited for.
+  void tell_metrics() {
+    if ((polled_[1].revents & POLLIN) == 0)
+      return;
+    const Fd reader = metrics_.accept();
+    const std::string text = sessions_.metrics();
+    ::send(reader.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
   void advance() {
@@ -218,7 +238,7 @@ class Listener {
       preamble = wire::decode_preamble(client.preamble);
     } catch (const ProtocolError& error) {
       log(LogLevel::kWarning, "a connection was refused", {{"reason", error.what()}});
-      return;
+      return sessions_.note_refusal();
     }
     if (preamble.intent == 1)
       return pass_on(std::move(client), preamble.route);
@@ -231,17 +251,15 @@ class Listener {
 
   // To the session's own process: whether this is its client is for it to find out.
   void pass_on(HalfOpen client, uint64_t route) {
-    const auto found = std::find_if(sessions_.begin(), sessions_.end(),
-                                    [&](const auto& entry) { return entry.second.route == route; });
-    if (found == sessions_.end()) {
-      return refuse(std::move(client),
-                    "this server no longer knows session " + wire::session_id(route));
-    }
+    const Fd* const control = sessions_.find(route);
+    if (control == nullptr)
+      return refuse(std::move(client), sessions_.describe_missing(route));
     // One that does not take it is ending, or stopped: the client will try again.
-    pass_descriptor(found->second.control, client.preamble, client.socket);
+    pass_descriptor(*control, client.preamble, client.socket);
   }
 
   void refuse(HalfOpen client, const std::string& reason) {
+    sessions_.note_refusal();
     log(LogLevel::kWarning, "a connection was refused", {{"reason", reason}});
     const std::vector<std::byte> block = refusal_block(reason);
     ::send(client.socket.get(), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -251,10 +269,9 @@ class Listener {
   }
 
   void begin_session(HalfOpen client, const wire::Preamble& preamble) {
-    Fd ours;
-    SessionPlace place{new_route(), Fd()};
+    Sessions::New session;
     try {
-      std::tie(ours, place.control) = message_pair();
+      session = sessions_.prepare();
     } catch (const std::system_error& error) {
       return refuse(std::move(client), std::string("cannot start a session: ") + error.what());
     }
@@ -262,64 +279,62 @@ class Listener {
     const pid_t pid = ::fork();
     if (pid < 0) {
       log(LogLevel::kError, "cannot start a session", {{"reason", describe_errno("fork", errno)}});
-      return;
+      return sessions_.discard(std::move(session));
     }
     if (pid == 0) {
-      ours.reset();
-      become_session(std::move(client.socket), preamble, std::move(place));
+      session.control.reset();
+      become_session(std::move(client.socket), preamble, std::move(session.place));
     }
-    sessions_.emplace(pid, Place{place.route, std::move(ours)});
-  }
-
-  uint64_t new_route() const {
-    uint64_t route = new_session_route();
-    while (std::any_of(sessions_.begin(), sessions_.end(),
-                       [&](const auto& entry) { return entry.second.route == route; }))
-      route = new_session_route();
-    return route;
+    sessions_.add(pid, std::move(session));
   }
 
   [[noreturn]] void become_session(Fd socket, const wire::Preamble& preamble, SessionPlace place) {
     signals_.restore_in_child();
-    socket_.reset();
+    clients_.socket.reset();
+    metrics_.socket.reset();
     half_open_.clear();
-    sessions_.clear();
-    serve_session(transport::socket_stream(std::move(socket), to_string(address_)), options_,
-                  preamble, activity_, std::move(place));
+    sessions_.forget();
+    serve_session(transport::socket_stream(std::move(socket), to_string(clients_.address)),
+                  options_, preamble, activity_, std::move(place));
   }
 
   void end_sessions() {
-    for (const auto& [pid, session] : sessions_)
+    for (const pid_t pid : sessions_.processes())
       ::kill(pid, SIGTERM);
-    if (address_.scheme == "unix")
-      ::unlink(address_.path.c_str());
+    clients_.remove();
+    metrics_.remove();
   }
 
-  const transport::Address address_;
-  Fd socket_;
+  Door clients_;
+  Door metrics_;  // closed when nobody wants them
   const ServeOptions options_;
   const LifetimeLimits limits_;
   Activity& activity_;
   Signals signals_;
-  std::vector<pollfd> polled_;  // the listening socket, then half_open_
+  std::vector<pollfd> polled_;  // the doors, then half_open_
   std::deque<HalfOpen> half_open_;
-  std::unordered_map<pid_t, Place> sessions_;
+  Sessions sessions_;
   int failures_ = 0;
   Clock::time_point paused_until_;
 };
 
 }  // namespace
 
-void listen(const std::string& url, const ServeOptions& options, const LifetimeLimits& limits) {
-  transport::Address address = transport::parse_address(url);
-  if (address.scheme == "tcp" && options.token.empty()) {
+void listen(const std::string& url, const std::string& metrics, const ServeOptions& options,
+            const LifetimeLimits& limits) {
+  if (transport::parse_address(url).scheme == "tcp" && options.token.empty()) {
     throw std::invalid_argument(
         "refusing to listen on " + url +
         " without a token: add --token-file FILE (it is made if it is missing)");
   }
-  Fd socket = transport::listen_on(address);
-  const std::string ready = "listening on " + to_string(address);
-  Listener listener(std::move(address), std::move(socket), options, limits);
+  if (!metrics.empty() && transport::parse_address(metrics).scheme != "unix") {
+    throw std::invalid_argument("--metrics " + metrics +
+                                " is refused: figures are told on a Unix socket only");
+  }
+  Door clients = Door::open(url);
+  const std::string ready = "listening on " + to_string(clients.address);
+  Listener listener(std::move(clients), metrics.empty() ? Door() : Door::open(metrics), options,
+                    limits);
   std::printf("%s\n", ready.c_str());
   std::fflush(stdout);
   log(LogLevel::kInfo, ready);

@@ -23,6 +23,8 @@ constexpr size_t kMaxSessions = 64;
 // Prints "listening on URL" on standard output when ready. Returns when a signal or a limit ends
 // the server; its sessions have then been told to end. Throws std::invalid_argument or
 // ConnectionError when it cannot listen.
-void listen(const std::string& url, const ServeOptions& options, const LifetimeLimits& limits);
+// `metrics`: a unix:// URL where whoever connects gets the figures; empty: nowhere.
+void listen(const std::string& url, const std::string& metrics, const ServeOptions& options,
+            const LifetimeLimits& limits);
 
 }  // namespace torch_remote::server

@@ -34,10 +34,12 @@ struct Arguments {
   std::string lease;
   std::string log_calls;
   std::string schemas;
+  std::string metrics;
   std::vector<std::string> libraries;
   unsigned devices = 1;
   int session_fd = -1;
   int parent_pid = 0;
+  int page_fd = -1;
   bool is_stdio = false;
 };
 
@@ -67,7 +69,11 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->allow_extra_args(false);
   app.add_option("--schemas", arguments.schemas,
                  "play the version of torch whose operators the file lists (for tests)");
+  app.add_option("--metrics", arguments.metrics,
+                 "unix:///path where whoever connects gets the server's figures as text");
   app.add_option("--parent-pid", arguments.parent_pid, "end when that process ends");
+  app.add_option("--page-fd", arguments.page_fd,
+                 "with --session-fd: shared memory for the session's figures and last calls");
 }
 
 LifetimeLimits limits_of(const Arguments& arguments) {
@@ -100,8 +106,11 @@ ServeOptions options_of(const Arguments& arguments) {
   options.limits = limits_of(arguments);
   Fd socket(arguments.session_fd);
   ::fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
+  SessionPlace place{new_session_route(), Fd()};
+  if (arguments.page_fd >= 0)
+    place.page = &SessionPage::map(Fd(arguments.page_fd));
   serve_session(transport::socket_stream(std::move(socket), "the parent process"), options,
-                std::nullopt, Activity::make_shared_memory());
+                std::nullopt, Activity::make_shared_memory(), std::move(place));
 }
 
 // Standard output belongs to the protocol: whatever else is printed goes to standard error.
@@ -113,7 +122,7 @@ ServeOptions options_of(const Arguments& arguments) {
   ::dup2(nothing.get(), STDIN_FILENO);
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   serve_session(transport::pipe_stream(std::move(incoming), std::move(outgoing), "standard input"),
-                options, std::nullopt, Activity::make_shared_memory());
+                options, std::nullopt, Activity::make_shared_memory(), {new_session_route(), Fd()});
 }
 
 int run(const Arguments& arguments) {
@@ -130,7 +139,7 @@ int run(const Arguments& arguments) {
   if (arguments.is_stdio)
     serve_stdio(arguments, options);
   try_libraries(options.libraries);
-  listen(arguments.listen, options, limits_of(arguments));
+  listen(arguments.listen, arguments.metrics, options, limits_of(arguments));
   std::fflush(nullptr);
   ::_exit(0);  // torch's own exit handlers have nothing to do here
 }

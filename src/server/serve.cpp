@@ -150,19 +150,6 @@ auto tell_if_refused(transport::Stream& stream, Make&& make) {
   }
 }
 
-std::unique_ptr<CallLog> open_call_log(transport::Stream& stream, const std::string& prefix,
-                                       const std::string& session) {
-  std::unique_ptr<CallLog> call_log;
-  try {
-    if (!prefix.empty())
-      call_log = std::make_unique<CallLog>(prefix, session);
-  } catch (const std::exception&) {
-    send_refusal(stream, "the server cannot write its log of calls");
-    throw;
-  }
-  return call_log;
-}
-
 // A client that was stopped (Ctrl-Z, a debugger, a closed laptop) may come back: it resumes. One that started us
 // is watched.
 transport::Connection::Options connection_options(const ServeOptions& options,
@@ -193,7 +180,12 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
       *stream, [&] { return OperatorTable(load_libraries(options.libraries), options.schemas); });
   const Devices devices = tell_if_refused(
       *stream, [&] { return Devices::choose(options.device, options.simulated_devices); });
-  const std::unique_ptr<CallLog> call_log = open_call_log(*stream, options.call_log, id);
+  SessionPage& page =
+      place.page == nullptr ? SessionPage::make_shared_with_children() : *place.page;
+  // Never destroyed, like the session that writes to it.
+  auto& call_log = *tell_if_refused(*stream, [&] {
+                      return std::make_unique<CallLog>(page, options.call_log, id);
+                    }).release();
   log(LogLevel::kInfo, "session begins",
       {{"peer", stream->peer()},
        {"client_torch", greeting.torch_version},
@@ -209,9 +201,9 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
     leave_after_client(greeting.process);
   const std::string peer = stream->peer();
   // Never destroyed: threads that wait for signals and for the client use it to the end.
-  auto& session =
-      *new Session(std::move(stream), devices, table, {on_work, leave_soon, call_log.get(), lease},
-                   connection_options(options, lease));
+  auto& session = *new Session(std::move(stream), devices, table,
+                               {on_work, leave_soon, &call_log, &page, lease},
+                               connection_options(options, lease));
   begun = &session;
   if (lease.count() > 0)
     take_back_clients(std::move(place.control), session, identity, peer);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/session_page.h"
 #include "server/lifetime.h"
 #include "server/schema_file.h"
 #include "transport/stream.h"
@@ -28,11 +29,12 @@ struct ServeOptions {
   bool has_listener = false;           // which watches the limits; else the session does
 };
 
-// What the listener gives a session's process: its number, and where it passes connections of a
-// client that comes back.
+// What whoever starts a session's process gives it: its number, where a listener passes connections of a
+// client that comes back, and where to leave its figures and its last calls.
 struct SessionPlace {
   uint64_t route = 0;
   Fd control;
+  SessionPage* page = nullptr;  // null: nobody looks
 };
 
 uint64_t new_session_route();
@@ -50,6 +52,6 @@ enum class SessionExit : int {
 [[noreturn]] void serve_session(std::unique_ptr<transport::Stream> stream,
                                 const ServeOptions& options,
                                 const std::optional<wire::Preamble>& preamble, Activity& activity,
-                                SessionPlace place = {new_session_route(), Fd()});
+                                SessionPlace place);
 
 }  // namespace torch_remote::server

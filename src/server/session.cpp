@@ -57,6 +57,7 @@ bool Session::run() {
         hooks_.on_work(true);
       interpreter_.apply(frame.payload);
       connection_.applied(frame.sequence);
+      publish_figures();
       if (hooks_.on_work)
         hooks_.on_work(false);
     }
@@ -80,6 +81,24 @@ bool Session::next_frame(Frame& frame) {
   frames_.pop_front();
   queued_bytes_ -= frame.payload.size();
   return true;
+}
+
+void Session::publish_figures() {
+  if (hooks_.page == nullptr)
+    return;
+  const wire::Counters counters = interpreter_.counters();
+  SessionPage::Figures figures;
+  figures.calls = counters.calls;
+  figures.failures = interpreter_.failures();
+  figures.bytes_received = connection_.bytes_received();
+  figures.bytes_sent = connection_.bytes_sent();
+  figures.memory = counters.storage_bytes;
+  figures.storages = counters.storages;
+  {
+    MutexLock lock(mutex_);
+    figures.queued = queued_bytes_;
+  }
+  hooks_.page->publish(figures);
 }
 
 bool Session::end_with(const std::string& reason) {

@@ -37,6 +37,7 @@ class Session : private transport::Connection::Handler {
         on_work;                   // executor: a frame begins (true) or has been applied (false)
     std::function<void()> on_end;  // connection's threads: the client is gone
     CallLog* call_log = nullptr;   // none: calls are not logged
+    SessionPage* page = nullptr;   // none: figures are not published
     std::chrono::milliseconds lease{0};  // how long a resumable connection may be broken
   };
 
@@ -66,6 +67,7 @@ class Session : private transport::Connection::Handler {
   bool next_frame(Frame& frame);
   bool end_with(const std::string& reason);
   void report_end();
+  void publish_figures();
   void set_broken(bool is_broken);
 
   std::vector<std::byte> take_messages(uint32_t& calls) override;

@@ -32,9 +32,15 @@ int wait_for(pid_t pid) {
   return status;
 }
 
+std::vector<Fd> only(Fd descriptor) {
+  std::vector<Fd> list;
+  list.push_back(std::move(descriptor));
+  return list;
+}
+
 Child run_shell(const std::string& script, Fd inherited) {
   return spawn_server("/bin/sh", {"sh", "-c", script}, {{"TORCH_REMOTE_ADDED", "yes"}},
-                      std::move(inherited));
+                      only(std::move(inherited)));
 }
 
 TEST(Platform, DescriptorsAreCloseOnExec) {
@@ -83,7 +89,7 @@ TEST(SpawnServer, ItsPidfdTellsWhenItHasEnded) {
 
 TEST(SpawnServer, AProgramThatDoesNotExistIsAnErrorHere) {
   auto [ours, theirs] = socket_pair();
-  EXPECT_THROW(spawn_server("/does/not/exist", {"x"}, {}, std::move(theirs)), std::system_error);
+  EXPECT_THROW(spawn_server("/does/not/exist", {"x"}, {}, only(std::move(theirs))), std::system_error);
 }
 
 TEST(Platform, AProcessCanBeWatched) {

@@ -84,6 +84,12 @@ void wait_for_hang_up(transport::Stream& stream) {
   }
 }
 
+std::vector<Fd> only(Fd descriptor) {
+  std::vector<Fd> list;
+  list.push_back(std::move(descriptor));
+  return list;
+}
+
 // --- over a socket pair, as the embedded server
 
 class EmbeddedServerTest : public ::testing::Test {
@@ -94,7 +100,7 @@ class EmbeddedServerTest : public ::testing::Test {
       : process(spawn_server(kServer,
                              {"torch-remote-server", "serve", "--session-fd",
                               std::to_string(kInheritedDescriptor), "--device", "cpu"},
-                             {{"OMP_NUM_THREADS", "1"}}, std::move(sockets.second))),
+                             {{"OMP_NUM_THREADS", "1"}}, only(std::move(sockets.second)))),
         stream(transport::socket_stream(std::move(sockets.first), "the server")) {}
 
   ServerProcess process;
@@ -163,7 +169,7 @@ class ListeningServerTest : public ::testing::Test {
         process(spawn_server("/bin/sh",
                              {"sh", "-c", "exec \"$0\" \"$@\" >&3", kServer, "serve", "--listen",
                               url_, "--device", "cpu"},
-                             {{"OMP_NUM_THREADS", "1"}}, std::move(pipe.second))) {
+                             {{"OMP_NUM_THREADS", "1"}}, only(std::move(pipe.second)))) {
     std::array<char, 256> line{};
     // The line says that it is ready, or the end that it is not.
     line_ = ::read(pipe.first.get(), line.data(), line.size() - 1) > 0 ? line.data() : "";

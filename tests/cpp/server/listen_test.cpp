@@ -41,7 +41,7 @@ class ListenTest : public testing::Test {
     if (server_ == 0) {
       ::dup2(write_end.get(), STDOUT_FILENO);
       try {
-        listen(url_, options, limits);
+        listen(url_, "", options, limits);
       } catch (const std::exception&) {
         ::_exit(1);
       }
@@ -284,7 +284,7 @@ TEST_F(ListenTest, ItEndsItselfWhenItIsOldEvenInUse) {
 
 TEST(Listen, TcpWithoutATokenIsRefused) {
   try {
-    listen("tcp://127.0.0.1:0", {}, {});
+    listen("tcp://127.0.0.1:0", "", {}, {});
     FAIL();
   } catch (const std::invalid_argument& error) {
     EXPECT_THAT(error.what(), HasSubstr("--token-file"));

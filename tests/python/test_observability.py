@@ -1,0 +1,97 @@
+"""What a server tells whoever runs it, and what is told of one that was killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import assert_runs, serving, wait_until
+
+import torch_remote
+
+
+def read_metrics(path: Path) -> dict[str, float]:
+    with socket.socket(socket.AF_UNIX) as reader:
+        reader.connect(str(path))
+        text = b"".join(iter(lambda: reader.recv(1 << 16), b"")).decode()
+    rows = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in rows}
+
+
+def test_metrics_tell_sessions_calls_bytes_memory_and_errors(tmp_path: Path) -> None:
+    door = tmp_path / "metrics"
+    with serving(f"unix://{tmp_path}/s", "--metrics", f"unix://{door}") as url:
+        assert read_metrics(door)["torch_remote_sessions"] == 0
+        with torch_remote.connect(url) as machine:
+            label = f'{{session="{machine.status()["session"]}"}}'
+            x = torch.ones(1000, device=machine.devices[0])
+            x.add_(1)
+            with pytest.raises(RuntimeError):
+                torch.zeros(3, device=machine.devices[0])[
+                    torch.tensor([9], device=machine.devices[0])
+                ].tolist()
+            x.sum().item()
+            # The frame that was answered is counted a moment later.
+            assert wait_until(lambda: read_metrics(door)[f"torch_remote_calls_total{label}"] >= 5)
+            figures = read_metrics(door)
+            assert figures["torch_remote_sessions"] == 1
+            assert figures[f"torch_remote_errors_total{label}"] == 1
+            assert figures[f"torch_remote_memory_bytes{label}"] >= 4000
+            assert figures[f"torch_remote_storages{label}"] >= 1
+            assert figures[f"torch_remote_received_bytes_total{label}"] > 0
+            assert figures[f"torch_remote_sent_bytes_total{label}"] > 0
+            assert figures[f"torch_remote_queued_bytes{label}"] == 0
+        assert wait_until(lambda: read_metrics(door)["torch_remote_sessions"] == 0)
+        assert read_metrics(door)["torch_remote_sessions_total"] == 1
+    assert not door.exists()
+
+
+def test_metrics_are_told_on_a_unix_socket_only(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen"]
+    refused = subprocess.run(
+        [*command, f"unix://{tmp_path}/s", "--metrics", "tcp://127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert refused.returncode != 0
+    assert "Unix socket" in refused.stderr
+
+
+def test_the_error_of_a_killed_session_quotes_its_last_calls(tmp_path: Path) -> None:
+    with (
+        serving(f"unix://{tmp_path}/s", "--metrics", f"unix://{tmp_path}/m") as url,
+        torch_remote.connect(url) as machine,
+    ):
+        x = torch.ones(3, device=machine.devices[0])
+        (x * 2).tolist()
+        os.kill(int(machine.status()["pid"]), signal.SIGKILL)
+        with pytest.raises(torch_remote.SessionLost) as lost:
+            x.tolist()
+        text = str(lost.value)
+        assert "killed by signal 9 (Killed)" in text
+        assert re.search(r"call \d+ aten::mul", text), text
+        assert machine.status()["session"] in text
+        assert read_metrics(tmp_path / "m")["torch_remote_sessions_killed_total"] == 1
+
+
+def test_the_error_of_a_killed_embedded_server_quotes_its_last_calls() -> None:
+    said = assert_runs("""
+        import os, signal, torch, torch_remote
+        x = torch.ones(3, device="remote")
+        (x * 2).tolist()
+        os.kill(int(torch_remote.machines()[0].status()["pid"]), signal.SIGSEGV)
+        try:
+            x.tolist()
+        except torch_remote.SessionLost as error:
+            print(error)
+    """)
+    assert "killed by signal 11 (Segmentation fault)" in said
+    assert "aten::mul" in said
