@@ -49,9 +49,10 @@ programs: build  ## Random programs, remote against CPU (STEPS=20000 SEED=1)
 	@TORCH_REMOTE_PROGRAM_STEPS=$(or $(STEPS),20000) TORCH_REMOTE_PROGRAM_SEED=$(or $(SEED),1) \
 		$(PYTEST) --timeout=0 tests/python/test_programs.py
 
-faults: build    ## A training session cut at CUTS (2000) random bytes and in frame headers (SEED=1)
+faults: build    ## Training cut at CUTS (2000) random bytes and in frame headers, and 50 kills and stops (SEED=1)
 	$(call need,tests/fault/run.py)
 	@$(PYTHON) tests/fault/run.py --cuts $(or $(CUTS),2000) --seed $(or $(SEED),1)
+	@TORCH_REMOTE_FAULT_MOMENTS=50 $(PYTEST) tests/fault/test_kills.py
 
 bench: build     ## Measure against the bars (CHECK=counts: only what no noise changes)
 	$(call need,benchmarks/python/bench.py)

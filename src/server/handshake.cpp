@@ -16,6 +16,8 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
+enum class Intent : uint8_t { kNew = 0, kResume = 1 };
+
 // Reads exactly what a handshake has, so that the frames behind it stay in the stream.
 class LimitedReader {
  public:
@@ -87,19 +89,19 @@ Hellos exchange_hellos(transport::Stream& stream, Bytes client_body, const std::
   return hellos;
 }
 
-void check_proof(const wire::ProofMessage& message, const Hellos& hellos,
-                 const std::string& token) {
+void check_proof(const wire::ProofMessage& message, const Hellos& hellos, const std::string& token,
+                 Intent intent) {
   if (token.empty())
     return;
-  if (!message.has_proof)
+  if (intent == Intent::kNew && !message.has_proof)
     throw AuthenticationError("this server wants a token");
   const wire::Proof wanted =
       wire::make_proof(token, wire::Side::kClient, hellos.client, hellos.server);
-  if (!wire::equal_proofs(message.proof, wanted))
-    throw AuthenticationError("the token is wrong");
+  if (!wire::equal_proofs(message.proof, wanted)) {
+    throw AuthenticationError(intent == Intent::kNew ? "the token is wrong"
+                                                     : "this is another client's session");
+  }
 }
-
-enum class Intent : uint8_t { kNew = 0, kResume = 1 };
 
 void check_preamble(const wire::Preamble& preamble, Intent wanted) {
   wire::agree(preamble.min, preamble.max);
@@ -124,7 +126,7 @@ Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>
   Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version, hello.received,
                     neighbour(hello)};
   const Hellos hellos = exchange_hellos(stream, std::move(body), token);
-  check_proof(wire::decode_proof(reader.read_block()), hellos, token);
+  check_proof(wire::decode_proof(reader.read_block()), hellos, token, intent);
   return greeting;
 }
 

@@ -27,7 +27,7 @@ uint64_t Replies::held_bytes() const {
 
 bool Replies::is_half_full() {
   MutexLock lock(mutex_);
-  return held_bytes() > kMaxQueuedReplyBytes / 2;
+  return held_bytes() + bulk_bytes_.load() > kMaxQueuedReplyBytes / 2;
 }
 
 template <typename Append>
@@ -82,7 +82,9 @@ void Replies::tensor(uint64_t request, const at::Tensor& tensor,
   }
   if (connection == nullptr)
     throw ConnectionError("there is no connection to reply on");
-  connection->send_bulk(request, bytes, owner, [](bool) {});
+  bulk_bytes_.fetch_add(bytes.size());
+  connection->send_bulk(request, bytes, owner,
+                        [this, size = bytes.size()](bool) { bulk_bytes_.fetch_sub(size); });
 }
 
 std::vector<std::byte> Replies::take() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -34,7 +35,7 @@ class Replies {
   // contiguous, and then `token` is held until they have been sent.
   void tensor(uint64_t request, const at::Tensor& tensor, std::shared_ptr<const void> token);
 
-  // Of kMaxQueuedReplyBytes, counting what the client has not received yet.
+  // Of kMaxQueuedReplyBytes, counting all that the client has not received yet, bulk bytes too.
   bool is_half_full();
 
   // What goes out next, as one frame; empty when there is nothing.
@@ -50,6 +51,7 @@ class Replies {
   std::deque<std::vector<std::byte>> full_ GUARDED_BY(mutex_);  // frames that are long enough
   uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;                // in full_
   transport::Connection* connection_ GUARDED_BY(mutex_) = nullptr;
+  std::atomic<uint64_t> bulk_bytes_{0};  // on their way
 };
 
 }  // namespace torch_remote::server

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import is_alive, run_python, serving, wait_until
+from helpers import DEADLINE, is_alive, serving, wait_until
 from proxy import FaultProxy
 
 import torch_remote
@@ -167,14 +169,14 @@ def test_a_server_that_is_stopped_says_so(tmp_path: Path) -> None:
 
 
 KILLED = """
-    import os, sys, time, torch, torch_remote
-    x = torch.ones(2, device="remote")
-    x.tolist()
-    if os.fork() == 0:  # a worker, which keeps what the parent had open
-        time.sleep(30)
-        os._exit(0)
-    print(torch_remote.machines()[0].status()["pid"], flush=True)
-    os.kill(os.getpid(), 9)
+import os, time, torch, torch_remote
+torch.ones(2, device="remote").tolist()
+worker = os.fork()  # which keeps what the parent had open
+if worker == 0:
+    time.sleep(600)
+    os._exit(0)
+print(worker, torch_remote.machines()[0].status()["pid"], flush=True)
+os.kill(os.getpid(), 9)
 """
 
 
@@ -183,9 +185,20 @@ def test_the_session_of_a_killed_client_is_gone_although_its_worker_lives(
     transport: str, server: str, proxy: FaultProxy
 ) -> None:
     url = {"unix": server, "tcp": proxy.url, "local": "local"}[transport]
-    done = run_python(KILLED, TORCH_REMOTE=url)
-    begin = time.monotonic()
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    pid = int(done.stdout)
-    assert wait_until(lambda: not is_alive(pid))
-    assert time.monotonic() - begin < 20  # two seconds, where the processors have time
+    client = subprocess.Popen(
+        [sys.executable, "-c", KILLED],
+        env={**os.environ, "TORCH_REMOTE": url},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert client.stdout is not None
+    worker, session = map(int, client.stdout.readline().split())
+    try:
+        assert client.wait(timeout=DEADLINE) == -signal.SIGKILL
+        begin = time.monotonic()
+        assert wait_until(lambda: not is_alive(session))
+        assert time.monotonic() - begin < 20  # one second, where the processors have time
+        assert is_alive(worker)
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        client.stdout.close()
