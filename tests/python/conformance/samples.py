@@ -16,8 +16,11 @@ from torch.utils._pytree import tree_leaves
 FEW = 2
 
 
-# Their backward without elements kills the process on a CPU: a division by zero, a null pointer.
-NOT_EMPTIED = frozenset(["native_batch_norm", "_native_batch_norm_legit", "nn.functional.pdist"])
+# Without elements they, or their backward, kill the process on a CPU: a division by zero, a null pointer, lengths of
+# segments that are not there.
+NOT_EMPTIED = frozenset(
+    ["native_batch_norm", "_native_batch_norm_legit", "nn.functional.pdist", "_segment_reduce"]
+)
 
 
 def samples_of(

@@ -96,7 +96,9 @@ def _check_backward(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -
 
 def _check_out(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -> Iterator[str]:
     for sample in samples_of(op, dtype, False, scope.samples or (None if scope.full else SOME)):
-        for out in out_arguments(lambda sample=sample: _run(op, op, sample, "cpu").results):
+        for out in out_arguments(
+            op.name, lambda sample=sample: _run(op, op, sample, "cpu").results
+        ):
             with _defined_values(sample):
                 run = partial(_run, op, op, sample, out=out)
                 yield compare(run, device, values=op.name not in UNINITIALISED)
