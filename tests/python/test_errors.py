@@ -41,6 +41,9 @@ MISTAKES: dict[str, Callable[[str], object]] = {
     "index_fill_": lambda device: torch.ones(2, 3, device=device).index_fill_(
         4, torch.tensor([0], device=device), 1
     ),
+    "index_fill_complex": lambda device: torch.ones(2, 3, device=device).index_fill_(
+        0, torch.tensor([0], device=device), 1j
+    ),
     "index_put_": lambda device: torch.ones(2, 3, device=device).index_put_(
         (torch.tensor([0, 1], device=device),), torch.ones(4, device=device)
     ),

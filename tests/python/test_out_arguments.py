@@ -114,6 +114,13 @@ def test_an_out_of_another_dtype_is_written_or_refused_as_on_the_cpu(name: str) 
         assert run(DEVICE, dtype) == run("cpu", dtype)
 
 
+def test_a_computation_is_in_the_inputs_dtype_and_not_in_that_of_out() -> None:
+    def add(x: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, x, alpha=True, out=torch.ones(2, device=x.device))
+
+    assert_matches_cpu(add, torch.tensor([True, False]))
+
+
 def test_an_out_that_is_also_an_input_works() -> None:
     def run(x: torch.Tensor) -> torch.Tensor:
         torch.add(x, 1, out=x)

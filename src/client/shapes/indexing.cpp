@@ -152,6 +152,8 @@ bool index_fill(Arguments arguments, Outputs& outputs) {
     return false;
   if (arguments[3].isTensor() && arguments[3].toTensor().dim() != 0)
     return false;
+  if (arguments[3].isScalar() && arguments[3].toScalar().isComplex() && !input.is_complex())
+    return false;
   outputs.push_back(like(input));
   return true;
 }
