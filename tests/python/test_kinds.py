@@ -94,6 +94,12 @@ def test_a_dtype_behaves_as_on_the_cpu(dtype: torch.dtype) -> None:
 CONJ_AND_NEG: dict[str, Function] = {
     "views": lambda z: [z.conj(), z.conj().imag, z.mH, z.conj().conj(), torch._neg_view(z)],
     "arithmetic": lambda z: [z.conj() + z, z.conj() @ z, z.conj().imag * 2, z.mH @ z],
+    "dot": lambda z: [
+        f(x, y)
+        for f in (torch.dot, torch.vdot)
+        for x in (z[0], z[0].conj())
+        for y in (z[1], z[1].conj())
+    ],
     "resolve": lambda z: [z.conj().resolve_conj(), z.conj().imag.resolve_neg()],
     "clone": lambda z: [z.conj().clone(), z.conj().imag.clone(), z.mH.contiguous()],
     "write": lambda z: [z.conj().fill_(1 + 2j), z.conj().imag.add_(3), z],

@@ -102,13 +102,25 @@ bool trace(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-bool dot(Arguments arguments, Outputs& outputs) {
+bool dot_of(Arguments arguments, Outputs& outputs, bool is_conj) {
   const at::Tensor& a = tensor(arguments, 0);
   const at::Tensor& b = tensor(arguments, 1);
   if (a.dim() != 1 || !a.sizes().equals(b.sizes()) || a.scalar_type() != b.scalar_type())
     return false;
   outputs.push_back(scalar(a.scalar_type()));
+  outputs.back().spec.conj = is_conj;
   return true;
+}
+
+// The kernels take conj views as they are, and give one where BLAS has no function for the product.
+bool dot(Arguments arguments, Outputs& outputs) {
+  const bool is_conj = tensor(arguments, 0).is_conj() && tensor(arguments, 1).is_conj();
+  return dot_of(arguments, outputs, is_conj);
+}
+
+bool vdot(Arguments arguments, Outputs& outputs) {
+  const bool is_conj = !tensor(arguments, 0).is_conj() && tensor(arguments, 1).is_conj();
+  return dot_of(arguments, outputs, is_conj);
 }
 
 bool mv(Arguments arguments, Outputs& outputs) {
@@ -162,7 +174,7 @@ Table reduction_table() {
       {"aten::_is_any_true", are_all_true},
       {"aten::trace", trace},
       {"aten::dot", dot},
-      {"aten::vdot", dot},
+      {"aten::vdot", vdot},
       {"aten::mv", mv},
       {"aten::var.correction", var},
       {"aten::std.correction", var},

@@ -11,7 +11,7 @@ from comparing import tensors_of
 
 # On a CPU they write beside an out= of several matrices that do not lie one behind the other (torch 2.13): a heap that
 # breaks sooner or later, in this process and in the server.
-WRITE_OUTSIDE = frozenset(["tril", "triu"])
+WRITE_OUTSIDE = frozenset(["tril", "triu", "lu_unpack", "linalg.lu"])
 
 
 def out_arguments(name: str, compute: Callable[[], Any]) -> Iterator[Any]:
