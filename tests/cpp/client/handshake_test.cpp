@@ -58,7 +58,7 @@ TEST_F(HandshakeTest, WithTheRightTokenBothSidesProveThatTheyKnowIt) {
   send_block(*server, body_of(a_welcome()));
   hello.has_proof = false;
 
-  EXPECT_TRUE(handshake.get().ok);
+  EXPECT_TRUE(handshake.get().ok());
   ASSERT_TRUE(proof.has_proof);
   EXPECT_TRUE(wire::equal_proofs(
       proof.proof, wire::make_proof(kToken, wire::Side::kClient, theirs, body_of(hello))));
@@ -110,7 +110,7 @@ TEST_F(HandshakeTest, ARefusalInPlaceOfAHelloGivesItsReason) {
   auto handshake = connect("");
   read_client_hello(*server);
   wire::Welcome refusal;
-  refusal.ok = false;
+  refusal.answer = wire::Answer::kRefused;
   refusal.reason = "too many sessions";
   send_block(*server, body_of(refusal));
   EXPECT_EQ(error_of<ConnectionError>(handshake), "too many sessions");
@@ -121,7 +121,7 @@ TEST_F(HandshakeTest, ARefusalBehindTheProofGivesItsReason) {
   send_block(*server, body_of(server_hello("", read_client_hello(*server))));
   read_block(*server);
   wire::Welcome refusal;
-  refusal.ok = false;
+  refusal.answer = wire::Answer::kRefused;
   refusal.reason = "the client's token is wrong";
   send_block(*server, body_of(refusal));
   EXPECT_EQ(error_of<ConnectionError>(handshake), "the client's token is wrong");

@@ -472,7 +472,7 @@ TEST_F(SessionTest, StoppedWhileItConnectsItHangsUpOnTheServer) {
 TEST_F(SessionTest, AHandshakeThatFailsIsRaisedByEveryUse) {
   read_client_hello(server.stream());
   wire::Welcome refusal;
-  refusal.ok = false;
+  refusal.answer = wire::Answer::kRefused;
   refusal.reason = "too many sessions";
   send_block(server.stream(), body_of(refusal));
   const std::string text = "cannot use fake://server: too many sessions";
