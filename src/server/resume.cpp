@@ -34,6 +34,18 @@ void try_to_take_back(std::unique_ptr<transport::Stream> stream, const PreambleB
   }
 }
 
+// `under_way` is counted up here and down when it is over.
+void begin(std::unique_ptr<transport::Stream> stream, const PreambleBytes& preamble,
+           Session& session, const Identity& identity,
+           const std::shared_ptr<std::atomic<int>>& under_way) {
+  std::thread([stream = std::move(stream), preamble, &session, identity, under_way]() mutable {
+    begin_worker_thread("tr-returning");
+    try_to_take_back(std::move(stream), preamble, session, identity);
+    under_way->fetch_sub(1);
+  }).detach();
+  under_way->fetch_add(1);
+}
+
 }  // namespace
 
 void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer) {
@@ -42,16 +54,14 @@ void take_back_clients(Fd control, Session& session, const Identity& identity, s
     const auto under_way = std::make_shared<std::atomic<int>>(0);
     PreambleBytes preamble;
     for (Fd socket; (socket = receive_descriptor(control, preamble));) {
-      auto stream = transport::socket_stream(std::move(socket), peer);
-      if (under_way->fetch_add(1) >= kMaxReturning) {
-        under_way->fetch_sub(1);
+      if (under_way->load() >= kMaxReturning)
         continue;
+      try {
+        begin(transport::socket_stream(std::move(socket), peer), preamble, session, identity,
+              under_way);
+      } catch (const std::exception& error) {
+        log(LogLevel::kError, "a client could not be taken back", {{"reason", error.what()}});
       }
-      std::thread([stream = std::move(stream), preamble, &session, identity, under_way]() mutable {
-        begin_worker_thread("tr-returning");
-        try_to_take_back(std::move(stream), preamble, session, identity);
-        under_way->fetch_sub(1);
-      }).detach();
     }
   }).detach();
 }

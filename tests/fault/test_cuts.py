@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_a_slow_line_changes_nothing(line: dict[str, float], server: str, uncut:
 
 
 @pytest.fixture
-def alert_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def alert_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Both ends notice silence after a second."""
     monkeypatch.setenv("TORCH_REMOTE_KEEPALIVE", "1s")
     with serving(f"unix://{tmp_path}/s") as url:
