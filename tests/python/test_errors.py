@@ -50,6 +50,19 @@ MISTAKES: dict[str, Callable[[str], object]] = {
     "put_": lambda device: torch.ones(2, 3, device=device).put_(
         torch.tensor([0, 1], device=device), torch.ones(3, device=device)
     ),
+    "bernoulli_on_expanded": lambda device: torch.ones(1, device=device).expand(3).bernoulli_(),
+    "put_on_expanded": lambda device: (
+        torch.ones(1, device=device)
+        .expand(3)
+        .put_(torch.tensor([0, 1], device=device), torch.ones(2, device=device))
+    ),
+    "masked_scatter_on_expanded": lambda device: (
+        torch.ones(1, device=device)
+        .expand(3)
+        .masked_scatter_(
+            torch.tensor([True, False, True], device=device), torch.ones(2, device=device)
+        )
+    ),
     "scatter_reduce_": lambda device: torch.ones(2, 3, device=device).scatter_reduce_(
         0,
         torch.zeros(2, 4, device=device, dtype=torch.long),
