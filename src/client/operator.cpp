@@ -92,7 +92,6 @@ constexpr std::string_view kAskWhenUnsure[] = {
     "aten::binary_cross_entropy_with_logits",
     "aten::_index_put_impl",
     "aten::put",
-    "aten::index_fill.int_Scalar",
 };
 
 // Kernels that only CUDA has. How they lay out their results, and how much they keep for the backward pass, they know

@@ -146,13 +146,15 @@ bool is_cloned_as_it_is(const at::Tensor& tensor) {
 bool index_fill(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const at::Tensor& index = tensor(arguments, 2);
+  // In PyTorch's words: its kernels say so, and its Meta kernel does not look.
+  TORCH_CHECK(
+      input.is_complex() || !arguments[3].isScalar() || !arguments[3].toScalar().isComplex(),
+      "index_fill_(): Converting complex Scalar to non-complex type is not supported");
   if (wrap_dim(arguments[1].toInt(), input.dim()) < 0 || index.dim() > 1)
     return false;
   if (index.scalar_type() != at::kLong || !is_cloned_as_it_is(input))
     return false;
   if (arguments[3].isTensor() && arguments[3].toTensor().dim() != 0)
-    return false;
-  if (arguments[3].isScalar() && arguments[3].toScalar().isComplex() && !input.is_complex())
     return false;
   outputs.push_back(like(input));
   return true;
