@@ -28,6 +28,8 @@ Number read_scalar(Reader& reader, ValueKind kind) {
   switch (kind) {
     case ValueKind::kScalarInt:
       return Number::of(reader.zigzag());
+    case ValueKind::kScalarUnsigned:
+      return Number::of(reader.varint());
     case ValueKind::kScalarFloat:
       return Number::of(reader.f64());
     case ValueKind::kScalarBool:
@@ -82,6 +84,9 @@ void read_step(const Plan& plan, const SlotStep& step, Reader& reader, wire::Nam
     case SlotKind::kInt:
       slots.numbers.push_back(Number::of(reader.zigzag()));
       return;
+    case SlotKind::kUnsigned:
+      slots.numbers.push_back(Number::of(reader.varint()));
+      return;
     case SlotKind::kFloat:
       slots.numbers.push_back(Number::of(reader.f64()));
       return;
@@ -115,6 +120,8 @@ at::Tensor make_scalar_tensor(const Recipe& recipe, const Number& number) {
 
 c10::IValue make_scalar(ValueKind kind, const Number& number) {
   switch (kind) {
+    case ValueKind::kScalarUnsigned:
+      return number.as<uint64_t>();
     case ValueKind::kScalarInt:
       return number.as<int64_t>();
     case ValueKind::kScalarFloat:
@@ -189,6 +196,8 @@ struct Filler {
         return optional_tensor_list(recipe);
       case RecipeKind::kInt:
         return slots.numbers[recipe.index].as<int64_t>();
+      case RecipeKind::kUnsigned:
+        return slots.numbers[recipe.index].as<uint64_t>();
       case RecipeKind::kFloat:
         return slots.numbers[recipe.index].as<double>();
       case RecipeKind::kComplex:

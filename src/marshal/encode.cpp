@@ -35,6 +35,8 @@ ValueKind scalar_kind(const c10::IValue& value) {
     return ValueKind::kScalarFloat;
   if (value.isInt())
     return ValueKind::kScalarInt;
+  if (value.isUnsigned())
+    return ValueKind::kScalarUnsigned;
   if (value.isBool())
     return ValueKind::kScalarBool;
   if (value.isComplexDouble())
@@ -47,6 +49,8 @@ void put_scalar(wire::Writer& writer, const c10::IValue& value) {
     return writer.f64(value.toDouble());
   if (value.isInt())
     return writer.zigzag(value.toInt());
+  if (value.isUnsigned())
+    return writer.varint(value.toUInt());
   if (value.isBool())
     return writer.u8(value.toBool());
   put_complex(writer, value.toComplexDouble());

@@ -65,6 +65,8 @@ class Layout {
         return number(SlotKind::kRaw, static_cast<uint32_t>(wire::element_bytes(value.spec.dtype)));
       case ValueKind::kScalarInt:
         return number(SlotKind::kInt);
+      case ValueKind::kScalarUnsigned:
+        return number(SlotKind::kUnsigned);
       case ValueKind::kFloat:
       case ValueKind::kScalarFloat:
         return number(SlotKind::kFloat);

@@ -40,6 +40,7 @@ enum class SlotKind : uint8_t {
   kStorage,  // a storage's first mention: name and offset
   kOffset,   // a storage mentioned before
   kInt,
+  kUnsigned,
   kFloat,
   kComplex,
   kBool,
@@ -64,6 +65,7 @@ enum class RecipeKind : uint8_t {
   kTensorList,
   kOptionalTensorList,
   kInt,
+  kUnsigned,
   kFloat,
   kComplex,
   kBool,

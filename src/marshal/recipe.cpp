@@ -51,6 +51,8 @@ Recipe number_recipe(const c10::Type& type, const Value& value, Cursor& cursor) 
   switch (value.kind) {
     case ValueKind::kScalarInt:
       return slot(RecipeKind::kInt, cursor.number);
+    case ValueKind::kScalarUnsigned:
+      return slot(RecipeKind::kUnsigned, cursor.number);
     case ValueKind::kScalarFloat:
       return slot(RecipeKind::kFloat, cursor.number);
     case ValueKind::kScalarComplex:

@@ -2,7 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
+#include <stdexcept>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,8 +18,12 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
 Fd open_file(const std::string& path) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (file < 0)
-    throw std::system_error(errno, std::generic_category(), "cannot log calls to " + path);
+  if (file < 0) {
+    // Where the server keeps its files is none of the client's business.
+    log(LogLevel::kError, "calls cannot be logged",
+        {{"file", path}, {"cause", std::strerror(errno)}});
+    throw std::runtime_error("the server cannot write its log of calls");
+  }
   return Fd(file);
 }
 

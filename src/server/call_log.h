@@ -17,7 +17,7 @@ namespace torch_remote::server {
 class CallLog {
  public:
   // The file is `prefix`.`session`, new and readable by its owner alone; none when `prefix` is empty. Throws
-  // std::system_error when it cannot be made.
+  // std::runtime_error when it cannot be made.
   CallLog(SessionPage& page, const std::string& prefix, const std::string& session);
   ~CallLog();
 

@@ -96,8 +96,10 @@ void decode_list(Reader& reader, Scope& scope, Value& value) {
         break;
       case ValueKind::kScalarList: {
         const uint8_t kind = reader.u8();
-        if (kind < static_cast<uint8_t>(ValueKind::kScalarInt) ||
-            kind > static_cast<uint8_t>(ValueKind::kScalarBool)) {
+        const bool is_number = (kind >= static_cast<uint8_t>(ValueKind::kScalarInt) &&
+                                kind <= static_cast<uint8_t>(ValueKind::kScalarBool)) ||
+                               kind == static_cast<uint8_t>(ValueKind::kScalarUnsigned);
+        if (!is_number) {
           throw ProtocolError("a list of numbers holds something else");
         }
         value.integers.push_back(kind);

@@ -57,9 +57,10 @@ enum class ValueKind : uint8_t {
   kCpuDevice = 26,         // the argument asks for the CPU
   kComplex = 27,           // slot: f64 f64 (schema type complex)
   kAgain = 28,             // tensor:varint    the n-th tensor of the key, the very same object
+  kScalarUnsigned = 29,    // slot: varint     beyond what a zigzag holds
 };
 
-constexpr uint8_t kValueKindCount = 29;
+constexpr uint8_t kValueKindCount = 30;
 
 struct Value {
   ValueKind kind = ValueKind::kNone;

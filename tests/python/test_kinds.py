@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import DEVICE, assert_same, moved
+from helpers import DEVICE, assert_matches_cpu, assert_same, moved
 from torch.utils._pytree import tree_leaves
 
 Function = Callable[..., Any]
@@ -180,3 +180,13 @@ def test_channels_last_is_kept_where_the_cpu_keeps_it(name: str) -> None:
 def test_channels_last_3d_is_kept_where_the_cpu_keeps_it(name: str) -> None:
     x = torch.randn(2, 3, 4, 4, 4).contiguous(memory_format=torch.channels_last_3d)
     assert_same_kind(forward_and_backward(VOLUMES[name]), x)
+
+
+def test_numbers_beyond_what_a_signed_integer_holds_reach_the_server() -> None:
+    def run(like: torch.Tensor) -> list[torch.Tensor]:
+        most = 2**64 - 1
+        x = torch.full((2,), most, dtype=torch.uint64, device=like.device)
+        y = torch.zeros(3, dtype=torch.uint64, device=like.device).fill_(2**63 + 1)
+        return [x, y, x == most]
+
+    assert_matches_cpu(run, torch.zeros(1))

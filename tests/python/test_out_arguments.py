@@ -134,7 +134,9 @@ def test_an_out_that_is_also_an_input_works() -> None:
 # memory that is read and written at once.
 @pytest.mark.parametrize("is_one_tensor", [True, False])
 @pytest.mark.parametrize("shape", [(3,), (0,), (1, 3)])
-@pytest.mark.parametrize("name", ["add", "index_select", "masked_select", "cumsum", "gather", "cat"])
+@pytest.mark.parametrize(
+    "name", ["add", "index_select", "masked_select", "cumsum", "gather", "cat"]
+)
 def test_an_out_that_is_an_input_is_told_from_one_with_the_same_view(
     name: str, shape: tuple[int, ...], is_one_tensor: bool
 ) -> None:

@@ -142,8 +142,9 @@ TEST(Signature, EveryValueKindIsRead) {
       "1802"
       "19000000000000e03f"
       "1a"
-      "1b";
-  const Signature signature = decoded(key(values, 27));
+      "1b"
+      "1d";
+  const Signature signature = decoded(key(values, 28));
 
   EXPECT_EQ(signature.arguments[2].spec.dtype, Dtype::kFloat16);
   EXPECT_TRUE(signature.arguments[2].spec.wrapped);
@@ -157,7 +158,7 @@ TEST(Signature, EveryValueKindIsRead) {
 }
 
 TEST(Signature, UnknownValueKindsDtypesLayoutsAndFormatsAreRefused) {
-  EXPECT_THROW(decoded(key("1d", 1)), ProtocolError);
+  EXPECT_THROW(decoded(key("1e", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("1216", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("1301", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("1404", 1)), ProtocolError);
