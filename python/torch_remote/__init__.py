@@ -10,6 +10,7 @@ import atexit
 import importlib.util
 import warnings
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
@@ -36,7 +37,7 @@ def _check_extension() -> None:
 
 _check_extension()
 
-from . import _C, _backend, _branches, _device, _interop, _kernels, _printing  # noqa: E402
+from . import _C, _backend, _branches, _device, _errors, _interop, _kernels, _printing  # noqa: E402
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
 from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
 from ._stats import Stats, count, stats  # noqa: E402
@@ -64,7 +65,8 @@ except metadata.PackageNotFoundError:  # imported from a build folder
 
 def _install(name: str) -> None:
     """Registers the backend with PyTorch under a name. The order of the steps matters."""
-    _C.set_exception_types(RemoteError, SessionLost, ProtocolError, ConnectionError)
+    _C.set_exception_types(_errors.BY_CLASS, _errors.BY_KIND)
+    _C.set_library_folders([f"{Path(file).parent}/" for file in (torch.__file__, __file__)])
     _C.set_server_path(str(server_path()))
     _C.init()
     torch.utils.rename_privateuse1_backend(name)

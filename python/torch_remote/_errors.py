@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import builtins
 
+import torch
+
 
 class RemoteError(RuntimeError):
     """An operator failed where it ran. Raised when a value it should have made is read."""
@@ -22,3 +24,52 @@ class ProtocolError(RemoteError):
 
 class ConnectionError(RemoteError, builtins.ConnectionError):
     """No session could be made: nobody listens, the token is wrong, the versions do not meet."""
+
+
+class RemoteIndexError(RemoteError, IndexError):
+    """A failed operator that raises an `IndexError` locally; those below likewise."""
+
+
+class RemoteValueError(RemoteError, ValueError):
+    pass
+
+
+class RemoteTypeError(RemoteError, TypeError):
+    pass
+
+
+class RemoteNotImplementedError(RemoteError, NotImplementedError):
+    pass
+
+
+class RemoteOutOfMemoryError(RemoteError, torch.OutOfMemoryError):  # type: ignore[misc]
+    pass
+
+
+class RemoteLinAlgError(RemoteError, torch.linalg.LinAlgError):  # type: ignore[misc]
+    pass
+
+
+class RemoteAcceleratorError(RemoteError, torch.AcceleratorError):  # type: ignore[misc]
+    pass
+
+
+class DeviceLost(SessionLost, torch.AcceleratorError):  # type: ignore[misc]
+    """A device assert, or another error after which CUDA does nothing more in that process."""
+
+
+# In the order of client::ErrorClass (src/client/errors.h).
+BY_CLASS = (RemoteError, SessionLost, ProtocolError, ConnectionError, DeviceLost)
+
+# In the order of wire::ErrorKind (src/wire/messages.h).
+BY_KIND = (
+    RemoteError,
+    RemoteIndexError,
+    RemoteValueError,
+    RemoteTypeError,
+    RemoteNotImplementedError,
+    RemoteOutOfMemoryError,
+    RemoteError,  # the server refused it
+    RemoteLinAlgError,
+    RemoteAcceleratorError,
+)

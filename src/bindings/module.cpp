@@ -8,6 +8,7 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/version.h>
 
+#include "bindings/frames.h"
 #include "bindings/python_hooks.h"
 #include "client/backend/generator.h"
 #include "client/backend/guard.h"
@@ -131,6 +132,7 @@ PYBIND11_MODULE(_C, module) {
   module.attr("BUILT_FOR_TORCH") = TORCH_VERSION;
   module.def("init", torch::wrap_pybind_function(initialise));
   module.def("set_exception_types", torch::wrap_pybind_function(set_exception_types));
+  module.def("set_library_folders", set_library_folders);
   module.def("set_server_path",
              [](std::string path) { Machines::instance().set_server_path(std::move(path)); });
   module.def("connect",

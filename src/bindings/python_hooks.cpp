@@ -1,11 +1,12 @@
 #include "bindings/python_hooks.h"
 
-#include <array>
+#include <vector>
 
 #include <unistd.h>
 
 #include <torch/csrc/Exceptions.h>
 
+#include "bindings/frames.h"
 #include "client/errors.h"
 #include "client/keep_gil.h"
 
@@ -14,22 +15,25 @@ namespace py = pybind11;
 namespace torch_remote::bindings {
 namespace {
 
-std::array<PyObject*, 4> exception_types{};  // by client::ErrorClass; never given back
+// Never given back.
+std::vector<PyObject*> exception_classes;  // by client::ErrorClass
+std::vector<PyObject*> failure_classes;    // by wire::ErrorKind
 
-[[noreturn]] void raise_python(PyObject* type, const std::string& text) {
+[[noreturn]] void raise_python(const std::vector<PyObject*>& classes, size_t which,
+                               const std::string& text) {
   py::gil_scoped_acquire gil;
-  PyErr_SetString(type == nullptr ? PyExc_RuntimeError : type, text.c_str());
+  PyErr_SetString(which < classes.size() ? classes[which] : PyExc_RuntimeError, text.c_str());
   python_error error;
   error.persist();
   throw error;
 }
 
 void raise(client::ErrorClass kind, const std::string& text) {
-  raise_python(exception_types[static_cast<size_t>(kind)], text);
+  raise_python(exception_classes, static_cast<size_t>(kind), text);
 }
 
-void raise_remote(const wire::Error& /*error*/, const std::string& text) {
-  raise_python(exception_types[static_cast<size_t>(client::ErrorClass::kRemote)], text);
+void raise_remote(const wire::Error& error, const std::string& text) {
+  raise_python(failure_classes, static_cast<size_t>(error.kind), text);
 }
 
 void* release_gil() {
@@ -67,14 +71,14 @@ void install_python_hooks() {
   client::python_hooks.release_gil = &release_gil;
   client::python_hooks.acquire_gil = &acquire_gil;
   client::python_hooks.check_signals = &check_signals;
+  client::python_hooks.find_line = &find_line;
 }
 
-void set_exception_types(const py::object& remote, const py::object& lost,
-                         const py::object& protocol, const py::object& connection) {
-  size_t i = 0;
-  for (const py::object* type : {&remote, &lost, &protocol, &connection}) {
-    exception_types[i++] = py::object(*type).release().ptr();
-  }
+void set_exception_types(const py::tuple& classes, const py::tuple& kinds) {
+  for (const py::handle type : classes)
+    exception_classes.push_back(type.inc_ref().ptr());
+  for (const py::handle type : kinds)
+    failure_classes.push_back(type.inc_ref().ptr());
 }
 
 }  // namespace torch_remote::bindings

@@ -7,8 +7,7 @@ namespace torch_remote::bindings {
 // How the client raises our exceptions, releases the GIL while it waits, and notices Ctrl-C.
 void install_python_hooks();
 
-// The classes raised: RemoteError, SessionLost, ProtocolError, ConnectionError.
-void set_exception_types(const pybind11::object& remote, const pybind11::object& lost,
-                         const pybind11::object& protocol, const pybind11::object& connection);
+// The classes raised: those of client::ErrorClass, and for a failed call those of wire::ErrorKind, each in order.
+void set_exception_types(const pybind11::tuple& classes, const pybind11::tuple& kinds);
 
 }  // namespace torch_remote::bindings

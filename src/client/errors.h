@@ -2,11 +2,12 @@
 
 #include <string>
 
+#include "client/lines.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {
 
-enum class ErrorClass { kRemote, kSessionLost, kProtocol, kConnection };
+enum class ErrorClass { kRemote, kSessionLost, kProtocol, kConnection, kDeviceLost };
 
 // How this process raises our exceptions and waits without the GIL. `bindings` fills it in; without Python
 // (C++ tests) the defaults throw std::runtime_error and do nothing.
@@ -17,6 +18,7 @@ struct PythonHooks {
   void* (*release_gil)() = nullptr;  // null when this thread does not hold it
   void (*acquire_gil)(void* state) = nullptr;
   void (*check_signals)() = nullptr;  // throws when the user has interrupted; with the GIL released
+  LineId (*find_line)() = nullptr;    // this thread's topmost frame outside torch; without the GIL
 };
 
 extern PythonHooks python_hooks;

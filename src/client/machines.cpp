@@ -1,6 +1,7 @@
 #include "client/machines.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include <c10/util/Exception.h>
@@ -231,7 +232,9 @@ void Machines::stop(int id) {
     }
     initialized_.store(has_machine(), std::memory_order_release);
   }
-  session->stop(std::chrono::seconds(2), "the machine was stopped by this process");
+  // At exit the other second is for report_untold().
+  session->stop(std::chrono::seconds(is_exiting() ? 1 : 2),
+                "the machine was stopped by this process");
 }
 
 void Machines::abandon_in_forked_child() noexcept {
@@ -242,9 +245,26 @@ void Machines::abandon_in_forked_child() noexcept {
   }
 }
 
+namespace {
+
+// Whatever goes wrong here must not keep the process from ending.
+void report_untold(Session& session) noexcept {
+  try {
+    const std::string text = session.report_untold(std::chrono::seconds(1));
+    if (!text.empty())
+      std::fputs(("torch_remote: " + text).c_str(), stderr);
+  } catch (...) {
+    return;  // the session was lost meanwhile, or the user is in a hurry
+  }
+}
+
+}  // namespace
+
 void Machines::shutdown() {
   if (in_forked_child())
     return;
+  for (Session* session : sessions())
+    report_untold(*session);
   mark_exiting();
   for (const int id : ids())
     stop(id);

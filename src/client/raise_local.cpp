@@ -18,6 +18,9 @@ void raise_as_local(const wire::Error& error) {
       TORCH_CHECK_LINALG(false, error.message);
     case wire::ErrorKind::kOutOfMemory:
       TORCH_CHECK_WITH(OutOfMemoryError, false, error.message);
+    case wire::ErrorKind::kAccelerator:
+      throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, 0,
+                                  error.message);
     default:
       TORCH_CHECK(false, error.message);
   }

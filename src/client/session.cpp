@@ -134,11 +134,12 @@ void Session::cut_frame() {
   names_ = {};
 }
 
-void Session::upload(const wire::Begin& begin, std::span<const std::byte> bytes,
+void Session::upload(const wire::Begin& begin, LineId line, std::span<const std::byte> bytes,
                      std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged) {
   welcome();  // bulk bytes need a connection to be handed to
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) NO_THREAD_SAFETY_ANALYSIS {
     cut_frame();
+    number_call(line);
     encode(writer, begin);
     cut_frame();
     return true;
@@ -269,23 +270,26 @@ void Session::adapt_window() {
 
 // --- waiting
 
-void Session::wait_until(const std::function<bool()>& ready, const char* what) {
+bool Session::wait_until(const std::function<bool()>& ready, const char* what,
+                         Clock::time_point deadline) {
   {
     MutexLock lock(replies_mutex_);
     if (ready())
-      return;
+      return true;
   }
   WithoutGil without_gil;
   while (true) {
     {
       MutexLock lock(replies_mutex_);
       if (ready())
-        return;
+        return true;
       if (is_lost())
         break;
+      if (Clock::now() >= deadline)
+        return false;
       changed_.wait_for(replies_mutex_, kSignalInterval);
       if (ready())
-        return;
+        return true;
       if (is_lost())
         break;
     }
@@ -299,16 +303,20 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what) {
 
 // --- the end
 
-void Session::fail(std::exception_ptr cause) noexcept {
+void Session::end_with(ErrorClass kind, std::string cause) noexcept {
   {
     MutexLock lock(replies_mutex_);
     if (!is_lost()) {
-      cause_ = text_of(cause);
-      cause_class_ = was_open_ ? ErrorClass::kSessionLost : class_of(cause);
+      cause_ = std::move(cause);
+      cause_class_ = was_open_ && kind != ErrorClass::kDeviceLost ? ErrorClass::kSessionLost : kind;
     }
     lost_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
+}
+
+void Session::fail(std::exception_ptr cause) noexcept {
+  end_with(class_of(cause), text_of(cause));
 }
 
 void Session::on_end(std::exception_ptr cause) noexcept {
@@ -337,7 +345,7 @@ void Session::raise_lost() {
     text = cause_;
     kind = cause_class_;
   }
-  if (kind == ErrorClass::kSessionLost) {
+  if (kind == ErrorClass::kSessionLost || kind == ErrorClass::kDeviceLost) {
     raise(kind,
           "the session on " + url_ + " is lost, and with it the values of its tensors: " + text);
   }

@@ -18,6 +18,7 @@
 #include "client/counters.h"
 #include "client/errors.h"
 #include "client/handshake.h"
+#include "client/lines.h"
 #include "client/server_operators.h"
 #include "client/signature_table.h"
 #include "marshal/encode.h"
@@ -37,6 +38,7 @@ constexpr size_t kFrameTarget = 64 << 10;
 struct Request {
   uint64_t id = 0;
   uint8_t device = 0;                 // the server's number for it: for messages
+  uint64_t call = 0;                  // the number of the call whose outcome it is
   std::span<std::byte> destination;   // bulk answers are read straight into it
   std::shared_ptr<const void> owner;  // keeps the destination
   // Under Session::replies_mutex_ until done:
@@ -110,6 +112,12 @@ class Session : public transport::Connection::Handler {
     context_.append_changes(writer);
   }
 
+  // What follows is a CALL, QUERY kCall, BEGIN or RESIZE, made at this line. Its number.
+  uint64_t number_call(LineId line) NO_THREAD_SAFETY_ANALYSIS {
+    lines_.put(++call_number_, line);
+    return call_number_;
+  }
+
   // Puts a signature whose outputs the server has told into the table, in place of the one without.
   void remember(SignaturePtr known);
 
@@ -117,7 +125,7 @@ class Session : public transport::Connection::Handler {
   void cut_frame() REQUIRES(submit_mutex_);
 
   // A bulk upload: BEGIN first in a frame of its own, the bytes on a lane of their own.
-  void upload(const wire::Begin& begin, std::span<const std::byte> bytes,
+  void upload(const wire::Begin& begin, LineId line, std::span<const std::byte> bytes,
               std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged);
 
   std::shared_ptr<Request> make_request(std::span<std::byte> destination,
@@ -127,9 +135,13 @@ class Session : public transport::Connection::Handler {
   // The same. Raises what the server answered, SessionLost, or an interrupt.
   void wait(const std::shared_ptr<Request>& request, const char* what);
 
-  // Raises a failed request's error as RemoteError: operator, device, host, what the server said. The next call of
-  // the signature that failed will be waited for.
+  // Raises a failed request's error as RemoteError: operator, device, host, the user's line, what the server said. The
+  // next call of the signature that failed will be waited for.
   [[noreturn]] void raise_failed(const Request& request);
+  [[noreturn]] void raise_failed(const wire::Error& error, uint8_t device,
+                                 const std::string& others);
+  // To be called just before the user is told of an error: the server takes the marks of skipped calls away.
+  void heal(const wire::Error& error);
   // A request that was not sent after all.
   void forget(const Request& request);
   // An upload's bytes have all arrived, or never will.
@@ -147,8 +159,13 @@ class Session : public transport::Connection::Handler {
   void queue_free(StorageRecord* record) noexcept;
 
   void wait_for_credit();
-  // Everything sent is done on the server.
+  // Everything sent is done on the server. Raises the first failure that the user has not been told of.
   void synchronize();
+  // The same, without raising them.
+  wire::Failures finish_calls();
+  // Before the session is stopped: what the user has not been told of, in words; empty when there is nothing, or when
+  // the server has not done everything within `patience`.
+  std::string report_untold(std::chrono::milliseconds patience);
   wire::Counters server_counters();
   wire::Context server_context();
   // Asks and waits. `name` follows for the kinds that have one. Gives the answer's body.
@@ -176,13 +193,22 @@ class Session : public transport::Connection::Handler {
 
   void open(Open open, std::string token);
   void fail(std::exception_ptr cause) noexcept;
+  void end_with(ErrorClass kind, std::string cause) noexcept;
+  // Its device is of no further use: it failed at one of the calls first … call.
+  void lose_device(const wire::Error& error);
   [[noreturn]] void raise_lost();
   void append_frees() REQUIRES(submit_mutex_);
   void complete(uint64_t id, bool failed, wire::Reader& reader);
+  void note_failure(const wire::Error& error);
+  LineId line_of(const wire::Error& error);
+  std::string describe(const wire::Error& error, uint8_t device);
   void adapt_window();
   bool has_credit();
   // `ready` is asked under replies_mutex_. Raises when the session is lost first, or the user interrupts.
-  void wait_until(const std::function<bool()>& ready, const char* what);
+  // False: it was not ready by the deadline.
+  bool wait_until(const std::function<bool()>& ready, const char* what,
+                  std::chrono::steady_clock::time_point deadline =
+                      std::chrono::steady_clock::time_point::max());
 
   // transport::Connection::Handler
   std::vector<std::byte> take_messages(uint32_t& calls) override;
@@ -218,6 +244,8 @@ class Session : public transport::Connection::Handler {
   SignatureTable signatures_ GUARDED_BY(submit_mutex_);
   std::vector<uint64_t> free_names_ GUARDED_BY(submit_mutex_);
   ContextMirror context_ GUARDED_BY(submit_mutex_);
+  uint64_t call_number_ GUARDED_BY(submit_mutex_) = 0;
+  CallLines lines_;  // put under submit_mutex_
   std::atomic<uint64_t> buffered_bytes_{0};
   std::atomic<uint64_t> buffered_calls_{0};
   std::atomic<uint64_t> bulk_bytes_{0};  // of uploads that the server has not all received
@@ -227,6 +255,7 @@ class Session : public transport::Connection::Handler {
   CondVar changed_;
   std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_ GUARDED_BY(replies_mutex_);
   wire::Welcome welcome_ GUARDED_BY(replies_mutex_);
+  std::unordered_map<uint64_t, LineId> failed_lines_ GUARDED_BY(replies_mutex_);  // not told yet
   std::string cause_ GUARDED_BY(replies_mutex_);
   ErrorClass cause_class_ GUARDED_BY(replies_mutex_) = ErrorClass::kSessionLost;
   bool was_open_ GUARDED_BY(replies_mutex_) = false;

@@ -31,11 +31,45 @@ void Session::wait(const std::shared_ptr<Request>& request, const char* what) {
 }
 
 void Session::raise_failed(const Request& request) {
-  const wire::Error& error = request.error;
+  raise_failed(request.error, request.device, {});
+}
+
+void Session::raise_failed(const wire::Error& error, uint8_t device, const std::string& others) {
   if (error.signature != 0)
     with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
-  raise_remote(error,
-               error.operator_name + " on " + describe(request.device) + ": " + error.message);
+  const std::string text = describe(error, device) + others;
+  heal(error);
+  raise_remote(error, text);
+}
+
+void Session::heal(const wire::Error& error) {
+  if (error.call == 0)
+    return;  // a read, say: nothing was poisoned
+  try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    encode(writer, wire::Heal{error.call});
+    return true;
+  });
+  MutexLock lock(replies_mutex_);
+  failed_lines_.erase(error.call);
+}
+
+// The line of a failed call is kept from when the server tells of it, unasked, until the user has been told.
+void Session::note_failure(const wire::Error& error) {
+  constexpr size_t kMost = 1024;
+  MutexLock lock(replies_mutex_);
+  if (failed_lines_.size() < kMost)
+    failed_lines_.emplace(error.call, lines_.find(error.call));
+}
+
+LineId Session::line_of(const wire::Error& error) {
+  MutexLock lock(replies_mutex_);
+  const auto found = failed_lines_.find(error.call);
+  return found != failed_lines_.end() ? found->second : lines_.find(error.call);
+}
+
+std::string Session::describe(const wire::Error& error, uint8_t device) {
+  return error.operator_name + " on " + describe(device) + describe_line(line_of(error)) + ": " +
+         error.message;
 }
 
 void Session::forget(const Request& request) {
@@ -78,6 +112,14 @@ void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
       complete(request, true, reader);
     } else if (tag == wire::Tag::kError) {
       const wire::Error error = wire::decode_error(reader);
+      if (error.first != 0) {
+        lose_device(error);
+        continue;
+      }
+      if (error.call != 0) {
+        note_failure(error);
+        continue;
+      }
       log(LogLevel::kWarning, "the server says",
           {{"operator", error.operator_name}, {"message", error.message}});
     } else {
@@ -146,8 +188,63 @@ std::vector<std::byte> Session::query(wire::QueryKind kind, const char* what, ui
   return std::move(request->body);
 }
 
+// What CUDA says of a call may come any number of calls later.
+void Session::lose_device(const wire::Error& error) {
+  std::string text = error.operator_name + " on " + describe(uint8_t{0});
+  if (error.first >= error.call) {
+    text += describe_line(lines_.find(error.call));
+  } else {
+    text += ", or one of the " + std::to_string(error.call - error.first) + " calls before it";
+    const std::string from = describe_line(lines_.find(error.first));
+    const std::string to = describe_line(lines_.find(error.call));
+    if (!from.empty() && !to.empty())
+      text += " (the first" + from + "; the last" + to + ")";
+    text += "; TORCH_REMOTE_BLOCKING=1 tells which";
+  }
+  end_with(ErrorClass::kDeviceLost, text + ": " + error.message);
+}
+
+wire::Failures Session::finish_calls() {
+  const std::vector<std::byte> body = query(wire::QueryKind::kBarrier, "synchronize");
+  wire::Reader reader(body);
+  return wire::decode_failures(reader);
+}
+
 void Session::synchronize() {
-  query(wire::QueryKind::kBarrier, "synchronize");
+  const wire::Failures failures = finish_calls();
+  if (failures.errors.empty())
+    return;
+  std::string others;
+  if (failures.total > 1)
+    others = "\n(" + std::to_string(failures.total - 1) +
+             " more failed and nobody has read it; the next synchronize() raises the next)";
+  raise_failed(failures.errors.front(), 0, others);
+}
+
+std::string Session::report_untold(std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  if (is_lost() || counters_.calls == 0 ||
+      !wait_until([this]() REQUIRES(replies_mutex_) { return was_open_; }, "the end", deadline))
+    return {};
+  const auto request = make_request({}, nullptr);
+  submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
+    writer.varint(request->id);
+    writer.u8(static_cast<uint8_t>(wire::QueryKind::kBarrier));
+    return true;
+  });
+  connection_->flush();
+  if (!wait_until([&] { return request->done; }, "the end", deadline) || request->failed)
+    return {};
+  wire::Reader reader(request->body);
+  const wire::Failures failures = wire::decode_failures(reader);
+  if (failures.errors.empty())
+    return {};
+  std::string text = "a call failed, and nobody has read what it was to make:\n  " +
+                     describe(failures.errors.front(), 0) + "\n";
+  if (failures.total > 1)
+    text += "  and " + std::to_string(failures.total - 1) + " more\n";
+  return text;
 }
 
 wire::Counters Session::server_counters() {

@@ -183,7 +183,8 @@ void Outputs::encode_names(wire::Writer& writer, wire::NameState& names) const {
 }
 
 bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture,
-               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, const Request* outcome) {
+               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, LineId line,
+               Request* outcome) {
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& names, SignatureTable& table) {
     if (!capture.is_current())
@@ -195,12 +196,14 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
     if (!signature->announced)
       announce_signature(writer, table, *signature, arguments, session.counters());
     session.mirror_context(writer);
+    const uint64_t call = session.number_call(line);
     writer.u8(static_cast<uint8_t>(wire::Tag::kCall));
     writer.varint(signature->slot);
     capture.encode_slots(writer, names);
     outputs.encode_names(writer, names);
     capture.mark_announced();
     if (outcome != nullptr) {
+      outcome->call = call;
       writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
       writer.varint(outcome->id);
       writer.u8(static_cast<uint8_t>(wire::QueryKind::kOutcome));
@@ -214,10 +217,10 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
 namespace {
 
 // Poison from an earlier call is that call's error; this one's own reads as it would locally.
-[[noreturn]] void raise_outcome(Session& session, const OperatorInfo& info,
-                                const Request& request) {
-  if (request.error.operator_name != info.name)
+[[noreturn]] void raise_outcome(Session& session, const Request& request) {
+  if (request.error.call != request.call)
     session.raise_failed(request);
+  session.heal(request.error);
   raise_as_local(request.error);
 }
 
@@ -227,7 +230,7 @@ void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& sig
                       const std::shared_ptr<Request>& outcome) {
   session.wait_quietly(outcome, info.name.c_str());
   if (outcome->failed)
-    raise_outcome(session, info, *outcome);
+    raise_outcome(session, *outcome);
   signature.has_failed = false;
 }
 
@@ -329,6 +332,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   request->device = place.device;
   const uint64_t names = names_for(info);
   const uint64_t first = session.new_names(std::max<uint64_t>(names, 1));
+  const LineId line = current_line();
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& state, SignatureTable& table) {
     if (!capture.is_current())
@@ -340,6 +344,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
     if (!signature->announced)
       announce_signature(writer, table, *signature, arguments, session.counters());
     session.mirror_context(writer);
+    request->call = session.number_call(line);
     writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
     writer.varint(request->id);
     writer.u8(static_cast<uint8_t>(wire::QueryKind::kCall));
@@ -357,7 +362,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   }
   session.wait_quietly(request, info.name.c_str());
   if (request->failed)
-    raise_outcome(session, info, *request);
+    raise_outcome(session, *request);
   wire::Reader reader(request->body);
   const std::vector<Result> results = wire::decode_results(reader);
   ResultReader make(capture, device, place, first);

@@ -30,6 +30,18 @@ ErrorKind kind_of(const c10::Error& error) {
   return ErrorKind::kRuntime;
 }
 
+// Of CUDA's errors those after which a process must be restarted, by its numbers: an uncorrectable fault of memory,
+// an illegal address, a timeout, a context that is gone, an assert, and the other ways in which a kernel can die.
+bool is_lasting(int32_t code) {
+  return code == 214 || code == 700 || code == 702 || code == 709 || code == 710 ||
+         (code >= 714 && code <= 719);
+}
+
+bool ends_device(const c10::Error& error) {
+  const auto* const fault = dynamic_cast<const c10::AcceleratorError*>(&error);
+  return fault != nullptr && is_lasting(fault->get_error_code());
+}
+
 }  // namespace
 
 wire::Error describe_failure(std::exception_ptr cause, const std::string& operation) {
@@ -47,6 +59,8 @@ wire::Error describe_failure(std::exception_ptr cause, const std::string& operat
   } catch (const c10::Error& error) {
     failure.kind = kind_of(error);
     failure.message = error.what_without_backtrace();
+    if (ends_device(error))
+      throw DeviceLost(std::move(failure));
   } catch (const std::bad_alloc&) {
     failure.kind = ErrorKind::kOutOfMemory;
     failure.message = "the server is out of host memory";

@@ -14,6 +14,18 @@ namespace {
 // A model makes the same mistake at every step: after this many they are for debugging only.
 constexpr uint64_t kLoudMispredictions = 20;
 
+std::string describe(c10::IntArrayRef sizes, c10::IntArrayRef strides, bool conj, bool neg) {
+  return c10::str(sizes, " with strides ", strides, conj ? ", conjugated" : "",
+                  neg ? ", negated" : "");
+}
+
+[[noreturn]] void refuse_resized(const at::Tensor& tensor, const marshal::TensorRecipe& view) {
+  throw Refused("gave its output the sizes " +
+                describe(tensor.sizes(), tensor.strides(), tensor.is_conj(), tensor.is_neg()) +
+                ", and the client had predicted " +
+                describe(view.sizes, view.strides, view.conj, view.neg));
+}
+
 }  // namespace
 
 using marshal::Plan;
@@ -30,58 +42,95 @@ void Executor::meet_storages(const Plan& plan, const Slots& slots) {
   }
 }
 
-Poison Executor::find_poison(const Plan& plan, const Slots& slots) const {
+Poison Executor::find_cause(const Plan& plan, const Slots& slots) const {
+  Poison first;
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const TensorRecipe& view = plan.tensors[i];
     const Entry& entry = *entries_[view.storage];
-    if (entry.poison == nullptr)
+    if (C10_LIKELY(entry.taint == nullptr))
       continue;
     const bool is_overwritten =
         !view.is_read && StorageTable::covers(entry, view, slots.offsets[i]);
     if (!is_overwritten)
-      return entry.poison;
+      first = earlier(first, entry.taint->cause());
   }
-  return nullptr;
+  return first;
 }
 
 void Executor::poison_targets(const Plan& plan, const Poison& poison, bool only_fresh) {
   for (size_t i = 0; i < plan.storages.size(); ++i) {
-    if (plan.storages[i].fresh && entries_[i]->poison == nullptr)
-      entries_[i]->poison = poison;
+    if (plan.storages[i].fresh)
+      entries_[i]->tainted().poison_with(poison);
   }
   if (only_fresh)
     return;
   for (const TensorRecipe& view : plan.tensors) {
-    Entry& entry = *entries_[view.storage];
-    if (view.is_written && entry.poison == nullptr)
-      entry.poison = poison;
+    if (view.is_written)
+      entries_[view.storage]->tainted().poison_with(poison);
   }
+}
+
+void Executor::skip(const Plan& plan, const Poison& cause) {
+  failures_.list(cause);
+  poison_targets(plan, cause, true);
+  for (const TensorRecipe& view : plan.tensors) {
+    if (!view.is_written)
+      continue;
+    entries_[view.storage]->tainted().mark_skipped(cause);
+    has_marks_ = true;
+  }
+}
+
+bool Executor::keep_targets(const Plan& plan, const Slots& slots, const Poison& pending) {
+  for (const TensorRecipe& view : plan.tensors) {
+    if (!view.is_written || plan.storages[view.storage].fresh ||
+        slots.storages[view.storage] > pending->newest_name)
+      continue;
+    if (!storages_.keep(*entries_[view.storage], pending))
+      return false;
+    has_marks_ = true;
+  }
+  return true;
+}
+
+void Executor::locate(wire::Error& lost) const {
+  lost.call = number_;
+  lost.first = std::min(last_good_ + 1, number_);
+  if (last_operation_ != nullptr)
+    lost.operator_name = last_operation_->name;
+}
+
+void Executor::heal(uint64_t cause) {
+  failures_.told(cause);
+  if (has_marks_)
+    has_marks_ = storages_.heal(cause);
 }
 
 void Executor::forgive() {
-  if (outcome_ == nullptr || outcome_->call != calls_)
+  if (outcome_ == nullptr || outcome_->call != number_)
     return;  // it read an older poison, and was skipped
   for (Entry* entry : entries_) {
-    if (entry->poison == outcome_)
-      entry->poison = nullptr;
+    if (entry->taint == nullptr)
+      continue;
+    entry->taint->forgive(outcome_);
   }
 }
 
-Poison Executor::remember_failure(wire::Error failure) {
-  failure.call = calls_;
-  ++failures_;
-  const Poison poison = std::make_shared<const wire::Error>(std::move(failure));
-  if (unreported_ == nullptr)
-    unreported_ = poison;
+Poison Executor::remember_failure(wire::Error error) {
+  error.call = number_;
+  const auto poison = std::make_shared<Failure>(Failure{std::move(error)});
+  poison->newest_name = storages_.newest_name();
+  ++failed_;
+  failures_.add(poison);
   log(LogLevel::kInfo, "a call failed",
-      {{"call", calls_},
+      {{"call", number_},
        {"operator", poison->operator_name},
        {"message", std::string_view(poison->message).substr(0, 500)}});
   return poison;
 }
 
-Poison Executor::note_failure(std::exception_ptr cause, const std::string& what) {
-  return remember_failure(describe_failure(std::move(cause), what));
+void Executor::fail_other(std::exception_ptr cause, const std::string& what, Entry& entry) {
+  entry.tainted().poison_with(remember_failure(describe_failure(std::move(cause), what)));
 }
 
 Poison Executor::note_failure(std::exception_ptr cause, const CallPlan& call) {
@@ -93,6 +142,10 @@ Poison Executor::note_failure(std::exception_ptr cause, const CallPlan& call) {
 Poison Executor::fail(std::exception_ptr cause, const CallPlan& call, bool is_waited_for) {
   stack_.clear();
   written_.clear();
+  for (const TensorRecipe& view : call.plan.tensors) {
+    if (view.is_written)  // the client does not know of it
+      storages_.give_growth_back(*entries_[view.storage]);
+  }
   const Poison poison = note_failure(std::move(cause), call);
   poison_targets(call.plan, poison, is_waited_for);
   return poison;
@@ -100,10 +153,15 @@ Poison Executor::fail(std::exception_ptr cause, const CallPlan& call, bool is_wa
 
 Poison Executor::run(const CallPlan& call, const Slots& slots, bool is_waited_for) {
   ++calls_;
+  ++number_;
+  last_operation_ = call.operation;
   meet_storages(call.plan, slots);
-  outcome_ = find_poison(call.plan, slots);
+  outcome_ = find_cause(call.plan, slots);
+  if (C10_UNLIKELY(failures_.has_pending()) && outcome_ == nullptr &&
+      !keep_targets(call.plan, slots, failures_.pending()))
+    outcome_ = failures_.pending();
   if (C10_UNLIKELY(outcome_ != nullptr)) {
-    poison_targets(call.plan, outcome_, true);
+    skip(call.plan, outcome_);
     return outcome_;
   }
   try {
@@ -112,7 +170,7 @@ Poison Executor::run(const CallPlan& call, const Slots& slots, bool is_waited_fo
   } catch (...) {
     return fail(std::current_exception(), call, is_waited_for);
   }
-  clear_poison(call.plan, slots);
+  clear_taint(call.plan, slots);
   return nullptr;
 }
 
@@ -178,27 +236,26 @@ void Executor::check_written(const CallPlan& call, const Slots& slots) {
     if (C10_LIKELY(tensor.sizes() == view.sizes && tensor.strides() == view.strides &&
                    tensor.is_conj() == view.conj && tensor.is_neg() == view.neg))
       continue;
-    Entry& entry = *entries_[view.storage];
-    entry.last_view.reset();
-    if (!call.plan.outputs_known && storages_.follow(entry, tensor, slots.offsets[index])) {
-      resized_.push_back(resized_result(index, tensor));
-      continue;
-    }
-    throw Refused(c10::str("gave its output the sizes ", tensor.sizes(), " and strides ",
-                           tensor.strides(), ", and the client had predicted ", view.sizes, " and ",
-                           view.strides));
+    entries_[view.storage]->last_view.reset();
+    if (call.plan.outputs_known ||
+        !StorageTable::is_view_of(*entries_[view.storage], tensor, slots.offsets[index]))
+      refuse_resized(tensor, view);
+    resized_.push_back(resized_result(index, tensor));
   }
+  // Now that none is refused.
+  for (const wire::Result& result : resized_)
+    storages_.keep_growth(*entries_[call.plan.tensors[result.tensor].storage]);
   written_.clear();
 }
 
-void Executor::clear_poison(const Plan& plan, const Slots& slots) {
+void Executor::clear_taint(const Plan& plan, const Slots& slots) {
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const TensorRecipe& view = plan.tensors[i];
     Entry& entry = *entries_[view.storage];
-    if (C10_LIKELY(entry.poison == nullptr) || view.is_read)
+    if (C10_LIKELY(entry.taint == nullptr) || view.is_read)
       continue;
     if (StorageTable::covers(entry, view, slots.offsets[i]))
-      entry.poison.reset();
+      entry.taint->overwrite();
   }
 }
 
@@ -272,7 +329,7 @@ void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at:
     }
     storages_.adopt(entry, std::move(matched.tensor));
   } catch (...) {
-    entry.poison = note_failure(std::current_exception(), call);
+    entry.tainted().poison_with(note_failure(std::current_exception(), call));
   }
 }
 
@@ -282,7 +339,8 @@ void Executor::poison_outputs(const CallPlan& call, const std::vector<wire::Outp
   for (const wire::Output& output : outputs) {
     if (output.kind == wire::OutputKind::kFresh) {
       const uint64_t nbytes = wire::extent_bytes(output.spec);
-      storages_.make(*name++, nbytes, devices_.device(call.plan.device)).poison = poison;
+      Entry& entry = storages_.make(*name++, nbytes, devices_.device(call.plan.device));
+      entry.tainted().poison_with(poison);
     }
     poison_outputs(call, output.items, poison, name);
   }

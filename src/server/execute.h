@@ -11,6 +11,7 @@
 #include "marshal/decode.h"
 #include "server/call_log.h"
 #include "server/devices.h"
+#include "server/failures.h"
 #include "server/generators.h"
 #include "server/operators.h"
 #include "server/storage_table.h"
@@ -29,16 +30,27 @@ struct CallPlan {
 //
 // Note [Poison]
 //
-// An error belongs to the storages that a call would have written, and carries the first cause. A
-// call that reads poison is skipped: the storages that it makes are poisoned with the same cause,
-// the others keep their bytes. What a failing call itself writes is poisoned. Poison goes away when
-// a storage is overwritten whole: by an upload, or as an output that the operator does not read.
+// An error belongs to the storages that a call would have written, and carries the first cause. What
+// a failing call makes or writes is poisoned. A call that reads poison, or a storage that is marked
+// skipped, is skipped: the storages that it makes are poisoned with the same cause, those that it
+// writes keep their bytes and are marked *skipped*: they are not what the client's program says. When
+// its user has been told of the cause, HEAL takes the marks away, as if those calls had not been made.
+// Poison and marks also go away when a storage is overwritten whole: by an upload, or as an output
+// that the operator does not read. Where several causes meet, the one that came first counts.
+//
+// Part of an update may read nothing of what failed (momentum.mul_(0.9) before momentum.add_(gradient)). So, while a
+// failure is not told, the bytes of an older storage are kept before a call writes it. If a call on it is skipped
+// later, HEAL puts them back; else they are dropped. Where there is no room to keep them the call is skipped.
 class Executor {
  public:
   // Without a call log nothing is logged.
   Executor(const Devices& devices, StorageTable& storages, Generators& generators,
-           CallLog* call_log)
-      : devices_(devices), storages_(storages), generators_(generators), call_log_(call_log) {}
+           Failures& failures, CallLog* call_log)
+      : devices_(devices),
+        storages_(storages),
+        generators_(generators),
+        failures_(failures),
+        call_log_(call_log) {}
 
   // Throws ProtocolError and ConnectionError only: what the operator does wrong becomes poison.
   void call(const CallPlan& call, const marshal::Slots& slots);
@@ -53,9 +65,20 @@ class Executor {
 
   Answer query(const CallPlan& call, const marshal::Slots& slots, uint64_t first, uint64_t names);
 
-  // Something outside a call failed, such as the memory for an upload. Remembered as a failing
-  // call's is.
-  Poison note_failure(std::exception_ptr cause, const std::string& what);
+  // An upload or a resize begins: it is numbered as calls are.
+  void begin_other() { ++number_; }
+
+  // It has failed, and its storage is poisoned.
+  void fail_other(std::exception_ptr cause, const std::string& what, Entry& entry);
+
+  // The devices have done everything up to here.
+  void note_good() { last_good_ = number_; }
+
+  // Which calls it can have been.
+  void locate(wire::Error& lost) const;
+
+  // The user has been told of the failure with this number.
+  void heal(uint64_t cause);
 
   // Why the last call has not done what it was to do: it failed, or read poison. Null: it has.
   const Poison& outcome() const { return outcome_; }
@@ -67,24 +90,17 @@ class Executor {
   // Storages may be freed now.
   void end_frame() { entries_.clear(); }
 
-  // The first failure that no reply has told the client yet; null when there is none.
-  Poison unreported() const { return unreported_; }
-
-  void mark_reported(const Poison& poison) {
-    if (poison == unreported_)
-      unreported_.reset();
-  }
-
   uint64_t calls() const { return calls_; }
 
-  uint64_t failures() const { return failures_; }
+  uint64_t failures() const { return failed_; }
 
   uint64_t mispredicted() const { return mispredicted_; }
 
  private:
   // The storages that the call mentions, by number; those that it makes are made.
   void meet_storages(const marshal::Plan& plan, const marshal::Slots& slots);
-  Poison find_poison(const marshal::Plan& plan, const marshal::Slots& slots) const;
+  // Why the call cannot run; null: it can.
+  Poison find_cause(const marshal::Plan& plan, const marshal::Slots& slots) const;
   // Null: the results are on the stack. What fails while the client waits is raised there as it would be locally, so
   // the tensors that it was to write are not poisoned.
   Poison run(const CallPlan& call, const marshal::Slots& slots, bool is_waited_for);
@@ -92,12 +108,16 @@ class Executor {
   void resolve_tensors(const marshal::Plan& plan, const marshal::Slots& slots);
   void find_generators(const CallPlan& call, const marshal::Slots& slots);
   void use_device(uint8_t device);
+  // Whether the kernel left the tensors that it wrote as they were; `resized_` has those where it did not.
   void check_written(const CallPlan& call, const marshal::Slots& slots);
-  void clear_poison(const marshal::Plan& plan, const marshal::Slots& slots);
+  void clear_taint(const marshal::Plan& plan, const marshal::Slots& slots);
+  void skip(const marshal::Plan& plan, const Poison& cause);
+  // A failure is not told: keeps what the call is to write. False: there is no room.
+  bool keep_targets(const marshal::Plan& plan, const marshal::Slots& slots, const Poison& pending);
   void poison_targets(const marshal::Plan& plan, const Poison& poison, bool only_fresh);
   // The failure of a call, noted as its outcome.
   Poison note_failure(std::exception_ptr cause, const CallPlan& call);
-  Poison remember_failure(wire::Error failure);
+  Poison remember_failure(wire::Error error);
   Poison fail(std::exception_ptr cause, const CallPlan& call, bool is_waited_for);
 
   void store_outputs(const CallPlan& call, const marshal::Slots& slots);
@@ -112,12 +132,16 @@ class Executor {
   const Devices& devices_;
   StorageTable& storages_;
   Generators& generators_;
+  Failures& failures_;
   CallLog* const call_log_;
   int current_device_ = -1;
   uint64_t calls_ = 0;
-  uint64_t failures_ = 0;
+  uint64_t failed_ = 0;
+  uint64_t number_ = 0;  // Note [Numbers of calls] in wire/messages.h
+  uint64_t last_good_ = 0;
+  const Operator* last_operation_ = nullptr;
   uint64_t mispredicted_ = 0;
-  Poison unreported_;
+  bool has_marks_ = false;  // a storage may be marked skipped, or its bytes kept
   Poison outcome_;
 
   // Of the call being run; kept so that running one allocates little.

@@ -91,6 +91,7 @@ void Generators::apply(const wire::GeneratorMessage& message) {
     case wire::GeneratorAction::kCopy: {
       at::Generator generator = find(message.name);
       generator.set_state(find(message.seed).get_state());
+      return;
     }
   }
 }

@@ -16,7 +16,8 @@ Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Upl
       call_log_(call_log),
       storages_(uploads),
       generators_(devices),
-      executor_(devices, storages_, generators_, call_log) {}
+      failures_(replies),
+      executor_(devices, storages_, generators_, failures_, call_log) {}
 
 Interpreter::Handler Interpreter::find_handler(uint8_t tag) {
   switch (static_cast<wire::Tag>(tag)) {
@@ -38,9 +39,10 @@ Interpreter::Handler Interpreter::find_handler(uint8_t tag) {
       return &Interpreter::on_read;
     case wire::Tag::kQuery:
       return &Interpreter::on_query;
+    case wire::Tag::kHeal:
+      return &Interpreter::on_heal;
     case wire::Tag::kStream:
     case wire::Tag::kProgram:
-    case wire::Tag::kHeal:
       throw ProtocolError(std::string("this server does not understand ") +
                           to_text(static_cast<wire::Tag>(tag)) + " yet");
     default:
@@ -52,9 +54,14 @@ void Interpreter::apply(std::span<const std::byte> payload) {
   wire::Reader reader(payload);
   names_ = {};
   frees_.clear();
-  while (!reader.empty()) {
-    const Handler handler = find_handler(reader.u8());
-    (this->*handler)(reader);
+  try {
+    while (!reader.empty()) {
+      const Handler handler = find_handler(reader.u8());
+      (this->*handler)(reader);
+    }
+  } catch (DeviceLost& lost) {
+    executor_.locate(lost.error);
+    throw;
   }
   executor_.end_frame();
   for (const uint64_t name : frees_)
@@ -105,7 +112,7 @@ void Interpreter::query_call(uint64_t request, wire::Reader& reader) {
   marshal::read_slots(call.plan, reader, names_, slots_);
   const Executor::Answer answer = executor_.query(call, slots_, first, names);
   if (answer.failure != nullptr)
-    return answer_failure(request, answer.failure);
+    return replies_.error(request, *answer.failure);
   wire::Writer body;
   wire::encode(body, answer.results);
   replies_.reply(request, body.view());
@@ -122,12 +129,13 @@ void Interpreter::on_generator(wire::Reader& reader) {
   try {
     generators_.apply(message);
   } catch (...) {
-    replies_.error(0, *executor_.note_failure(std::current_exception(), "generator"));
+    answer_failure(0, std::current_exception(), "generator");
   }
 }
 
 void Interpreter::on_resize(wire::Reader& reader) {
   const wire::Resize message = wire::decode_resize(reader);
+  executor_.begin_other();
   if (!storages_.contains(message.storage)) {
     storages_.make(message.storage, message.nbytes, devices_.device(message.device));
     return;
@@ -136,9 +144,7 @@ void Interpreter::on_resize(wire::Reader& reader) {
   try {
     storages_.resize(entry, message.nbytes);
   } catch (...) {
-    const Poison poison = executor_.note_failure(std::current_exception(), "resize");
-    if (entry.poison == nullptr)
-      entry.poison = poison;
+    executor_.fail_other(std::current_exception(), "resize", entry);
   }
 }
 
@@ -150,13 +156,12 @@ void Interpreter::upload(const wire::Begin& begin, Entry& entry) {
 
 void Interpreter::on_begin(wire::Reader& reader) {
   const wire::Begin begin = wire::decode_begin(reader);
+  executor_.begin_other();
   Entry& entry = storages_.find(begin.storage);
   try {
     upload(begin, entry);
   } catch (...) {
-    const Poison poison = executor_.note_failure(std::current_exception(), "upload");
-    if (entry.poison == nullptr)
-      entry.poison = poison;
+    executor_.fail_other(std::current_exception(), "upload", entry);
   }
 }
 
@@ -167,9 +172,12 @@ void Interpreter::on_free(wire::Reader& reader) {
 
 // --- answers
 
-void Interpreter::answer_failure(uint64_t request, const Poison& poison) {
-  replies_.error(request, *poison);
-  executor_.mark_reported(poison);
+void Interpreter::on_heal(wire::Reader& reader) {
+  executor_.heal(wire::decode_heal(reader).cause);
+}
+
+void Interpreter::answer_failure(uint64_t request, std::exception_ptr cause, const char* what) {
+  replies_.error(request, describe_failure(std::move(cause), what));
 }
 
 void Interpreter::on_read(wire::Reader& reader) {
@@ -177,15 +185,15 @@ void Interpreter::on_read(wire::Reader& reader) {
   try {
     answer_view(read);
   } catch (...) {
-    answer_failure(read.request, executor_.note_failure(std::current_exception(), "read"));
+    answer_failure(read.request, std::current_exception(), "read");
   }
 }
 
 void Interpreter::answer_view(const wire::Read& read) {
   Entry& entry = storages_.find(read.storage);
   storages_.settle(entry);
-  if (entry.poison != nullptr)
-    return answer_failure(read.request, entry.poison);
+  if (const Poison cause = entry.cause())
+    return replies_.error(read.request, *cause);
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
   if (!view.is_cpu())
@@ -219,29 +227,37 @@ void Interpreter::on_query(wire::Reader& reader) {
   }
 }
 
-void Interpreter::answer_when_done(uint64_t request, const Poison& failure) {
+bool Interpreter::finish_work(uint64_t request) {
   if (call_log_ != nullptr)
     call_log_->flush();
   try {
     for (unsigned i = 0; i < devices_.count(); ++i)
       devices_.synchronize(static_cast<uint8_t>(i));
   } catch (...) {
-    return answer_failure(request, executor_.note_failure(std::current_exception(), "synchronize"));
+    answer_failure(request, std::current_exception(), "synchronize");
+    return false;
   }
-  if (failure != nullptr)
-    return answer_failure(request, failure);
-  replies_.reply(request, {});
+  executor_.note_good();
+  return true;
 }
 
-// Also the place where a failure comes out that nobody has read.
+// Also the place where failures come out that nobody has read.
 void Interpreter::query_barrier(uint64_t request) {
-  answer_when_done(request, executor_.unreported());
+  if (!finish_work(request))
+    return;
+  wire::Writer body;
+  encode(body, failures_.untold());
+  replies_.reply(request, body.view());
 }
 
 void Interpreter::query_outcome(uint64_t request) {
   const Poison failure = executor_.outcome();
   executor_.forgive();
-  answer_when_done(request, failure);
+  if (!finish_work(request))
+    return;
+  if (failure != nullptr)
+    return replies_.error(request, *failure);
+  replies_.reply(request, {});
 }
 
 void Interpreter::query_counters(uint64_t request) {
@@ -273,7 +289,7 @@ void Interpreter::query_generator(uint64_t request, wire::Reader& reader) {
   try {
     replies_.reply(request, generators_.state(name));
   } catch (...) {
-    answer_failure(request, executor_.note_failure(std::current_exception(), "generator"));
+    answer_failure(request, std::current_exception(), "generator");
   }
 }
 

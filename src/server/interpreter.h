@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "server/call_log.h"
 #include "server/devices.h"
 #include "server/execute.h"
+#include "server/failures.h"
 #include "server/generators.h"
 #include "server/operators.h"
 #include "server/reply.h"
@@ -48,6 +50,7 @@ class Interpreter {
   void on_free(wire::Reader& reader);
   void on_read(wire::Reader& reader);
   void on_query(wire::Reader& reader);
+  void on_heal(wire::Reader& reader);
 
   void query_call(uint64_t request, wire::Reader& reader);
   void query_barrier(uint64_t request);
@@ -57,9 +60,10 @@ class Interpreter {
   void query_generator(uint64_t request, wire::Reader& reader);
   void query_operators(uint64_t request);
   void query_operator(uint64_t request, wire::Reader& reader);
-  void answer_failure(uint64_t request, const Poison& poison);
-  // When the devices have done everything before: `failure`, or nothing when it is null.
-  void answer_when_done(uint64_t request, const Poison& failure);
+  // Waits until the devices have done everything before. False: they cannot, and the request is answered.
+  bool finish_work(uint64_t request);
+  // Of something that poisons nothing and that nobody has to be told of again.
+  void answer_failure(uint64_t request, std::exception_ptr cause, const char* what);
   void answer_view(const wire::Read& read);
   void upload(const wire::Begin& begin, Entry& entry);
   const CallPlan& read_call(wire::Reader& reader);
@@ -71,6 +75,7 @@ class Interpreter {
   CallLog* const call_log_;
   StorageTable storages_;
   Generators generators_;
+  Failures failures_;
   Executor executor_;
   std::vector<std::unique_ptr<const Operator>> operators_;   // by the client's numbers
   std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot

@@ -69,8 +69,9 @@ bool has_refused_form(std::string_view name) {
 // Operators that fill self without looking at what was there.
 bool is_overwriting(std::string_view name) {
   static const std::unordered_set<std::string_view> kNames = {
-      "copy_",      "fill_",        "zero_",   "normal_",     "uniform_",   "random_",
-      "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_",
+      "copy_",      "fill_",          "zero_",          "normal_", "uniform_",
+      "random_",    "bernoulli_",     "exponential_",   "cauchy_", "log_normal_",
+      "geometric_", "_foreach_zero_", "_foreach_copy_",
   };
   return kNames.contains(name);
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "server/errors.h"
 #include "server/handshake.h"
 
 namespace torch_remote::server {
@@ -63,6 +64,9 @@ bool Session::run() {
     }
   } catch (const ConnectionError&) {
     // The connection has ended, and on_end() has kept the first cause.
+  } catch (const DeviceLost& lost) {
+    replies_.error(0, lost.error);
+    return end_with("the device is lost: " + lost.error.message);
   } catch (const std::exception& error) {
     return end_with(error.what());
   }
@@ -102,7 +106,7 @@ void Session::publish_figures() {
 }
 
 bool Session::end_with(const std::string& reason) {
-  log(LogLevel::kError, "session ended by what the client sent", {{"reason", reason}});
+  log(LogLevel::kError, "session ended", {{"reason", reason}});
   connection_.close(reason);
   return false;
 }

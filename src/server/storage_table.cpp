@@ -60,6 +60,14 @@ bool is_same_view(const at::Tensor& tensor, const marshal::TensorRecipe& view, u
          impl.strides() == view.strides && impl.is_conj() == view.conj && impl.is_neg() == view.neg;
 }
 
+// What is kept of storages while a failure is not told, in all. Without room calls are skipped instead.
+constexpr uint64_t kMostKept = uint64_t{256} << 20;
+
+void overwritten(Entry& entry) {
+  if (entry.taint != nullptr)
+    entry.taint->overwrite();
+}
+
 // The bytes of a storage as a tensor, to copy from or to.
 at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t length) {
   marshal::TensorRecipe view;
@@ -97,6 +105,7 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device) {
     throw ProtocolError("the name " + std::to_string(name) + " is taken");
   place->second = std::make_unique<Entry>();
   Entry& entry = *place->second;
+  newest_name_ = std::max(newest_name_, name);
   entry.device = device;
   set_bytes(entry, nbytes);
   return entry;
@@ -107,9 +116,53 @@ void StorageTable::free(uint64_t name) {
   if (found == entries_.end())
     throw ProtocolError("no storage has the name " + std::to_string(name));
   total_bytes_ -= found->second->nbytes;
+  if (found->second->taint != nullptr)
+    kept_bytes_ -= found->second->taint->kept_bytes();
   if (!uploading_.empty())
     std::erase(uploading_, found->second.get());
   entries_.erase(found);
+}
+
+bool StorageTable::keep(Entry& entry, const Poison& cause) {
+  settle(entry);
+  if (!entry.storage || (entry.taint != nullptr && entry.taint->has_kept()))
+    return true;
+  const uint64_t nbytes = entry.storage.nbytes();
+  if (kept_bytes_ + nbytes > kMostKept)
+    return false;
+  try {
+    c10::Storage copy = allocate(nbytes, entry.device);
+    bytes_of(copy, 0, nbytes).copy_(bytes_of(entry.storage, 0, nbytes));
+    entry.tainted().keep(cause, std::move(copy));
+  } catch (const c10::Error&) {
+    return false;
+  }
+  kept_bytes_ += nbytes;
+  return true;
+}
+
+bool StorageTable::heal(uint64_t cause) {
+  bool has_others = false;
+  for (auto& [name, entry] : entries_) {
+    Taint* const taint = entry->taint.get();
+    if (taint == nullptr)
+      continue;
+    const uint64_t before = taint->kept_bytes();
+    c10::Storage kept = taint->heal(cause);
+    kept_bytes_ -= before - taint->kept_bytes();
+    if (kept && kept.nbytes() == entry->nbytes)
+      replace_memory(*entry, std::move(kept));
+    has_others |= taint->is_skipped() || taint->has_kept();
+    if (taint->is_empty())
+      entry->taint.reset();
+  }
+  return has_others;
+}
+
+void StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
+  entry.storage = std::move(memory);
+  entry.last_view.reset();
+  entry.sending.reset();
 }
 
 void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
@@ -171,12 +224,24 @@ void StorageTable::resize(Entry& entry, uint64_t nbytes) {
   set_bytes(entry, nbytes);
 }
 
-bool StorageTable::follow(Entry& entry, const at::Tensor& view, uint64_t offset) {
-  if (view.storage().unsafeGetStorageImpl() != entry.storage.unsafeGetStorageImpl() ||
-      view.storage_offset() != static_cast<int64_t>(offset))
-    return false;
+bool StorageTable::is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset) {
+  return view.storage().unsafeGetStorageImpl() == entry.storage.unsafeGetStorageImpl() &&
+         view.storage_offset() == static_cast<int64_t>(offset);
+}
+
+void StorageTable::keep_growth(Entry& entry) {
+  entry.last_view.reset();
   set_bytes(entry, entry.storage.nbytes());
-  return true;
+}
+
+void StorageTable::give_growth_back(Entry& entry) {
+  if (!entry.storage || entry.storage.nbytes() <= entry.nbytes)
+    return;
+  try {
+    resize(entry, entry.nbytes);
+  } catch (const std::exception&) {
+    set_bytes(entry, entry.storage.nbytes());  // no memory for the copy: it is counted, then
+  }
 }
 
 void StorageTable::check_range(const Entry& entry, uint64_t offset, uint64_t length) const {
@@ -192,7 +257,7 @@ void StorageTable::write(Entry& entry, uint64_t offset, std::span<const std::byt
   check_range(entry, offset, bytes.size());
   settle(entry);
   if (bytes.size() == entry.nbytes)
-    entry.poison.reset();
+    overwritten(entry);
   if (bytes.empty())
     return;
   prepare_write(entry);
@@ -211,7 +276,7 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
   check_range(entry, offset, staging->length());
   settle(entry);
   if (staging->length() == entry.nbytes)
-    entry.poison.reset();
+    overwritten(entry);
   settle_arrived();
   entry.upload = std::move(staging);
   entry.upload_offset = offset;
@@ -249,9 +314,7 @@ void StorageTable::detach_from_replies(Entry& entry) {
   const uint64_t nbytes = entry.storage.nbytes();
   c10::Storage copy = allocate(nbytes, entry.device);
   bytes_of(copy, 0, nbytes).copy_(bytes_of(entry.storage, 0, nbytes));
-  entry.storage = std::move(copy);
-  entry.last_view.reset();
-  entry.sending.reset();
+  replace_memory(entry, std::move(copy));
 }
 
 }  // namespace torch_remote::server

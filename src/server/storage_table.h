@@ -11,12 +11,11 @@
 #include <c10/util/flat_hash_map.h>
 
 #include "marshal/plan.h"
+#include "server/failures.h"
 #include "server/uploads.h"
 #include "wire/messages.h"
 
 namespace torch_remote::server {
-
-using Poison = std::shared_ptr<const wire::Error>;
 
 // The server will not do what a message asks; it is answered, or stored in the place of results,
 // and the session goes on.
@@ -30,12 +29,21 @@ struct Entry {
   c10::Storage storage;  // null: no memory yet
   uint64_t nbytes = 0;   // what it has, or will have
   c10::Device device{c10::kCPU};
-  Poison poison;                    // set: there is an error in the place of the bytes
+  std::unique_ptr<Taint> taint;     // null, mostly: Note [Poison] in server/execute.h
   std::shared_ptr<Staging> upload;  // bytes that are to be put in before anything else touches it
   uint64_t upload_offset = 0;
   std::shared_ptr<const void>
       sending;           // others hold it too while replies are sent straight from here
   at::Tensor last_view;  // most calls view a storage as the call before did
+
+  // Why its value is not what the client's program says; null: it is.
+  Poison cause() const { return taint == nullptr ? nullptr : taint->cause(); }
+
+  Taint& tainted() {
+    if (taint == nullptr)
+      taint = std::make_unique<Taint>();
+    return *taint;
+  }
 };
 
 // The storages of a session, by the names that the client chose. Confined to the executor thread,
@@ -50,6 +58,14 @@ class StorageTable {
   void free(uint64_t name);
 
   bool contains(uint64_t name) const { return entries_.find(name) != entries_.end(); }
+
+  // Keeps the bytes as they are, until `cause` is healed. False: there is no room.
+  bool keep(Entry& entry, const Poison& cause);
+  // Takes the skipped marks of this cause away, and what was kept for it. Looks at every storage. True: some have
+  // marks of others.
+  bool heal(uint64_t cause);
+
+  uint64_t newest_name() const { return newest_name_; }
 
   // Note [One resolve]
   //
@@ -78,8 +94,11 @@ class StorageTable {
   // Takes a call's output: a plain strided tensor at offset 0, whose storage belongs to it alone.
   void adopt(Entry& entry, at::Tensor tensor);
   void resize(Entry& entry, uint64_t nbytes);
-  // After a kernel resized a view of the storage: true, and the storage has its new size, if the view is still one.
-  bool follow(Entry& entry, const at::Tensor& view, uint64_t offset);
+  // After a kernel resized a view of the storage: whether it still is a view of it …
+  static bool is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset);
+  // … and then the storage has the size that the kernel gave it, or the one that it had before.
+  void keep_growth(Entry& entry);
+  void give_growth_back(Entry& entry);
   void write(Entry& entry, uint64_t offset, std::span<const std::byte> bytes);
   void expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<Staging> staging);
 
@@ -92,6 +111,7 @@ class StorageTable {
   void finish_upload(Entry& entry);
   void settle_arrived();
   void detach_from_replies(Entry& entry);
+  static void replace_memory(Entry& entry, c10::Storage memory);
   void set_bytes(Entry& entry, uint64_t nbytes);
   void check_range(const Entry& entry, uint64_t offset, uint64_t length) const;
 
@@ -99,6 +119,8 @@ class StorageTable {
   ska::flat_hash_map<uint64_t, std::unique_ptr<Entry>> entries_;
   std::vector<Entry*> uploading_;  // entries that expect, or have expected, an upload
   uint64_t total_bytes_ = 0;
+  uint64_t kept_bytes_ = 0;  // by keep()
+  uint64_t newest_name_ = 0;
 };
 
 }  // namespace torch_remote::server

@@ -230,6 +230,7 @@ void encode(Writer& writer, const Error& error) {
   writer.text(std::string_view(error.operator_name).substr(0, kMaxErrorText));
   writer.text(std::string_view(error.message).substr(0, kMaxErrorText));
   writer.varint(error.signature);
+  writer.varint(error.first);
 }
 
 Error decode_error(Reader& reader) {
@@ -239,7 +240,33 @@ Error decode_error(Reader& reader) {
   error.operator_name = reader.text(kMaxErrorText, "operator name");
   error.message = reader.text(kMaxErrorText, "error text");
   error.signature = reader.varint();
+  error.first = reader.varint();
   return error;
+}
+
+void encode(Writer& writer, const Heal& message) {
+  tag(writer, Tag::kHeal);
+  writer.varint(message.cause);
+}
+
+Heal decode_heal(Reader& reader) {
+  return {storage_name(reader)};
+}
+
+void encode(Writer& writer, const Failures& failures) {
+  writer.varint(failures.total);
+  writer.varint(failures.errors.size());
+  for (const Error& error : failures.errors)
+    encode(writer, error);
+}
+
+Failures decode_failures(Reader& reader) {
+  Failures failures;
+  failures.total = reader.varint();
+  const uint64_t n = reader.count(kMaxFailures, "failures");
+  for (uint64_t i = 0; i < n; ++i)
+    failures.errors.push_back(decode_error(reader));
+  return failures;
 }
 
 }  // namespace torch_remote::wire

@@ -24,13 +24,19 @@ namespace torch_remote::wire {
 //     FREE      n:varint zigzag*n                           applies after the calls of its frame
 //     READ      request:varint storage:varint offset:varint spec
 //     QUERY     request:varint kind:u8 …                    (QueryKind)
+//     HEAL      cause:varint                                the user has been told of the failure with this number
 //   server → client
 //     REPLY     request:varint body:bytes                   READ: the elements; QUERY: as its kind says
 //     ERROR     request:varint error                        request 0: nobody asked; the session goes on
 //
 // CHUNK travels as a bulk frame (transport/frame.h): lane = upload (to the server) or request (to the
-// client). ACK, PING and CLOSE are frame kinds too; HELLO, PROOF and WELCOME are in handshake.h. STREAM,
-// PROGRAM and HEAL have a tag and no format yet: they are answered with an error.
+// client). ACK, PING and CLOSE are frame kinds too; HELLO, PROOF and WELCOME are in handshake.h. STREAM
+// and PROGRAM have a tag and no format yet: they are answered with an error.
+//
+// Note [Numbers of calls]
+//
+// CALL, QUERY kCall, BEGIN and RESIZE are what can fail after the user's program has gone on. Both ends count them
+// together, from 1, in the order sent; an error names its own, so that the client can tell whose line it was.
 enum class Tag : uint8_t {
   kHello = 1,
   kProof = 2,
@@ -170,7 +176,7 @@ void encode(Writer& writer, const Read& message);
 Read decode_read(Reader& reader);
 
 //   kCall       slot:varint first:varint names:varint slots    run it, name fresh outputs first, first+1, …
-//   kBarrier                                                   everything before is done
+//   kBarrier                                                   everything before is done; answered by Failures
 //   kCounters                                                  what the session has counted
 //   kGenerator  name:varint                                    a generator's state
 //   kOutcome                                                   how the call before it went
@@ -246,16 +252,35 @@ enum class ErrorKind : uint8_t {
   kAccelerator = 8,
 };
 
-//   error := kind:u8 call:varint operator:text message:text signature:varint
+//   error := kind:u8 call:varint operator:text message:text signature:varint first:varint
 struct Error {
   ErrorKind kind = ErrorKind::kRuntime;
-  uint64_t call = 0;  // its number in the session
+  uint64_t call = 0;  // Note [Numbers of calls]; 0: none of these failed, such as a read
   std::string operator_name;
   std::string message;
   uint64_t signature = 0;  // its slot + 1; 0: it was no call
+  uint64_t first = 0;      // not 0: the session is over, and it was one of the calls first … call
 };
 
 void encode(Writer& writer, const Error& error);
 Error decode_error(Reader& reader);
+
+struct Heal {
+  uint64_t cause = 0;  // Error::call
+};
+
+void encode(Writer& writer, const Heal& message);
+Heal decode_heal(Reader& reader);
+
+// The body of a REPLY to kBarrier: failures that no HEAL has named yet, oldest first, and how many there are.
+//
+//   failures := total:varint n:varint error*n
+struct Failures {
+  uint64_t total = 0;
+  std::vector<Error> errors;
+};
+
+void encode(Writer& writer, const Failures& failures);
+Failures decode_failures(Reader& reader);
 
 }  // namespace torch_remote::wire

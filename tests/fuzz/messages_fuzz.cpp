@@ -70,7 +70,7 @@ void fuzz_fingerprints(Bytes bytes) {
 }
 
 using Fuzz = void (*)(Bytes);
-constexpr std::array<Fuzz, 15> kAll = {
+constexpr std::array<Fuzz, 17> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
@@ -86,6 +86,8 @@ constexpr std::array<Fuzz, 15> kAll = {
     fuzz_fingerprints,
     fuzz<OperatorQuery, decode_operator_query, false>,
     fuzz<OperatorAnswer, decode_operator_answer, false>,
+    fuzz<Heal, decode_heal, true>,
+    fuzz<Failures, decode_failures, false>,
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "support.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server::testing {
 namespace {
@@ -94,18 +95,100 @@ TEST(Execute, ACallThatReadsPoisonIsSkippedAndHandsOnTheFirstCause) {
   EXPECT_FALSE(server.read(4, spec({1})).failed);
 }
 
-TEST(Execute, TheInPlaceTargetOfASkippedCallKeepsItsBytes) {
-  Server server;
-  fail_a_call(server);
-  SignatureText add(1, 1, "aten::add_", "Tensor");
+// aten::add_ of one element: call(slot).storage(self).storage(other).whole(1).
+SignatureText add_in_place(uint32_t slot, uint32_t operation) {
+  SignatureText add(slot, operation, "aten::add_", "Tensor");
   add.tensor("self", spec({1}), 0)
       .tensor("other", spec({1}), 1)
       .value("alpha", ValueKind::kScalarInt);
-  add.outputs({same_tensor(0)});
+  return add.outputs({same_tensor(0)});
+}
 
-  server.apply(FrameText().store(4, {5}).signature(add).call(1).storage(4).storage(3).whole(1));
+TEST(Execute, TheInPlaceTargetOfASkippedCallIsMarkedAndKeepsItsBytes) {
+  Server server;
+  fail_a_call(server);
+  server.apply(FrameText().store(4, {5}).store(5, {7}).signature(add_in_place(1, 1)));
 
+  server.apply(FrameText().call(1).storage(4).storage(3).whole(1));
+  server.apply(FrameText().call(1).storage(5).storage(4).whole(1));  // reads the mark
+
+  const uint64_t cause = server.read(3, spec({1})).error.call;
+  EXPECT_EQ(server.read(4, spec({1})).error.call, cause);
+  EXPECT_EQ(server.read(5, spec({1})).error.call, cause);
+  server.apply(FrameText().heal(cause));
   EXPECT_THAT(server.read(4, spec({1})).floats(), ElementsAre(5));
+  EXPECT_THAT(server.read(5, spec({1})).floats(), ElementsAre(7));
+  EXPECT_TRUE(server.read(3, spec({1})).failed) << "what the failing call makes stays poisoned";
+}
+
+TEST(Execute, AHealTakesTheMarksOfItsOwnCauseAwayAndNoOthers) {
+  Server server;
+  fail_a_call(server);
+  server.apply(FrameText().call(50).storage(101).storage(102).output(6));  // fails too
+  SignatureText copy(2, 2, "aten::copy_", "");
+  copy.tensor("self", spec({1}), 0).tensor("src", spec({1}), 1);
+  copy.value("non_blocking", ValueKind::kFalse).outputs({same_tensor(0)});
+  server.apply(FrameText().store(4, {5}).signature(add_in_place(1, 1)).signature(copy));
+
+  server.apply(FrameText().call(1).storage(4).storage(3).whole(1));
+  server.apply(FrameText().call(2).storage(4).storage(6));  // would overwrite it whole
+
+  const uint64_t first = server.read(3, spec({1})).error.call;
+  const uint64_t second = server.read(6, spec({1})).error.call;
+  EXPECT_LT(first, second);
+  EXPECT_EQ(server.read(4, spec({1})).error.call, first);
+  server.apply(FrameText().heal(first));
+  EXPECT_EQ(server.read(4, spec({1})).error.call, second);
+  server.apply(FrameText().heal(second));
+  EXPECT_THAT(server.read(4, spec({1})).floats(), ElementsAre(5));
+}
+
+TEST(Execute, AStorageThatIsOverwrittenWholeHasNoMarksAnyMore) {
+  Server server;
+  fail_a_call(server);
+  server.apply(FrameText().store(4, {5}).signature(add_in_place(1, 1)));
+  server.apply(FrameText().call(1).storage(4).storage(3).whole(1));
+
+  server.apply(FrameText().upload(4, {8}));
+
+  EXPECT_THAT(server.read(4, spec({1})).floats(), ElementsAre(8));
+}
+
+TEST(Execute, CallsUploadsAndResizesAreNumberedTogether) {
+  Server server;
+  server.apply(FrameText().store(101, {1, 2}).resize(102, 8).upload(102, {0, 1}));  // 1 to 4
+
+  server.apply(
+      FrameText().signature(index_select(50, 0)).call(50).storage(101).storage(102).output(3));
+
+  EXPECT_EQ(server.read(3, spec({1})).error.call, 5);
+}
+
+TEST(Execute, AFailureIsToldUnaskedAndASkippedCallIsNot) {
+  Server server;
+  fail_a_call(server);
+  server.apply(FrameText().store(4, {5}).signature(add_in_place(1, 1)));
+  server.apply(FrameText().call(1).storage(4).storage(3).whole(1));
+
+  ASSERT_EQ(server.notices.size(), 1);
+  EXPECT_EQ(server.notices[0].operator_name, "aten::index_select");
+  EXPECT_EQ(server.notices[0].call, server.read(3, spec({1})).error.call);
+}
+
+TEST(Execute, MemoryThatAKernelGrewBeforeItFailedIsGivenBack) {
+  Server server;
+  SignatureText relu(0, 0, "aten::relu", "out");
+  relu.tensor("self", spec({4}), 0).tensor("out", spec({2}), 1).outputs({same_tensor(1)});
+  server.apply(FrameText().store(1, {1, 2, 3, 4}).store(2, {8, 9}).signature(relu));
+  const uint64_t before = server.interpreter.counters().storage_bytes;
+
+  server.apply(FrameText().call(0).storage(1).storage(2));  // resizes it, which was not predicted
+
+  EXPECT_TRUE(server.read(2, spec({2})).failed);
+  EXPECT_EQ(server.interpreter.counters().storage_bytes, before);
+  server.apply(FrameText().upload(2, {5, 6}));
+  EXPECT_THAT(server.read(2, spec({2})).floats(), ElementsAre(5, 6));
+  EXPECT_TRUE(server.read(2, spec({4})).failed) << "there is no more than the client knows of";
 }
 
 TEST(Execute, AStorageMadeByASkippedCallIsPoisoned) {
@@ -295,12 +378,46 @@ TEST(Execute, AQueriedNumberComesBackAsOne) {
   EXPECT_EQ(wire::decode_results(reader).at(0).real, 2.5);
 }
 
-TEST(Execute, ABarrierTellsAFailureThatNobodyHasReadOnce) {
+wire::Failures barrier(Server& server) {
+  const auto replies = server.apply(FrameText().query(1, wire::QueryKind::kBarrier));
+  wire::Reader reader(replies.at(0).body);
+  return wire::decode_failures(reader);
+}
+
+TEST(Execute, ABarrierTellsFailuresThatNoHealHasNamed) {
+  Server server;
+  EXPECT_EQ(barrier(server).total, 0);
+  fail_a_call(server);
+  server.apply(FrameText().call(50).storage(101).storage(102).output(6));
+
+  const wire::Failures failures = barrier(server);
+  ASSERT_EQ(failures.errors.size(), 2);
+  EXPECT_EQ(failures.total, 2);
+  server.apply(FrameText().heal(failures.errors[0].call));
+  ASSERT_EQ(barrier(server).errors.size(), 1);
+  EXPECT_EQ(barrier(server).errors[0].call, failures.errors[1].call);
+}
+
+TEST(Execute, ACallThatIsSkippedForAFailureThatWasToldIsToldAgain) {
   Server server;
   fail_a_call(server);
+  const uint64_t cause = barrier(server).errors.at(0).call;
+  server.apply(FrameText().heal(cause));
+  server.apply(FrameText().store(4, {5}).signature(add_in_place(1, 1)));
 
-  EXPECT_TRUE(server.apply(FrameText().query(1, wire::QueryKind::kBarrier)).at(0).failed);
-  EXPECT_FALSE(server.apply(FrameText().query(2, wire::QueryKind::kBarrier)).at(0).failed);
+  server.apply(FrameText().call(1).storage(4).storage(3).whole(1));
+
+  EXPECT_EQ(barrier(server).errors.at(0).call, cause);
+}
+
+TEST(Execute, MoreFailuresThanAreListedAreCounted) {
+  Server server;
+  fail_a_call(server);
+  for (uint64_t i = 0; i < 299; ++i)
+    server.apply(FrameText().call(50).storage(101).storage(102).output(1000 + i));
+
+  EXPECT_EQ(barrier(server).total, 300);
+  EXPECT_EQ(barrier(server).errors.size(), wire::kMaxFailures);
 }
 
 TEST(Execute, AnOutcomeTellsHowTheLastCallWentAndNoOther) {
@@ -310,8 +427,8 @@ TEST(Execute, AnOutcomeTellsHowTheLastCallWentAndNoOther) {
 
   const Reply outcome = server.apply(FrameText().query(2, wire::QueryKind::kOutcome)).at(0);
   EXPECT_EQ(outcome.error.operator_name, "aten::index_select");
-  EXPECT_FALSE(server.apply(FrameText().query(3, wire::QueryKind::kBarrier)).at(0).failed)
-      << "the outcome has told it";
+  server.apply(FrameText().heal(outcome.error.call));
+  EXPECT_EQ(barrier(server).total, 0);
 
   SignatureText fill(1, 1, "aten::fill_", "Scalar");
   fill.tensor("self", spec({2}), 0).value("value", ValueKind::kScalarInt).outputs({same_tensor(0)});

@@ -87,10 +87,10 @@ TEST(Interpreter, AStorageKeepsItsBytesWhenItIsResized) {
 TEST(Interpreter, AMessageThatIsNotBuiltYetEndsTheSessionWithItsName) {
   Server server;
   try {
-    server.apply(FrameText().tag(wire::Tag::kHeal));
+    server.apply(FrameText().tag(wire::Tag::kProgram));
     FAIL();
   } catch (const ProtocolError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("HEAL"));
+    EXPECT_THAT(error.what(), HasSubstr("PROGRAM"));
   }
 }
 

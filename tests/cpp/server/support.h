@@ -219,6 +219,11 @@ class FrameText {
     return *this;
   }
 
+  FrameText& heal(uint64_t cause) {
+    encode(writer, wire::Heal{cause});
+    return *this;
+  }
+
   FrameText& free(const std::vector<uint64_t>& freed) {
     wire::encode_free(writer, freed);
     return *this;
@@ -276,7 +281,13 @@ class Server {
   std::vector<Reply> apply(const FrameText& frame) {
     interpreter.apply(frame.writer.view());
     std::vector<std::byte> sent = replies.take();
-    return decode_replies(sent);
+    std::vector<Reply> decoded = decode_replies(sent);
+    for (const Reply& reply : decoded) {
+      if (reply.request == 0)
+        notices.push_back(reply.error);
+    }
+    std::erase_if(decoded, [](const Reply& reply) { return reply.request == 0; });
+    return decoded;
   }
 
   // A READ in a frame of its own.
@@ -293,6 +304,7 @@ class Server {
   Uploads uploads;
   Replies replies;
   Interpreter interpreter;
+  std::vector<wire::Error> notices;  // what the server has said unasked
 };
 
 inline SignatureText add_signature(uint32_t slot, uint32_t operation, std::vector<int64_t> sizes) {

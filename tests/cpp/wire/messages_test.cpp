@@ -176,10 +176,10 @@ TEST(Messages, CountersComeBack) {
 }
 
 TEST(Messages, AnErrorComesBackAndHasGoldenBytes) {
-  const Error error{ErrorKind::kIndex, 7, "op", "bad", 300};
+  const Error error{ErrorKind::kIndex, 7, "op", "bad", 300, 5};
   Writer writer;
   encode(writer, error);
-  EXPECT_EQ(hex(writer.view()), "0107026f7003626164ac02");
+  EXPECT_EQ(hex(writer.view()), "0107026f7003626164ac0205");
   Reader reader(writer.view());
   const Error back = decode_error(reader);
   EXPECT_EQ(back.kind, ErrorKind::kIndex);
@@ -187,6 +187,26 @@ TEST(Messages, AnErrorComesBackAndHasGoldenBytes) {
   EXPECT_EQ(back.operator_name, "op");
   EXPECT_EQ(back.message, "bad");
   EXPECT_EQ(back.signature, 300);
+  EXPECT_EQ(back.first, 5);
+}
+
+TEST(Messages, AHealComesBackAndHasGoldenBytes) {
+  const auto body = body_of(Heal{300}, Tag::kHeal);
+  EXPECT_EQ(hex(body), "ac02");
+  EXPECT_EQ(decoded(body, decode_heal).cause, 300);
+  EXPECT_THROW(decoded(from_hex("00"), decode_heal), ProtocolError);
+}
+
+TEST(Messages, FailuresComeBackAndHaveGoldenBytes) {
+  Writer writer;
+  encode(writer, Failures{300, {{ErrorKind::kValue, 7, "op", "bad", 1, 0}}});
+  EXPECT_EQ(hex(writer.view()), "ac02010207026f70036261640100");
+  Reader reader(writer.view());
+  const Failures back = decode_failures(reader);
+  EXPECT_EQ(back.total, 300);
+  ASSERT_EQ(back.errors.size(), 1);
+  EXPECT_EQ(back.errors[0].message, "bad");
+  EXPECT_THROW(decoded(from_hex("0011"), decode_failures), ProtocolError);
 }
 
 TEST(Messages, ALongErrorIsCutByTheSender) {

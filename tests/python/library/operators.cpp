@@ -61,6 +61,24 @@ Tensor refuse(const Tensor& self) {
   TORCH_CHECK_VALUE(false, "refuse never works, and this tensor has ", self.numel(), " elements");
 }
 
+// What a CUDA kernel would do: an assert fails (710), or a launch is refused (9) and the device lives.
+Tensor fault(const Tensor& self, int64_t code) {
+  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                              static_cast<int32_t>(code), "CUDA error: this is a test");
+}
+
+Tensor exhaust(const Tensor& self) {
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. This is a test");
+}
+
+Tensor fault_meta(const Tensor& self, int64_t /*code*/) {
+  return at::empty_like(self);
+}
+
+Tensor exhaust_meta(const Tensor& self) {
+  return at::empty_like(self);
+}
+
 // Made of PyTorch's own operators.
 Tensor twice_plus_one(const Tensor& self) {
   return self * 2 + 1;
@@ -104,6 +122,8 @@ TORCH_LIBRARY(tests, m) {
   m.def("first_row(Tensor(a) self) -> Tensor(a)");
   m.def("refuse(Tensor self) -> Tensor");
   m.def("cube(Tensor self) -> Tensor");
+  m.def("fault(Tensor self, int code) -> Tensor");
+  m.def("exhaust(Tensor self) -> Tensor");
   m.def("twice_plus_one(Tensor self) -> Tensor", twice_plus_one);
 }
 
@@ -117,11 +137,15 @@ TORCH_LIBRARY_IMPL(tests, CPU, m) {
   m.impl("count_positive", count_positive);
   m.impl("first_row", first_row);
   m.impl("refuse", refuse);
+  m.impl("fault", fault);
+  m.impl("exhaust", exhaust);
   m.impl("cube", cube);
 }
 
 TORCH_LIBRARY_IMPL(tests, Meta, m) {
   m.impl("scaled", scaled_meta);
+  m.impl("fault", fault_meta);
+  m.impl("exhaust", exhaust_meta);
 }
 
 TORCH_LIBRARY_IMPL(tests, Autograd, m) {

@@ -1,0 +1,241 @@
+#include "bindings/frames.h"
+
+#include <Python.h>
+#if PY_VERSION_HEX < 0x030B0000
+#include <frameobject.h>
+#elif PY_VERSION_HEX < 0x030E0000
+#define Py_BUILD_CORE 1  // NOLINT: how CPython hands out its internal headers
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+#endif
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace torch_remote::bindings {
+namespace {
+
+// Note [Frames without the GIL]
+//
+// PyTorch releases the GIL before it calls an operator, and waiting for it would cost more than the call. But nobody
+// except this thread changes its chain of frames, and as long as it stands in one, that frame's code object lives and
+// does not change: code, names and line tables can be read as they are, without touching a reference count.
+// CPython has no public function for that, and its frames differ from version to version; a version that is not
+// known here has no lines.
+
+#if PY_VERSION_HEX < 0x030B0000
+using Frame = PyFrameObject;
+
+const Frame* top_frame(const PyThreadState& thread) {
+  return thread.frame;
+}
+
+const Frame* caller_of(const Frame& frame) {
+  return frame.f_back;
+}
+
+const PyCodeObject* code_of(const Frame& frame) {
+  return frame.f_code;
+}
+
+int offset_in(const Frame& frame, const PyCodeObject& /*code*/) {
+  return frame.f_lasti * static_cast<int>(sizeof(_Py_CODEUNIT));
+}
+#elif PY_VERSION_HEX < 0x030E0000
+using Frame = _PyInterpreterFrame;
+
+const Frame* caller_of(const Frame& frame) {
+  return frame.previous;
+}
+#if PY_VERSION_HEX < 0x030D0000
+const Frame* top_frame(const PyThreadState& thread) {
+  return thread.cframe->current_frame;
+}
+
+// Null for the frames that the interpreter puts between its own C calls.
+const PyCodeObject* code_of(const Frame& frame) {
+#if PY_VERSION_HEX >= 0x030C0000
+  if (frame.owner == FRAME_OWNED_BY_CSTACK)
+    return nullptr;
+#endif
+  return frame.f_code;
+}
+
+int offset_in(const Frame& frame, const PyCodeObject& code) {
+  const auto* const begin = reinterpret_cast<const std::byte*>(code.co_code_adaptive);
+  return static_cast<int>(reinterpret_cast<const std::byte*>(frame.prev_instr) - begin);
+}
+#else
+const Frame* top_frame(const PyThreadState& thread) {
+  return thread.current_frame;
+}
+
+const PyCodeObject* code_of(const Frame& frame) {
+  if (frame.owner == FRAME_OWNED_BY_CSTACK)
+    return nullptr;
+  return reinterpret_cast<const PyCodeObject*>(frame.f_executable);
+}
+
+int offset_in(const Frame& frame, const PyCodeObject& code) {
+  const auto* const begin = reinterpret_cast<const std::byte*>(code.co_code_adaptive);
+  return static_cast<int>(reinterpret_cast<const std::byte*>(frame.instr_ptr) - begin);
+}
+#endif
+#endif
+
+#if PY_VERSION_HEX < 0x030E0000
+std::vector<std::string>& library_folders() {
+  static auto* const folders = new std::vector<std::string>;
+  return *folders;
+}
+
+void append_utf8(std::string& text, Py_UCS4 letter) {
+  const auto tail = [&](int shift) {
+    text.push_back(static_cast<char>(0x80 | (letter >> shift & 0x3F)));
+  };
+  if (letter < 0x80)
+    return text.push_back(static_cast<char>(letter));
+  if (letter < 0x800) {
+    text.push_back(static_cast<char>(0xC0 | letter >> 6));
+    return tail(0);
+  }
+  if (letter < 0x10000) {
+    text.push_back(static_cast<char>(0xE0 | letter >> 12));
+    tail(6);
+    return tail(0);
+  }
+  text.push_back(static_cast<char>(0xF0 | letter >> 18));
+  tail(12);
+  tail(6);
+  tail(0);
+}
+
+// PyUnicode_AsUTF8 would keep what it makes in the string, which needs the GIL.
+std::string text_of(PyObject* string) {
+  std::string text;
+  const auto kind = PyUnicode_KIND(string);
+  const void* const data = PyUnicode_DATA(string);
+  for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(string); ++i)
+    append_utf8(text, PyUnicode_READ(kind, data, i));
+  return text;
+}
+
+enum class Owner : uint8_t {
+  kUser,
+  kMadeCode,  // the user's too, but compiled from a string: it may be gone and another be in its place
+  kLibrary,
+  kEngine,  // runs a backward: what is below it has made no call
+};
+
+Owner owner_of(const PyCodeObject& code) {
+  const std::string file = text_of(code.co_filename);
+  if (file.starts_with("<frozen "))
+    return Owner::kLibrary;
+  if (file.starts_with('<'))
+    return Owner::kMadeCode;
+  for (const std::string& folder : library_folders()) {
+    if (file.starts_with(folder))
+      return text_of(code.co_name) == "_engine_run_backward" ? Owner::kEngine : Owner::kLibrary;
+  }
+  return Owner::kUser;
+}
+
+client::LineId intern(const PyCodeObject& code, int offset) {
+#if PY_VERSION_HEX >= 0x030B0000
+  PyObject* const name = code.co_qualname;
+#else
+  PyObject* const name = code.co_name;
+#endif
+  const int number =
+      PyCode_Addr2Line(const_cast<PyCodeObject*>(&code), offset);  // NOLINT: reads only
+  return client::intern_line({text_of(code.co_filename), number, text_of(name)});
+}
+
+// What this thread knows of code that it has been in. A code object may go and another come in its place: the line
+// table tells, since both come from a file.
+struct KnownCode {
+  const PyCodeObject* code = nullptr;
+  const PyObject* table = nullptr;
+  Owner owner = Owner::kUser;
+};
+
+struct KnownLine {
+  const PyCodeObject* code = nullptr;
+  const PyObject* table = nullptr;
+  int offset = -1;
+  client::LineId line = 0;
+};
+
+struct Known {
+  std::array<KnownCode, 512> codes;
+  std::array<KnownLine, 512> lines;
+};
+
+const PyObject* table_of(const PyCodeObject& code) {
+#if PY_VERSION_HEX >= 0x030A0000
+  return code.co_linetable;
+#endif
+}
+
+size_t place_of(const void* code, size_t more) {
+  const auto address = reinterpret_cast<uintptr_t>(code);
+  return (address / 64 + address / 65536 + more * 31) % 512;
+}
+
+Known& known() {
+  thread_local Known cache;
+  return cache;
+}
+
+Owner known_owner(const PyCodeObject& code) {
+  KnownCode& place = known().codes[place_of(&code, 0)];
+  if (place.code != &code || place.table != table_of(code))
+    place = {&code, table_of(code), owner_of(code)};
+  return place.owner;
+}
+
+client::LineId known_line(const PyCodeObject& code, int offset) {
+  KnownLine& place = known().lines[place_of(&code, static_cast<size_t>(offset))];
+  if (place.code != &code || place.offset != offset || place.table != table_of(code))
+    place = {&code, table_of(code), offset, intern(code, offset)};
+  return place.line;
+}
+#endif
+
+}  // namespace
+
+#if PY_VERSION_HEX < 0x030E0000
+void set_library_folders(const std::vector<std::string>& folders) {
+  library_folders() = folders;
+}
+
+client::LineId find_line() {
+  const PyThreadState* const thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr)
+    return 0;
+  for (const Frame* frame = top_frame(*thread); frame != nullptr; frame = caller_of(*frame)) {
+    const PyCodeObject* const code = code_of(*frame);
+    if (code == nullptr)
+      continue;
+    const Owner owner = known_owner(*code);
+    if (owner == Owner::kLibrary)
+      continue;
+    if (owner == Owner::kEngine)
+      return 0;
+    const int offset = offset_in(*frame, *code);
+    return owner == Owner::kUser ? known_line(*code, offset) : intern(*code, offset);
+  }
+  return 0;
+}
+#else
+void set_library_folders(const std::vector<std::string>& /*folders*/) {}
+
+client::LineId find_line() {
+  return 0;
+}
+#endif
+
+}  // namespace torch_remote::bindings

@@ -1,0 +1,139 @@
+#include "client/lines.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <tuple>
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
+
+#include "base/mutex.h"
+#include "client/errors.h"
+#include "client/process.h"
+
+namespace torch_remote::client {
+namespace {
+
+// Every line that was ever seen. Leaks: used at exit.
+class Lines {
+ public:
+  static Lines& instance() {
+    static Lines* const lines = new Lines;
+    return *lines;
+  }
+
+  LineId intern(const SourceLine& line) {
+    MutexLock lock(mutex_);
+    if (all_.size() >= kMost)
+      return 0;
+    const auto [place, is_new] = ids_.emplace(std::tuple(line.file, line.number, line.function), 0);
+    if (is_new) {
+      all_.push_back(line);
+      place->second = static_cast<LineId>(all_.size());
+    }
+    return place->second;
+  }
+
+  SourceLine get(LineId id) {
+    MutexLock lock(mutex_);
+    return all_.at(id - 1);
+  }
+
+ private:
+  // A program that makes code as it runs may have ever new ones.
+  static constexpr size_t kMost = size_t{1} << 18;
+
+  Mutex mutex_;
+  std::deque<SourceLine> all_ GUARDED_BY(mutex_);
+  std::map<std::tuple<std::string, int, std::string>, LineId> ids_ GUARDED_BY(mutex_);
+};
+
+// The lines of the last nodes of every thread's graphs. A node's number is its thread's own, so both make the key.
+class NodeLines {
+ public:
+  static NodeLines& instance() {
+    static NodeLines* const lines = new NodeLines;
+    return *lines;
+  }
+
+  void put(uint64_t thread, uint64_t node, LineId line) {
+    const uint64_t key = key_of(thread, node);
+    places_[key % kKept].store((key / kKept) << 32 | line, std::memory_order_relaxed);
+  }
+
+  LineId find(uint64_t thread, uint64_t node) const {
+    const uint64_t key = key_of(thread, node);
+    const uint64_t found = places_[key % kKept].load(std::memory_order_relaxed);
+    return (found >> 32) == ((key / kKept) & UINT32_MAX) ? static_cast<LineId>(found) : 0;
+  }
+
+ private:
+  static constexpr uint64_t kKept = 1 << 17;
+
+  // Neighbours in a thread are neighbours here; threads begin far apart.
+  static uint64_t key_of(uint64_t thread, uint64_t node) {
+    return thread * 0x9E3779B97F4A7C15 + node;
+  }
+
+  std::array<std::atomic<uint64_t>, kKept> places_{};
+};
+
+// The nodes that this thread has made since it last looked have this line.
+void note_nodes(LineId line) {
+  thread_local uint64_t noted = 0;
+  const uint64_t next = at::sequence_number::peek();
+  if (next == noted)
+    return;
+  constexpr uint64_t kMost = 64;  // more nodes without a call are not of our device
+  const uint64_t thread = at::RecordFunction::currentThreadId();
+  for (uint64_t node = next - std::min(next - noted, kMost); node < next; ++node)
+    NodeLines::instance().put(thread, node, line);
+  noted = next;
+}
+
+// What autograd does between two nodes belongs to the one before.
+LineId line_in_backward() {
+  thread_local LineId last = 0;
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr ||
+      node->sequence_nr() == UINT64_MAX)  // none, or it adds up a leaf's gradient
+    return last;
+  const LineId line = NodeLines::instance().find(node->thread_id(), node->sequence_nr());
+  return last = line == 0 ? 0 : line | kInBackward;
+}
+
+}  // namespace
+
+LineId intern_line(const SourceLine& line) {
+  return Lines::instance().intern(line);
+}
+
+std::string describe_line(LineId id) {
+  if (id == 0)
+    return {};
+  const SourceLine line = Lines::instance().get(id & ~kInBackward);
+  return std::string((id & kInBackward) != 0 ? ", in the backward of the call at "
+                                             : ", called at ") +
+         line.file + ":" + std::to_string(line.number) + " in " + line.function;
+}
+
+LineId current_line() {
+  // At exit Python takes the frames of other threads away.
+  if (python_hooks.find_line == nullptr || is_exiting())
+    return 0;
+  LineId line = python_hooks.find_line();
+  if (line == 0)
+    line = line_in_backward();
+  note_nodes(line);
+  return line;
+}
+
+LineId CallLines::find(uint64_t call) const {
+  const uint64_t found = places_[call % kKept].load(std::memory_order_relaxed);
+  return (found >> 32) == (call & UINT32_MAX) ? static_cast<LineId>(found) : 0;
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace torch_remote::client {
+
+// Note [The user's line]
+//
+// A call fails after the user's program has gone on, so the line that made it is kept: the topmost frame of the calling
+// thread outside torch. Nothing of it is on the wire: an error has the call's number, and CallLines has the line
+// of each number. Autograd's threads have no such frame; their calls have the line that made the node which is being
+// evaluated, found by the node's sequence number. A node without a call of its own (a view) has the line of the
+// call behind it.
+
+// One line of the user's program. 0: not known. With kInBackward: the call was made by the backward of what stands there.
+using LineId = uint32_t;
+constexpr LineId kInBackward = LineId{1} << 31;
+
+struct SourceLine {
+  std::string file;
+  int number = 0;
+  std::string function;
+};
+
+// The same line always has the same id. Thread-safe.
+LineId intern_line(const SourceLine& line);
+
+// ", called at train.py:12 in forward"; empty when the line is not known.
+std::string describe_line(LineId line);
+
+// Where this thread is. On the path of every call: no lock, no GIL.
+LineId current_line();
+
+// The lines of a session's last calls, by number (Note [Numbers of calls] in wire/messages.h). One thread at a time
+// puts, any thread finds.
+class CallLines {
+ public:
+  CallLines() : places_(std::make_unique<std::atomic<uint64_t>[]>(kKept)) {}
+
+  void put(uint64_t call, LineId line) {
+    places_[call % kKept].store(call << 32 | line, std::memory_order_relaxed);
+  }
+
+  // 0 when it was not known, or is too long ago.
+  LineId find(uint64_t call) const;
+
+ private:
+  static constexpr uint64_t kKept = 1 << 17;  // twice as many as can be on their way
+
+  std::unique_ptr<std::atomic<uint64_t>[]> places_;  // call:32 line:32
+};
+
+}  // namespace torch_remote::client

@@ -1,0 +1,95 @@
+#include "server/failures.h"
+
+#include <algorithm>
+
+#include "wire/limits.h"
+
+namespace torch_remote::server {
+namespace {
+
+// Each may have 32 KiB of text.
+constexpr size_t kMostListed = 256;
+
+}  // namespace
+
+Poison Taint::cause() const {
+  Poison first = poison_;
+  for (const Poison& cause : skipped_)
+    first = earlier(first, cause);
+  return first;
+}
+
+void Taint::poison_with(const Poison& cause) {
+  if (poison_ == nullptr)
+    poison_ = cause;
+}
+
+void Taint::mark_skipped(const Poison& cause) {
+  if (poison_ == cause || std::ranges::find(skipped_, cause) != skipped_.end())
+    return;
+  skipped_.push_back(cause);
+}
+
+void Taint::forgive(const Poison& cause) {
+  if (poison_ == cause)
+    poison_.reset();
+}
+
+void Taint::overwrite() {
+  poison_.reset();
+  skipped_.clear();
+}
+
+void Taint::keep(const Poison& cause, c10::Storage bytes) {
+  kept_for_ = cause;
+  kept_ = std::move(bytes);
+}
+
+c10::Storage Taint::heal(uint64_t cause) {
+  const bool was_skipped =
+      std::erase_if(skipped_, [cause](const Poison& mark) { return mark->call == cause; }) != 0;
+  if (!kept_ || kept_for_->call != cause)
+    return {};
+  kept_for_.reset();
+  c10::Storage kept = std::move(kept_);
+  kept_ = {};
+  return was_skipped ? kept : c10::Storage();
+}
+
+void Failures::add(const Poison& cause) {
+  list(cause);
+  if (cause->is_listed)
+    replies_.error(0, *cause);
+  else
+    ++beyond_;
+}
+
+void Failures::list(const Poison& cause) {
+  if (cause->is_listed || listed_.size() >= kMostListed)
+    return;
+  cause->is_listed = true;
+  listed_.push_back(cause);
+}
+
+void Failures::told(uint64_t cause) {
+  std::erase_if(listed_, [cause](const Poison& failure) {
+    const bool is_it = failure->call == cause;
+    failure->is_listed = failure->is_listed && !is_it;
+    return is_it;
+  });
+  if (listed_.empty())
+    beyond_ = 0;
+}
+
+wire::Failures Failures::untold() const {
+  wire::Failures failures;
+  failures.total = listed_.size() + beyond_;
+  for (const Poison& failure : listed_) {
+    if (failures.errors.size() == wire::kMaxFailures)
+      break;
+    failures.errors.push_back(*failure);
+  }
+  return failures;
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include <c10/core/Storage.h>
+
+#include "server/reply.h"
+#include "wire/messages.h"
+
+namespace torch_remote::server {
+
+// A call that failed, or an upload or resize.
+struct Failure : wire::Error {
+  bool is_listed = false;    // Failures: nobody has been told yet
+  uint64_t newest_name = 0;  // of the storages that were there when it failed
+};
+
+using Poison = std::shared_ptr<Failure>;
+
+// The one that came first, where the other may be null.
+inline const Poison& earlier(const Poison& a, const Poison& b) {
+  if (a == nullptr || (b != nullptr && b->call < a->call))
+    return b;
+  return a;
+}
+
+// What stands in the way of a storage's value: Note [Poison] in server/execute.h.
+class Taint {
+ public:
+  // The first cause; null: nothing does any more.
+  Poison cause() const;
+
+  bool is_skipped() const { return !skipped_.empty(); }
+
+  void poison_with(const Poison& cause);  // keeps the one that is there
+  void mark_skipped(const Poison& cause);
+  void forgive(const Poison& cause);  // the storage keeps its bytes after all
+  void overwrite();                   // it has been overwritten whole
+
+  // The bytes as they were when `cause` failed, in case that a later call is skipped for it.
+  void keep(const Poison& cause, c10::Storage bytes);
+
+  bool has_kept() const { return static_cast<bool>(kept_); }
+
+  uint64_t kept_bytes() const { return kept_ ? kept_.nbytes() : 0; }
+
+  // Takes the marks of this cause away. Gives the bytes that the storage has now, as when it failed; null: it
+  // keeps those that it has.
+  c10::Storage heal(uint64_t cause);
+
+  bool is_empty() const { return poison_ == nullptr && skipped_.empty() && !kept_; }
+
+ private:
+  Poison poison_;                // an error in the place of the bytes
+  std::vector<Poison> skipped_;  // why calls that were to write it have not run; not told yet
+  Poison kept_for_;
+  c10::Storage kept_;
+};
+
+// Failures that the user has not been told of, oldest first. Confined to the executor thread.
+class Failures {
+ public:
+  explicit Failures(Replies& replies) : replies_(replies) {}
+
+  // A call has failed: the client hears of it at once, while it still knows whose line that was.
+  void add(const Poison& cause);
+  // Calls were skipped for it, which its user cannot know if it was told before.
+  void list(const Poison& cause);
+  void told(uint64_t cause);
+  wire::Failures untold() const;
+
+  // The first that has not been told; null when there is none.
+  Poison pending() const { return listed_.empty() ? nullptr : listed_.front(); }
+
+  bool has_pending() const { return !listed_.empty(); }
+
+ private:
+  Replies& replies_;
+  std::deque<Poison> listed_;
+  uint64_t beyond_ = 0;  // too many to list
+};
+
+}  // namespace torch_remote::server
