@@ -86,8 +86,12 @@ def sessions_of(server_pid: int) -> set[int]:
     return {int(pid) for pid in children}
 
 
-def test_a_stopped_client_goes_on_when_it_is_continued(server: str, uncut: Uncut) -> None:
+def test_a_stopped_client_goes_on_when_it_is_continued(
+    server: str, server_pid: int, uncut: Uncut
+) -> None:
+    before = sessions_of(server_pid)
     client = start_client(server, 100)
+    assert wait_until(lambda: sessions_of(server_pid) - before != set())
     chance = random.Random(3)
     while client.poll() is None:
         time.sleep(chance.uniform(0, 0.3))
