@@ -154,6 +154,27 @@ TEST(Execute, AStorageThatIsOverwrittenWholeHasNoMarksAnyMore) {
   EXPECT_THAT(server.read(4, spec({1})).floats(), ElementsAre(8));
 }
 
+SignatureText fill_one(uint32_t slot, uint32_t operation) {
+  SignatureText fill(slot, operation, "aten::fill_", "Scalar");
+  fill.tensor("self", spec({1}), 0).value("value", ValueKind::kScalarInt);
+  return fill.outputs({same_tensor(0)});
+}
+
+TEST(Execute, WhatAnUpdateHadBegunBeforeItWasSkippedIsUndoneByAHeal) {
+  Server server;
+  server.apply(FrameText().store(4, {5}).store(5, {6}).store(6, {7}));
+  fail_a_call(server);
+  server.apply(FrameText().signature(add_in_place(1, 1)).signature(fill_one(2, 2)));
+
+  server.apply(FrameText().call(2).storage(4).whole(1));             // reads nothing of it: runs
+  server.apply(FrameText().call(1).storage(4).storage(3).whole(1));  // is skipped
+  server.apply(FrameText().call(1).storage(5).storage(6).whole(1));  // has nothing to do with it
+
+  server.apply(FrameText().heal(server.read(4, spec({1})).error.call));
+  EXPECT_THAT(server.read(4, spec({1})).floats(), ElementsAre(5));
+  EXPECT_THAT(server.read(5, spec({1})).floats(), ElementsAre(13)) << "stays good";
+}
+
 TEST(Execute, CallsUploadsAndResizesAreNumberedTogether) {
   Server server;
   server.apply(FrameText().store(101, {1, 2}).resize(102, 8).upload(102, {0, 1}));  // 1 to 4
