@@ -253,8 +253,11 @@ Fd receive_descriptor(const Fd& over, std::span<std::byte> message) noexcept {
   for (;;) {
     MessageWithDescriptor taken(message);
     const ssize_t got = ::recvmsg(over.get(), &taken.header, MSG_CMSG_CLOEXEC);
-    if (got == 0 || (got < 0 && errno != EINTR)) {
+    if (got == 0 || (got < 0 && (errno == EBADF || errno == ENOTCONN || errno == ECONNRESET))) {
       return {};
+    }
+    if (got < 0 && errno != EINTR) {
+      ::usleep(10000);  // no memory for it just now
     }
     const cmsghdr* const rights = got < 0 ? nullptr : CMSG_FIRSTHDR(&taken.header);
     if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) {

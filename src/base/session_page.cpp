@@ -50,6 +50,7 @@ SessionPage& SessionPage::make_shared_with_children() {
 void SessionPage::clear() noexcept {
   publish({});
   last_.store(0, std::memory_order_relaxed);
+  has_begun_.store(0, std::memory_order_relaxed);
 }
 
 void SessionPage::publish(const Figures& figures) noexcept {

@@ -50,6 +50,11 @@ class SessionPage {
     last_.store(number, std::memory_order_release);
   }
 
+  // The session's client is who it says: until then it is a stranger's.
+  void mark_begun() noexcept { has_begun_.store(1, std::memory_order_relaxed); }
+
+  bool has_begun() const noexcept { return has_begun_.load(std::memory_order_relaxed) != 0; }
+
   void publish(const Figures& figures) noexcept;
   Figures figures() const noexcept;
 
@@ -65,6 +70,7 @@ class SessionPage {
   static constexpr size_t kFigures = sizeof(Figures) / sizeof(uint64_t);
 
   std::array<std::atomic<uint64_t>, kFigures> figures_;
+  std::atomic<uint32_t> has_begun_;
   std::atomic<uint64_t> last_;  // number of the last call; they begin with 1
   std::array<Call, kCalls> calls_;
 };

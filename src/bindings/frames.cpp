@@ -132,7 +132,8 @@ enum class Owner : uint8_t {
 
 Owner owner_of(const PyCodeObject& code) {
   const std::string file = text_of(code.co_filename);
-  if (file.starts_with("<frozen "))
+  if (file.starts_with("<frozen ") ||
+      file.starts_with("<eval_with_key>"))  // torch.fx makes the latter
     return Owner::kLibrary;
   if (file.starts_with('<'))
     return Owner::kMadeCode;

@@ -27,14 +27,13 @@ class Lines {
 
   LineId intern(const SourceLine& line) {
     MutexLock lock(mutex_);
+    const std::tuple key(line.file, line.number, line.function);
+    if (const auto known = ids_.find(key); known != ids_.end())
+      return known->second;
     if (all_.size() >= kMost)
       return 0;
-    const auto [place, is_new] = ids_.emplace(std::tuple(line.file, line.number, line.function), 0);
-    if (is_new) {
-      all_.push_back(line);
-      place->second = static_cast<LineId>(all_.size());
-    }
-    return place->second;
+    all_.push_back(line);
+    return ids_[key] = static_cast<LineId>(all_.size());
   }
 
   SourceLine get(LineId id) {

@@ -107,9 +107,15 @@ std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int t
   return transport::socket_stream(std::move(ours), "the embedded server");
 }
 
-std::unique_ptr<transport::Stream> with_delay(std::unique_ptr<transport::Stream> stream) {
+// Read once, by who asks for the session: a thread that dials again must not look at the environment.
+std::string pretended_network() {
   const char* net = std::getenv("TORCH_REMOTE_NET");
-  if (net == nullptr || *net == '\0')
+  return net == nullptr ? "" : net;
+}
+
+std::unique_ptr<transport::Stream> with_delay(std::unique_ptr<transport::Stream> stream,
+                                              const std::string& net) {
+  if (net.empty())
     return stream;
   return transport::delayed(std::move(stream), transport::parse_delay(net));
 }
@@ -117,18 +123,19 @@ std::unique_ptr<transport::Stream> with_delay(std::unique_ptr<transport::Stream>
 }  // namespace
 
 Session::Way way_to(const std::string& url, const std::string& server_path) {
+  const std::string net = pretended_network();
   if (url == "local") {
     const int threads = at::get_num_threads();
     auto embedded = std::make_shared<Embedded>();
-    return {[server_path, threads, embedded] {
-              return with_delay(start_embedded(server_path, threads, *embedded));
+    return {[server_path, threads, embedded, net] {
+              return with_delay(start_embedded(server_path, threads, *embedded), net);
             },
             [embedded] { end_embedded(*embedded); }, nullptr,
             [embedded] { return examine_embedded(*embedded); }};
   }
   const transport::Address address = transport::parse_address(url);
-  auto dial = [address](std::chrono::steady_clock::time_point deadline) {
-    return with_delay(transport::dial(address, deadline));
+  auto dial = [address, net](std::chrono::steady_clock::time_point deadline) {
+    return with_delay(transport::dial(address, deadline), net);
   };
   return {[dial] { return dial(std::chrono::steady_clock::now() + kDialPatience); }, nullptr, dial};
 }

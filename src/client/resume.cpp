@@ -35,7 +35,7 @@ milliseconds since(Clock::time_point begin) {
 
 transport::Connection::Options Session::connection_options(const wire::Welcome& welcome) {
   transport::Connection::Options options = keepalive_options();
-  options.is_resumable = redial_ && welcome.lease > 0 && resume_patience().count() > 0;
+  options.is_resumable = redial_ && welcome.lease > 0 && patience_.count() > 0;
   return options;
 }
 
@@ -60,7 +60,6 @@ std::string Session::try_to_resume(uint64_t received, milliseconds time) {
 // and wait as they always do.
 void Session::on_broken(std::exception_ptr cause, uint64_t received) {
   const Clock::time_point begin = Clock::now();
-  const milliseconds patience = resume_patience();
   const std::string why = text_of(cause);
   resuming_ = true;
   milliseconds next_line = kFirstLine;
@@ -68,7 +67,7 @@ void Session::on_broken(std::exception_ptr cause, uint64_t received) {
   while (!connection_->is_ending()) {
     std::string failure;
     try {
-      failure = try_to_resume(received, std::min(kAttempt, patience - since(begin)));
+      failure = try_to_resume(received, std::min(kAttempt, patience_ - since(begin)));
     } catch (const std::exception& refused) {
       throw ConnectionError(why + "; it could not be resumed: " + refused.what());
     }
@@ -81,14 +80,14 @@ void Session::on_broken(std::exception_ptr cause, uint64_t received) {
            {"cause", why},
            {"last_attempt", failure},
            {"for_s", since(begin).count() / 1000},
-           {"patience_s", patience.count() / 1000}});
+           {"patience_s", patience_.count() / 1000}});
       next_line = since(begin) + kBetweenLines;
     }
-    if (connection_->wait_while_broken(std::min(Clock::now() + pause, begin + patience)))
+    if (connection_->wait_while_broken(std::min(Clock::now() + pause, begin + patience_)))
       break;
-    if (since(begin) >= patience) {
+    if (since(begin) >= patience_) {
       throw ConnectionError(why + "; it could not be resumed within TORCH_REMOTE_PATIENCE (" +
-                            std::to_string(patience.count()) + " ms): " + failure);
+                            std::to_string(patience_.count()) + " ms): " + failure);
     }
     pause = std::min(pause * 2, kLongestPause);
   }

@@ -62,6 +62,7 @@ Session::Session(std::string url, Way way, std::string token)
       window_since_(Clock::now()),
       clean_up_(std::move(way.clean_up)),
       redial_(std::move(way.redial)),
+      patience_(resume_patience()),
       post_mortem_(std::move(way.post_mortem)) {
   opener_ = std::thread([this, open = std::move(way.open), token = std::move(token)]() mutable {
     this->open(std::move(open), std::move(token));
@@ -339,15 +340,17 @@ void Session::raise_lost() {
     refuse_in_forked_child();
   park_if_exiting();
   std::string text;
+  std::string id;
   ErrorClass kind = ErrorClass::kSessionLost;
   {
     MutexLock lock(replies_mutex_);
     text = cause_;
     kind = cause_class_;
+    id = welcome_.session;
   }
   if (kind == ErrorClass::kSessionLost || kind == ErrorClass::kDeviceLost) {
-    raise(kind,
-          "the session on " + url_ + " is lost, and with it the values of its tensors: " + text);
+    const std::string name = id.empty() ? "the session" : "session " + id;
+    raise(kind, name + " on " + url_ + " is lost, and with it the values of its tensors: " + text);
   }
   Machines::instance().drop_unreached(this);
   raise(kind, "cannot use " + url_ + ": " + text);

@@ -270,6 +270,7 @@ class Session : public transport::Connection::Handler {
   std::thread opener_;
 
   const Redial redial_;
+  const std::chrono::milliseconds patience_;
   const std::function<std::string()> post_mortem_;
   Ticket ticket_;  // set once, before connection_
   std::atomic<bool> resuming_{false};

@@ -81,16 +81,19 @@ void Executor::skip(const Plan& plan, const Poison& cause) {
   }
 }
 
-bool Executor::keep_targets(const Plan& plan, const Slots& slots, const Poison& pending) {
+void Executor::keep_targets(const Plan& plan, const Slots& slots) {
   for (const TensorRecipe& view : plan.tensors) {
     if (!view.is_written || plan.storages[view.storage].fresh ||
-        slots.storages[view.storage] > pending->newest_name)
+        slots.storages[view.storage] > keeping_for_->newest_name)
       continue;
-    if (!storages_.keep(*entries_[view.storage], pending))
-      return false;
-    has_marks_ = true;
+    if (!storages_.keep(*entries_[view.storage]))
+      return stop_keeping();
   }
-  return true;
+}
+
+void Executor::stop_keeping() {
+  keeping_for_.reset();
+  storages_.drop_kept();
 }
 
 void Executor::locate(wire::Error& lost) const {
@@ -102,8 +105,11 @@ void Executor::locate(wire::Error& lost) const {
 
 void Executor::heal(uint64_t cause) {
   failures_.told(cause);
+  const bool is_newest = keeping_for_ != nullptr && keeping_for_->call == cause;
   if (has_marks_)
-    has_marks_ = storages_.heal(cause);
+    has_marks_ = storages_.heal(cause, is_newest);
+  if (is_newest)
+    stop_keeping();
 }
 
 void Executor::forgive() {
@@ -121,6 +127,8 @@ Poison Executor::remember_failure(wire::Error error) {
   const auto poison = std::make_shared<Failure>(Failure{std::move(error)});
   poison->newest_name = storages_.newest_name();
   ++failed_;
+  stop_keeping();
+  keeping_for_ = poison;
   failures_.add(poison);
   log(LogLevel::kInfo, "a call failed",
       {{"call", number_},
@@ -157,14 +165,13 @@ Poison Executor::run(const CallPlan& call, const Slots& slots, bool is_waited_fo
   last_operation_ = call.operation;
   meet_storages(call.plan, slots);
   outcome_ = find_cause(call.plan, slots);
-  if (C10_UNLIKELY(failures_.has_pending()) && outcome_ == nullptr &&
-      !keep_targets(call.plan, slots, failures_.pending()))
-    outcome_ = failures_.pending();
   if (C10_UNLIKELY(outcome_ != nullptr)) {
     skip(call.plan, outcome_);
     return outcome_;
   }
   try {
+    if (C10_UNLIKELY(keeping_for_ != nullptr))
+      keep_targets(call.plan, slots);
     invoke(call, slots);
     check_written(call, slots);
   } catch (...) {

@@ -38,9 +38,10 @@ struct CallPlan {
 // Poison and marks also go away when a storage is overwritten whole: by an upload, or as an output
 // that the operator does not read. Where several causes meet, the one that came first counts.
 //
-// Part of an update may read nothing of what failed (momentum.mul_(0.9) before momentum.add_(gradient)). So, while a
-// failure is not told, the bytes of an older storage are kept before a call writes it. If a call on it is skipped
-// later, HEAL puts them back; else they are dropped. Where there is no room to keep them the call is skipped.
+// Part of an update may read nothing of what failed (momentum.mul_(0.9) before momentum.add_(gradient)). So, after a
+// failure, the bytes of an older storage are kept before a call writes it. If a call on it is skipped later, HEAL
+// puts them back. They are dropped when the client is told any value, since what it has seen is not undone; when
+// another call fails; and all together when there is no room for one.
 class Executor {
  public:
   // Without a call log nothing is logged.
@@ -80,6 +81,12 @@ class Executor {
   // The user has been told of the failure with this number.
   void heal(uint64_t cause);
 
+  // The client is told a value.
+  void note_told() {
+    if (keeping_for_ != nullptr)
+      stop_keeping();
+  }
+
   // Why the last call has not done what it was to do: it failed, or read poison. Null: it has.
   const Poison& outcome() const { return outcome_; }
 
@@ -112,8 +119,9 @@ class Executor {
   void check_written(const CallPlan& call, const marshal::Slots& slots);
   void clear_taint(const marshal::Plan& plan, const marshal::Slots& slots);
   void skip(const marshal::Plan& plan, const Poison& cause);
-  // A failure is not told: keeps what the call is to write. False: there is no room.
-  bool keep_targets(const marshal::Plan& plan, const marshal::Slots& slots, const Poison& pending);
+  // Keeps what the call is to write, while keeping_for_ is set.
+  void keep_targets(const marshal::Plan& plan, const marshal::Slots& slots);
+  void stop_keeping();
   void poison_targets(const marshal::Plan& plan, const Poison& poison, bool only_fresh);
   // The failure of a call, noted as its outcome.
   Poison note_failure(std::exception_ptr cause, const CallPlan& call);
@@ -137,6 +145,7 @@ class Executor {
   int current_device_ = -1;
   uint64_t calls_ = 0;
   uint64_t failed_ = 0;
+  Poison keeping_for_;   // the newest failure, until note_told()
   uint64_t number_ = 0;  // Note [Numbers of calls] in wire/messages.h
   uint64_t last_good_ = 0;
   const Operator* last_operation_ = nullptr;

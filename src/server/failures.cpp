@@ -40,20 +40,8 @@ void Taint::overwrite() {
   skipped_.clear();
 }
 
-void Taint::keep(const Poison& cause, c10::Storage bytes) {
-  kept_for_ = cause;
-  kept_ = std::move(bytes);
-}
-
-c10::Storage Taint::heal(uint64_t cause) {
-  const bool was_skipped =
-      std::erase_if(skipped_, [cause](const Poison& mark) { return mark->call == cause; }) != 0;
-  if (!kept_ || kept_for_->call != cause)
-    return {};
-  kept_for_.reset();
-  c10::Storage kept = std::move(kept_);
-  kept_ = {};
-  return was_skipped ? kept : c10::Storage();
+bool Taint::heal(uint64_t cause) {
+  return std::erase_if(skipped_, [cause](const Poison& mark) { return mark->call == cause; }) != 0;
 }
 
 void Failures::add(const Poison& cause) {

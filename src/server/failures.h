@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <c10/core/Storage.h>
@@ -40,23 +41,22 @@ class Taint {
   void forgive(const Poison& cause);  // the storage keeps its bytes after all
   void overwrite();                   // it has been overwritten whole
 
-  // The bytes as they were when `cause` failed, in case that a later call is skipped for it.
-  void keep(const Poison& cause, c10::Storage bytes);
+  // The bytes as they are, in case that a later call is skipped.
+  void keep(c10::Storage bytes) { kept_ = std::move(bytes); }
 
   bool has_kept() const { return static_cast<bool>(kept_); }
 
-  uint64_t kept_bytes() const { return kept_ ? kept_.nbytes() : 0; }
+  // What was kept, which is so no longer.
+  c10::Storage take_kept() { return std::exchange(kept_, {}); }
 
-  // Takes the marks of this cause away. Gives the bytes that the storage has now, as when it failed; null: it
-  // keeps those that it has.
-  c10::Storage heal(uint64_t cause);
+  // Takes the marks of this cause away. False: there were none.
+  bool heal(uint64_t cause);
 
   bool is_empty() const { return poison_ == nullptr && skipped_.empty() && !kept_; }
 
  private:
   Poison poison_;                // an error in the place of the bytes
   std::vector<Poison> skipped_;  // why calls that were to write it have not run; not told yet
-  Poison kept_for_;
   c10::Storage kept_;
 };
 
@@ -71,11 +71,6 @@ class Failures {
   void list(const Poison& cause);
   void told(uint64_t cause);
   wire::Failures untold() const;
-
-  // The first that has not been told; null when there is none.
-  Poison pending() const { return listed_.empty() ? nullptr : listed_.front(); }
-
-  bool has_pending() const { return !listed_.empty(); }
 
  private:
   Replies& replies_;

@@ -113,6 +113,7 @@ void Interpreter::query_call(uint64_t request, wire::Reader& reader) {
   const Executor::Answer answer = executor_.query(call, slots_, first, names);
   if (answer.failure != nullptr)
     return replies_.error(request, *answer.failure);
+  executor_.note_told();
   wire::Writer body;
   wire::encode(body, answer.results);
   replies_.reply(request, body.view());
@@ -196,6 +197,7 @@ void Interpreter::answer_view(const wire::Read& read) {
     return replies_.error(read.request, *cause);
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
+  executor_.note_told();
   if (!view.is_cpu())
     return replies_.tensor(read.request, view.cpu(), nullptr);
   if (entry.sending == nullptr)

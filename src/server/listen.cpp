@@ -242,7 +242,7 @@ class Listener {
     }
     if (preamble.intent == 1)
       return pass_on(std::move(client), preamble.route);
-    if (sessions_.size() >= kMaxSessions) {
+    if (sessions_.size() >= kMaxSessions && !sessions_.drop_a_stranger()) {
       return refuse(std::move(client), "this server has " + std::to_string(kMaxSessions) +
                                            " sessions, and takes no more");
     }

@@ -176,6 +176,8 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   const auto lease = place.control ? options.lease : std::chrono::milliseconds(0);
   const Greeting greeting = greet(*stream, preamble, options.token);
   activity.touch();
+  if (place.page != nullptr)
+    place.page->mark_begun();
   const OperatorTable table = tell_if_refused(
       *stream, [&] { return OperatorTable(load_libraries(options.libraries), options.schemas); });
   const Devices devices = tell_if_refused(

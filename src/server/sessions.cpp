@@ -1,6 +1,7 @@
 #include "server/sessions.h"
 
 #include <algorithm>
+#include <csignal>
 #include <tuple>
 
 #include "base/log.h"
@@ -37,9 +38,8 @@ uint64_t Sessions::new_route() const {
 }
 
 void Sessions::add(pid_t pid, New session) {
-  ++figures_.sessions_begun;
-  sessions_.emplace(pid,
-                    Entry{session.place.route, std::move(session.control), session.place.page});
+  sessions_.emplace(pid, Entry{session.place.route, std::move(session.control), session.place.page,
+                               ++figures_.sessions_begun});
 }
 
 void Sessions::discard(New session) {
@@ -51,7 +51,7 @@ void Sessions::remove(pid_t pid, int status) {
   if (found == sessions_.end())
     return;
   const Entry& session = found->second;
-  if (const std::string kill = describe_kill(status); !kill.empty()) {
+  if (const std::string kill = describe_kill(status); !kill.empty() && !session.is_dropped) {
     ++figures_.sessions_killed;
     log(LogLevel::kError, "a session was killed",
         {{"session", wire::session_id(session.route)},
@@ -65,6 +65,23 @@ void Sessions::remove(pid_t pid, int status) {
   }
   free_pages_.push_back(session.page);
   sessions_.erase(found);
+}
+
+bool Sessions::drop_a_stranger() {
+  pid_t oldest = 0;
+  uint64_t number = UINT64_MAX;
+  for (const auto& [pid, session] : sessions_) {
+    if (session.page->has_begun() || session.is_dropped || session.number > number)
+      continue;
+    oldest = pid;
+    number = session.number;
+  }
+  if (oldest == 0)
+    return false;
+  ::kill(oldest, SIGKILL);
+  sessions_.at(oldest).is_dropped = true;
+  log(LogLevel::kWarning, "a connection that has not proven itself makes room");
+  return true;
 }
 
 void Sessions::forget() {

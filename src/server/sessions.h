@@ -32,6 +32,8 @@ class Sessions {
   void discard(New session);
   // That process has ended; `status` is waitpid()'s. One that was killed leaves a note with its last calls in the log.
   void remove(pid_t pid, int status);
+  // Ends the oldest process whose client has not proven itself. False: all have.
+  bool drop_a_stranger();
   // In a session's own process: the others are none of its business.
   void forget();
 
@@ -53,6 +55,8 @@ class Sessions {
     uint64_t route;
     Fd control;
     SessionPage* page;
+    uint64_t number;  // in the order in which they began
+    bool is_dropped = false;
   };
 
   uint64_t new_route() const;

@@ -116,24 +116,27 @@ void StorageTable::free(uint64_t name) {
   if (found == entries_.end())
     throw ProtocolError("no storage has the name " + std::to_string(name));
   total_bytes_ -= found->second->nbytes;
-  if (found->second->taint != nullptr)
-    kept_bytes_ -= found->second->taint->kept_bytes();
+  take_kept(*found->second);
   if (!uploading_.empty())
     std::erase(uploading_, found->second.get());
   entries_.erase(found);
 }
 
-bool StorageTable::keep(Entry& entry, const Poison& cause) {
+bool StorageTable::keep(Entry& entry) {
   settle(entry);
   if (!entry.storage || (entry.taint != nullptr && entry.taint->has_kept()))
     return true;
   const uint64_t nbytes = entry.storage.nbytes();
+  if (nbytes == 0)
+    return true;
   if (kept_bytes_ + nbytes > kMostKept)
     return false;
   try {
     c10::Storage copy = allocate(nbytes, entry.device);
     bytes_of(copy, 0, nbytes).copy_(bytes_of(entry.storage, 0, nbytes));
-    entry.tainted().keep(cause, std::move(copy));
+    entry.tainted().keep(std::move(copy));
+  } catch (const c10::AcceleratorError&) {
+    throw;  // the device may be lost
   } catch (const c10::Error&) {
     return false;
   }
@@ -141,20 +144,36 @@ bool StorageTable::keep(Entry& entry, const Poison& cause) {
   return true;
 }
 
-bool StorageTable::heal(uint64_t cause) {
+c10::Storage StorageTable::take_kept(Entry& entry) {
+  if (entry.taint == nullptr || !entry.taint->has_kept())
+    return {};
+  c10::Storage kept = entry.taint->take_kept();
+  kept_bytes_ -= kept.nbytes();
+  if (entry.taint->is_empty())
+    entry.taint.reset();
+  return kept;
+}
+
+void StorageTable::drop_kept() {
+  if (kept_bytes_ == 0)
+    return;
+  for (auto& [name, entry] : entries_)
+    take_kept(*entry);
+}
+
+bool StorageTable::heal(uint64_t cause, bool puts_back) {
   bool has_others = false;
   for (auto& [name, entry] : entries_) {
-    Taint* const taint = entry->taint.get();
-    if (taint == nullptr)
+    if (entry->taint == nullptr)
       continue;
-    const uint64_t before = taint->kept_bytes();
-    c10::Storage kept = taint->heal(cause);
-    kept_bytes_ -= before - taint->kept_bytes();
-    if (kept && kept.nbytes() == entry->nbytes)
-      replace_memory(*entry, std::move(kept));
-    has_others |= taint->is_skipped() || taint->has_kept();
-    if (taint->is_empty())
+    if (entry->taint->heal(cause) && puts_back) {
+      c10::Storage kept = take_kept(*entry);
+      if (kept && kept.nbytes() == entry->nbytes)
+        replace_memory(*entry, std::move(kept));
+    }
+    if (entry->taint != nullptr && entry->taint->is_empty())
       entry->taint.reset();
+    has_others |= entry->taint != nullptr && entry->taint->is_skipped();
   }
   return has_others;
 }

@@ -59,11 +59,12 @@ class StorageTable {
 
   bool contains(uint64_t name) const { return entries_.find(name) != entries_.end(); }
 
-  // Keeps the bytes as they are, until `cause` is healed. False: there is no room.
-  bool keep(Entry& entry, const Poison& cause);
-  // Takes the skipped marks of this cause away, and what was kept for it. Looks at every storage. True: some have
-  // marks of others.
-  bool heal(uint64_t cause);
+  // Keeps the bytes as they are, once. False: there is no room.
+  bool keep(Entry& entry);
+  void drop_kept();
+  // Takes the skipped marks of this cause away; where there were some and `puts_back`, the kept bytes come back. Looks at
+  // every storage. True: some have marks of other causes.
+  bool heal(uint64_t cause, bool puts_back);
 
   uint64_t newest_name() const { return newest_name_; }
 
@@ -111,6 +112,7 @@ class StorageTable {
   void finish_upload(Entry& entry);
   void settle_arrived();
   void detach_from_replies(Entry& entry);
+  c10::Storage take_kept(Entry& entry);
   static void replace_memory(Entry& entry, c10::Storage memory);
   void set_bytes(Entry& entry, uint64_t nbytes);
   void check_range(const Entry& entry, uint64_t offset, uint64_t length) const;

@@ -250,7 +250,10 @@ void encode(Writer& writer, const Heal& message) {
 }
 
 Heal decode_heal(Reader& reader) {
-  return {storage_name(reader)};
+  const uint64_t call = reader.varint();
+  if (call == 0)
+    throw ProtocolError("call 0 is never valid");
+  return {call};
 }
 
 void encode(Writer& writer, const Failures& failures) {

@@ -166,6 +166,39 @@ def test_of_two_failures_each_is_raised_and_heals_what_it_kept_from_running() ->
     assert a.tolist() == [1.0]
 
 
+def test_what_the_program_has_seen_since_a_failure_is_not_undone() -> None:
+    weight = torch.zeros(1, device="remote")
+    bad = bad_gather()
+    weight.add_(1)
+    assert weight.tolist() == [1.0]
+    weight.add_(bad)
+    with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+        weight.tolist()
+    assert weight.tolist() == [1.0]
+
+
+def test_an_older_failure_that_nobody_read_does_not_leave_an_update_half_done() -> None:
+    momentum = torch.ones(1, device="remote")
+    ignored, bad = bad_gather(), bad_gather()
+    momentum.mul_(0.5)
+    momentum.add_(bad)
+    with pytest.raises(torch_remote.RemoteError):
+        bad.tolist()
+    assert momentum.tolist() == [1.0]
+    with pytest.raises(torch_remote.RemoteError):
+        ignored.tolist()
+
+
+def test_calls_run_when_there_is_no_room_to_keep_what_they_write() -> None:
+    large = [torch.zeros(40 << 20, dtype=torch.uint8, device="remote") for _ in range(8)]
+    bad = bad_gather()
+    for tensor in large:
+        tensor.add_(1)
+    with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+        bad.tolist()
+    assert [tensor[0].item() for tensor in large] == [1] * 8
+
+
 def test_what_the_failing_call_was_to_write_stays_poisoned_until_it_is_overwritten() -> None:
     target = torch.ones(next(SIZES), device="remote")
     target.index_fill_(0, torch.tensor([10**6], device="remote"), 2)

@@ -32,7 +32,8 @@ def outcome(function: Function, *arguments: Any) -> list[Any]:
         results = tree_leaves(function(*arguments))
         return [describe(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in results]
     except (RuntimeError, TypeError, IndexError) as error:
-        text = re.sub(rf"^aten::\S+ on {DEVICE}:0 \(.*?\): ", "", str(error))
+        late = rf"^aten::\S+ on {DEVICE}:0 \(.*?\)(, called at \S+ in \S+)?: "
+        text = re.sub(late, "", str(error))
         return [text.replace(f"{DEVICE}:0", "cpu")]
 
 

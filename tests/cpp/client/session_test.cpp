@@ -405,7 +405,7 @@ TEST_F(SessionTest, EveryUseAfterTheServersDeathRaisesTheFirstCause) {
   connect();
   server.die();
   const std::string first = wait_for_the_end();
-  EXPECT_THAT(first, HasSubstr("the session on fake://server is lost"));
+  EXPECT_THAT(first, HasSubstr("on fake://server is lost"));
   EXPECT_EQ(error_of([&] { submit(1); }), first);
   EXPECT_EQ(error_of([&] { session.synchronize(); }), first);
   session.stop(std::chrono::milliseconds(1), "a later cause");
