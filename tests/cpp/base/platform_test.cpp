@@ -89,7 +89,8 @@ TEST(SpawnServer, ItsPidfdTellsWhenItHasEnded) {
 
 TEST(SpawnServer, AProgramThatDoesNotExistIsAnErrorHere) {
   auto [ours, theirs] = socket_pair();
-  EXPECT_THROW(spawn_server("/does/not/exist", {"x"}, {}, only(std::move(theirs))), std::system_error);
+  EXPECT_THROW(spawn_server("/does/not/exist", {"x"}, {}, only(std::move(theirs))),
+               std::system_error);
 }
 
 TEST(Platform, AProcessCanBeWatched) {
