@@ -77,9 +77,9 @@ def _block(body: bytes) -> bytes:
 
 def changed_welcome(body: bytes) -> bytes:
     """The same server with a GPU and cuDNN. The grammar is in docs/protocol.md."""
-    at = 4  # tag, ok, version
-    for _ in range(2):  # session, host
-        at = _skip_text(body, at)
+    at = 4  # tag, answer, version
+    at = _skip_text(body, at) + 32  # session, secret
+    at = _skip_text(body, _read_varint(body, at)[1])  # lease, host
     at = _skip_text(body, _read_varint(body, at)[1])  # pid, torch
     at += 3  # mkldnn and its types
     after_cudnn = _read_varint(body, at)[1]
