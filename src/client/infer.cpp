@@ -216,11 +216,30 @@ bool overlaps_itself(const c10::IValue& self) {
          at::has_internal_overlap(self.toTensor()) == at::MemOverlap::Yes;
 }
 
+// _foreach_*_: each list as long as the first, each tensor of the size of the one that it goes with.
+bool lists_agree(c10::ArrayRef<c10::IValue> arguments) {
+  const auto first = arguments[0].toListRef();
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isList())
+      continue;
+    const auto items = argument.toListRef();
+    if (items.size() != first.size())
+      return false;
+    for (size_t i = 0; argument.isTensorList() && i < items.size(); ++i) {
+      if (!items[i].toTensor().sizes().equals(first[i].toTensor().sizes()))
+        return false;
+    }
+  }
+  return true;
+}
+
 // Whether a call in place is right for sure: the shape function of the form that makes a new tensor answers with self's
 // own shape and dtype; or there is but one tensor, and PyTorch's shape code has nothing to say.
 bool is_plainly_right(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  if (info.writes_list)
+    return lists_agree(arguments);
   if (!arguments[0].isTensor())
-    return true;  // _foreach_*_: each tensor of a list, and no shape code that knows better than the kernel
+    return true;
   if (info.name == "aten::copy_")
     return true;  // kernels::copy_ has looked
   if (overlaps_itself(arguments[0]))

@@ -239,3 +239,25 @@ def test_a_storage_larger_than_any_server_is_refused_at_the_call() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="bytes"):
         torch.empty(10**14, device=DEVICE)
     assert torch.ones(2, device=DEVICE).sum().item() == 2
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("operands", ["no numbers", "two numbers", "two tensors", "other sizes"])
+def test_lists_that_do_not_agree_are_refused_at_the_call(
+    operands: str, dtype: torch.dtype, is_in_place: bool
+) -> None:
+    def run(device: str) -> str:
+        first = [torch.ones(3, 4, dtype=dtype, device=device)]
+        second = {
+            "no numbers": [],
+            "two numbers": [1, 2],
+            "two tensors": first * 2,
+            "other sizes": [torch.ones(5, 4, dtype=dtype, device=device)],
+        }[operands]
+        with pytest.raises(RuntimeError) as caught:
+            (torch._foreach_add_ if is_in_place else torch._foreach_add)(first, second)
+        assert type(caught.value) is RuntimeError
+        return str(caught.value)
+
+    assert run(DEVICE) == run("cpu")

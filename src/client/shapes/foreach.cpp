@@ -21,11 +21,13 @@ bool each_elementwise(Arguments arguments, Outputs& outputs) {
   for (const c10::IValue& argument : arguments) {
     if (argument.isTensor() || argument.isComplexDouble())
       return false;
-    if (!argument.isTensorList())
+    if (!argument.isList())
       continue;
     const auto items = argument.toListRef();
     if (items.size() != first.size())
       return false;
+    if (!argument.isTensorList())
+      continue;
     for (size_t i = 0; i < items.size(); ++i) {
       const at::Tensor& item = items[i].toTensor();
       // PyTorch lays out an empty result in a way of its own.
