@@ -32,8 +32,7 @@ Session* Machines::open(const std::string& url) {
     path = server_path_;
   }
   watch_forks();
-  return new Session(url, way_to(url, path),
-                     url.starts_with("tcp://") ? token_from_environment() : "");
+  return new Session(url, way_to(url, path), url == "local" ? "" : token_from_environment());
 }
 
 int Machines::add(Session* session) {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEADLINE, assert_runs, is_alive, serving, wait_until
+from helpers import DEADLINE, assert_runs, is_alive, run_python, serving, wait_until
 
 import torch_remote
 
@@ -208,3 +208,15 @@ def test_ctrl_c_does_not_hit_the_embedded_server() -> None:
         print(x.sum().item())
     """)
     assert said == "2.0"
+
+
+def test_a_unix_socket_with_a_token_serves_who_knows_it(tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    with serving(f"unix://{tmp_path}/s", "--token-file", str(token_file)) as url:
+        code = (
+            "import torch; import torch_remote; print(torch.ones(2, device='remote').sum().item())"
+        )
+        environment = {"TORCH_REMOTE": url, "TORCH_REMOTE_TOKEN_FILE": str(token_file)}
+        assert assert_runs(code, **environment) == "2.0"
+        done = run_python(code, TORCH_REMOTE=url)
+        assert "the server wants a token" in done.stderr
