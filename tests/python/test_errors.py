@@ -261,3 +261,14 @@ def test_lists_that_do_not_agree_are_refused_at_the_call(
         return str(caught.value)
 
     assert run(DEVICE) == run("cpu")
+
+
+def test_a_list_that_cannot_hold_its_results_is_refused_at_the_call() -> None:
+    def run(device: str) -> str:
+        integers = [torch.arange(3, device=device)]
+        with pytest.raises(RuntimeError) as caught:
+            torch._foreach_div_(integers, integers)
+        assert type(caught.value) is RuntimeError
+        return str(caught.value)
+
+    assert run(DEVICE) == run("cpu")
