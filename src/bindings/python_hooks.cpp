@@ -9,6 +9,7 @@
 #include "bindings/frames.h"
 #include "client/errors.h"
 #include "client/keep_gil.h"
+#include "client/process.h"
 
 namespace py = pybind11;
 
@@ -43,6 +44,8 @@ void* release_gil() {
 // Once the interpreter is going down, taking the GIL would end this thread by unwinding it, through destructors
 // that may not throw: it sleeps until the process ends instead.
 void acquire_gil(void* state) {
+  // Before the interpreter goes down: a thread that already waits for the GIL when it does is past this point.
+  client::park_if_exiting();
 #if PY_VERSION_HEX >= 0x030D0000
   const bool finalizing = Py_IsFinalizing();
 #else
@@ -55,6 +58,7 @@ void acquire_gil(void* state) {
 
 // Runs signal handlers, if this is the main thread; an exception of theirs (KeyboardInterrupt) ends the wait.
 void check_signals() {
+  client::park_if_exiting();
   py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() == 0)
     return;
