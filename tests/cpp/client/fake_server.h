@@ -100,8 +100,8 @@ inline void let_in(transport::Stream& stream) {
 // What of a client's message the tests look at.
 struct Message {
   wire::Tag tag = wire::Tag::kClose;
-  uint64_t number =
-      0;  // RESIZE: storage. QUERY, READ: request. BEGIN: upload. GENERATOR: its name.
+  // RESIZE: storage. QUERY, READ: request. BEGIN: upload. GENERATOR: its name. HEAL: its cause.
+  uint64_t number = 0;
   uint64_t detail = 0;          // RESIZE: bytes. GENERATOR: seed
   uint8_t device = 0;           // RESIZE
   std::vector<uint64_t> names;  // FREE
@@ -136,6 +136,9 @@ inline Message decode_message(wire::Reader& reader) {
       return message;
     case wire::Tag::kBegin:
       message.number = wire::decode_begin(reader).upload;
+      return message;
+    case wire::Tag::kHeal:
+      message.number = wire::decode_heal(reader).cause;
       return message;
     default:
       throw ProtocolError("the fake server does not know this message");

@@ -361,12 +361,16 @@ TEST_F(SessionTest, AnEmptyReplyInPlaceOfABulkDownloadEndsTheSession) {
   EXPECT_THAT(error_of([&] { session.wait(request, "a value"); }), HasSubstr("bulk bytes"));
 }
 
-TEST_F(SessionTest, AnErrorInPlaceOfABulkDownloadIsRaised) {
+TEST_F(SessionTest, AnErrorInPlaceOfABulkDownloadIsRaisedAndItsCauseHealed) {
   connect();
   Bytes destination(1000);
   const auto request = ask(destination);
   server.refuse(request->id, {wire::ErrorKind::kRuntime, 1, "aten::mm", "poisoned"});
   EXPECT_THAT(error_of([&] { session.wait(request, "a value"); }), HasSubstr("poisoned"));
+
+  const Message last = server.wait_for_messages(2).back();
+  EXPECT_EQ(last.tag, wire::Tag::kHeal);
+  EXPECT_EQ(last.number, 1);
   EXPECT_FALSE(session.is_lost());
 }
 
