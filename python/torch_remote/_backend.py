@@ -46,14 +46,13 @@ def local_gpus() -> int:
 
 def device_count() -> int:
     """The number of devices. Never starts the embedded server; connects only to a configured URL."""
-    if _C.is_initialized():
-        return _C.device_count()
-    if configured_url() is not None:
+    if not _C.is_initialized():
+        if configured_url() is None:
+            return max(1, local_gpus())
         lazy_init()
-        for machine in _C.machine_ids():
-            _C.machine_devices(machine)  # waits until it has told
-        return _C.device_count()
-    return max(1, local_gpus())
+    for machine in _C.machine_ids():
+        _C.machine_devices(machine)  # waits until it has told
+    return _C.device_count()
 
 
 def lazy_init() -> None:

@@ -1,7 +1,9 @@
 #include "base/log.h"
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 
 #include <spdlog/sinks/stdout_sinks.h>
@@ -19,12 +21,16 @@ std::string_view level_name(LogLevel level) {
 }
 
 LogLevel level_from_environment() {
-  const char* wanted = std::getenv("TORCH_REMOTE_LOG");  // NOLINT(concurrency-mt-unsafe)
-  for (const LogLevel level : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kError}) {
-    if (wanted != nullptr && level_name(level) == wanted) {
-      return level;
-    }
+  const char* const wanted = std::getenv("TORCH_REMOTE_LOG");  // NOLINT(concurrency-mt-unsafe)
+  if (wanted == nullptr || *wanted == '\0')
+    return LogLevel::kWarning;
+  for (size_t i = 0; i < std::size(kLevelNames); ++i) {
+    if (kLevelNames[i] == wanted)
+      return static_cast<LogLevel>(i);
   }
+  std::fprintf(stderr,
+               "torch-remote: TORCH_REMOTE_LOG: '%s' is not debug, info, warning or error\n",
+               wanted);
   return LogLevel::kWarning;
 }
 

@@ -27,6 +27,16 @@ SessionPage& map_page(int flags, int descriptor) {
   return *static_cast<SessionPage*>(memory);
 }
 
+// A process that was hit by a stray write may have left anything here.
+std::string printable(const char* text, size_t length, size_t most) {
+  std::string printed(text, std::min(length, most));
+  for (char& c : printed) {
+    if (c < ' ' || c > '~')
+      c = '?';
+  }
+  return printed;
+}
+
 }  // namespace
 
 Fd SessionPage::make_memory() {
@@ -51,6 +61,19 @@ void SessionPage::clear() noexcept {
   publish({});
   last_.store(0, std::memory_order_relaxed);
   has_begun_.store(0, std::memory_order_relaxed);
+  reason_length_.store(0, std::memory_order_relaxed);
+}
+
+void SessionPage::note_end(std::string_view reason) noexcept {
+  if (reason_length_.load(std::memory_order_relaxed) != 0)
+    return;
+  const size_t length = std::min(reason.size(), kReasonBytes);
+  reason.copy(reason_.data(), length);
+  reason_length_.store(static_cast<uint32_t>(length), std::memory_order_release);
+}
+
+std::string SessionPage::end() const {
+  return printable(reason_.data(), reason_length_.load(std::memory_order_acquire), kReasonBytes);
 }
 
 void SessionPage::publish(const Figures& figures) noexcept {
@@ -72,11 +95,8 @@ std::string SessionPage::last_calls(size_t count) const {
   std::string text;
   for (uint64_t number = last - shown + 1; number <= last; ++number) {
     const Call& call = calls_[number % kCalls];
-    // A process that was hit by a stray write may have left anything here.
-    const size_t length = std::min<size_t>(call.length.load(std::memory_order_relaxed), kNameBytes);
-    text += (text.empty() ? "call " : ", call ") + std::to_string(number) + " ";
-    for (const char c : std::string_view(call.name.data(), length))
-      text += c > ' ' && c < 127 ? c : '?';
+    text += (text.empty() ? "call " : ", call ") + std::to_string(number) + " " +
+            printable(call.name.data(), call.length.load(std::memory_order_relaxed), kNameBytes);
   }
   return text;
 }

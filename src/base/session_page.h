@@ -21,6 +21,7 @@ class SessionPage {
  public:
   static constexpr size_t kCalls = 64;
   static constexpr size_t kNameBytes = 56;
+  static constexpr size_t kReasonBytes = 300;
 
   struct Figures {
     uint64_t calls = 0;
@@ -55,6 +56,11 @@ class SessionPage {
 
   bool has_begun() const noexcept { return has_begun_.load(std::memory_order_relaxed) != 0; }
 
+  // Why the session ends, once; cut where it is too long.
+  void note_end(std::string_view reason) noexcept;
+  // Empty where it did not say.
+  std::string end() const;
+
   void publish(const Figures& figures) noexcept;
   Figures figures() const noexcept;
 
@@ -73,6 +79,8 @@ class SessionPage {
   std::atomic<uint32_t> has_begun_;
   std::atomic<uint64_t> last_;  // number of the last call; they begin with 1
   std::array<Call, kCalls> calls_;
+  std::array<char, kReasonBytes> reason_;
+  std::atomic<uint32_t> reason_length_;
 };
 
 // "killed by signal 9 (Killed)": what waitpid() said of a process that did not end by itself. Empty: it did.

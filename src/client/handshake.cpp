@@ -33,8 +33,7 @@ void read_exactly(transport::Stream& stream, std::span<std::byte> into) {
 Bytes read_block(transport::Stream& stream) {
   uint32_t length = 0;
   read_exactly(stream, std::as_writable_bytes(std::span(&length, 1)));
-  if (length > wire::kMaxHandshakeBytes)
-    throw ProtocolError("a handshake message is too long");
+  wire::check_limit("bytes of a handshake", length, wire::kMaxHandshakeBytes);
   Bytes body(length);
   read_exactly(stream, body);
   return body;

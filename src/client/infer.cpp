@@ -21,7 +21,7 @@ namespace {
 using wire::Output;
 using wire::OutputKind;
 
-Output output_of(const at::Tensor& meta, const MetaArguments& arguments,
+Output output_of(const at::Tensor& meta, MetaArguments& arguments,
                  c10::ArrayRef<const at::TensorImpl*> mentioned) {
   Output output;
   if (!meta.defined())
@@ -41,7 +41,7 @@ Output output_of(const at::Tensor& meta, const MetaArguments& arguments,
   return output;
 }
 
-std::vector<Output> outputs_of(c10::ArrayRef<c10::IValue> results, const MetaArguments& arguments,
+std::vector<Output> outputs_of(c10::ArrayRef<c10::IValue> results, MetaArguments& arguments,
                                c10::ArrayRef<const at::TensorImpl*> mentioned) {
   std::vector<Output> outputs;
   for (const c10::IValue& result : results) {

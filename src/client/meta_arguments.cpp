@@ -27,34 +27,34 @@ MetaArguments::MetaArguments(c10::ArrayRef<c10::IValue> arguments) {
     stack_.push_back(convert(argument));
 }
 
-const at::TensorImpl* MetaArguments::real(const at::Tensor& meta) const {
-  for (const auto& [from, to] : pairs_) {
-    if (to.is_same(meta))
-      return from;
-  }
-  return nullptr;
+const at::TensorImpl* MetaArguments::real(const at::Tensor& meta) {
+  const size_t known = meta_index_.find(meta_impls_, meta.unsafeGetTensorImpl());
+  return known == marshal::PointerIndex::kNone ? nullptr : reals_[known];
 }
 
 at::Tensor MetaArguments::convert_tensor(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_privateuseone())
     return tensor;
-  for (const auto& [from, to] : pairs_) {
-    if (from == tensor.unsafeGetTensorImpl())
-      return to;
-  }
-  pairs_.emplace_back(tensor.unsafeGetTensorImpl(), to_meta(tensor, storage_for(tensor)));
-  return pairs_.back().second;
+  const at::TensorImpl* const real = tensor.unsafeGetTensorImpl();
+  const size_t known = real_index_.find(reals_, real);
+  if (known != marshal::PointerIndex::kNone)
+    return metas_[known];
+  at::Tensor meta = to_meta(tensor, storage_for(tensor));
+  reals_.push_back(real);
+  meta_impls_.push_back(meta.unsafeGetTensorImpl());
+  metas_.push_back(meta);
+  return meta;
 }
 
 c10::Storage MetaArguments::storage_for(const at::Tensor& tensor) {
-  const c10::StorageImpl* real = tensor.storage().unsafeGetStorageImpl();
-  for (const auto& [from, to] : storages_) {
-    if (from == real)
-      return to;
-  }
-  storages_.emplace_back(real, c10::Storage(c10::Storage::use_byte_size_t(), real->nbytes(),
-                                            c10::GetAllocator(c10::kMeta), /*resizable=*/true));
-  return storages_.back().second;
+  const c10::StorageImpl* const real = tensor.storage().unsafeGetStorageImpl();
+  const size_t known = storage_index_.find(real_storages_, real);
+  if (known != marshal::PointerIndex::kNone)
+    return storages_[known];
+  real_storages_.push_back(real);
+  storages_.emplace_back(c10::Storage::use_byte_size_t(), real->nbytes(),
+                         c10::GetAllocator(c10::kMeta), /*resizable=*/true);
+  return storages_.back();
 }
 
 c10::IValue MetaArguments::convert(const c10::IValue& value) {

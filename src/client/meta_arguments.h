@@ -1,10 +1,11 @@
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
+
+#include "marshal/pointer_index.h"
 
 namespace torch_remote::client {
 
@@ -17,7 +18,7 @@ class MetaArguments {
   torch::jit::Stack& stack() { return stack_; }
 
   // The real tensor a meta tensor stands for, or null.
-  const at::TensorImpl* real(const at::Tensor& meta) const;
+  const at::TensorImpl* real(const at::Tensor& meta);
 
  private:
   c10::IValue convert(const c10::IValue& value);
@@ -25,8 +26,15 @@ class MetaArguments {
   c10::Storage storage_for(const at::Tensor& tensor);
 
   torch::jit::Stack stack_;
-  std::vector<std::pair<const at::TensorImpl*, at::Tensor>> pairs_;
-  std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages_;
+  // By number, in the order in which they are met.
+  std::vector<const at::TensorImpl*> reals_;
+  std::vector<const at::TensorImpl*> meta_impls_;
+  std::vector<at::Tensor> metas_;
+  std::vector<const c10::StorageImpl*> real_storages_;
+  std::vector<c10::Storage> storages_;
+  marshal::PointerIndex real_index_;
+  marshal::PointerIndex meta_index_;
+  marshal::PointerIndex storage_index_;
 };
 
 }  // namespace torch_remote::client

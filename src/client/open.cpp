@@ -109,8 +109,15 @@ std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int t
 
 // Read once, by who asks for the session: a thread that dials again must not look at the environment.
 std::string pretended_network() {
-  const char* net = std::getenv("TORCH_REMOTE_NET");
-  return net == nullptr ? "" : net;
+  const char* const net = std::getenv("TORCH_REMOTE_NET");
+  if (net == nullptr || *net == '\0')
+    return "";
+  try {
+    transport::parse_delay(net);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string("TORCH_REMOTE_NET: ") + error.what());
+  }
+  return net;
 }
 
 std::unique_ptr<transport::Stream> with_delay(std::unique_ptr<transport::Stream> stream,
@@ -118,6 +125,15 @@ std::unique_ptr<transport::Stream> with_delay(std::unique_ptr<transport::Stream>
   if (net.empty())
     return stream;
   return transport::delayed(std::move(stream), transport::parse_delay(net));
+}
+
+transport::Address parse_url(const std::string& url) {
+  try {
+    return transport::parse_address(url);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string(error.what()) +
+                                " \"local\" is a server on this machine.");
+  }
 }
 
 }  // namespace
@@ -133,7 +149,7 @@ Session::Way way_to(const std::string& url, const std::string& server_path) {
             [embedded] { end_embedded(*embedded); }, nullptr,
             [embedded] { return examine_embedded(*embedded); }};
   }
-  const transport::Address address = transport::parse_address(url);
+  const transport::Address address = parse_url(url);
   auto dial = [address, net](std::chrono::steady_clock::time_point deadline) {
     return with_delay(transport::dial(address, deadline), net);
   };

@@ -42,14 +42,12 @@ void watch_forks() {
 
 transport::Connection::Options keepalive_options() {
   transport::Connection::Options options;
-  if (const char* text = std::getenv("TORCH_REMOTE_KEEPALIVE"))
-    options.keepalive = parse_duration(text);
+  options.keepalive = duration_from_environment("TORCH_REMOTE_KEEPALIVE", options.keepalive);
   return options;
 }
 
 std::chrono::milliseconds resume_patience() {
-  const char* text = std::getenv("TORCH_REMOTE_PATIENCE");
-  return text == nullptr || *text == '\0' ? std::chrono::seconds(60) : parse_duration(text);
+  return duration_from_environment("TORCH_REMOTE_PATIENCE", std::chrono::seconds(60));
 }
 
 bool is_blocking() {

@@ -1,6 +1,7 @@
 // What a session does when its connection is lost: it dials again, for as long as the user has patience.
 #include <algorithm>
 
+#include "base/cause.h"
 #include "base/log.h"
 #include "client/process.h"
 #include "client/session.h"
@@ -18,14 +19,6 @@ constexpr milliseconds kAttempt{5000};
 // The first line comes after a second, so that a short cut is told in one line: that it is over.
 constexpr milliseconds kFirstLine{1000};
 constexpr milliseconds kBetweenLines{5000};
-
-std::string text_of(const std::exception_ptr& cause) {
-  try {
-    std::rethrow_exception(cause);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
 
 milliseconds since(Clock::time_point begin) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - begin);

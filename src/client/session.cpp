@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/cause.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
@@ -22,23 +23,15 @@ constexpr auto kAhead = std::chrono::seconds(2);
 // How long a wait goes on before it looks whether the user has pressed Ctrl-C.
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 
-std::string text_of(const std::exception_ptr& cause) {
-  if (cause == nullptr)
-    return "the server closed the session";
-  try {
-    std::rethrow_exception(cause);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "unknown error";
-  }
+std::string reason_of(const std::exception_ptr& cause) {
+  return cause == nullptr ? "the server closed the session" : text_of(cause);
 }
 
 // The cause, with what is known of why the server is gone in front.
 std::exception_ptr explained(std::exception_ptr cause, const std::string& why) {
   if (why.empty())
     return cause;
-  return std::make_exception_ptr(ConnectionError(why + " (" + text_of(cause) + ")"));
+  return std::make_exception_ptr(ConnectionError(why + " (" + reason_of(cause) + ")"));
 }
 
 ErrorClass class_of(const std::exception_ptr& cause) {
@@ -317,7 +310,7 @@ void Session::end_with(ErrorClass kind, std::string cause) noexcept {
 }
 
 void Session::fail(std::exception_ptr cause) noexcept {
-  end_with(class_of(cause), text_of(cause));
+  end_with(class_of(cause), reason_of(cause));
 }
 
 void Session::on_end(std::exception_ptr cause) noexcept {

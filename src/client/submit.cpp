@@ -236,15 +236,11 @@ void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& sig
 
 namespace {
 
-// How many names a queried call may need.
-constexpr uint64_t kNamesPerReturn = 1;
-constexpr uint64_t kNamesPerList = 4096;
-
+// How many names a queried call may need. Those that it does not take are not used again: there are enough.
 uint64_t names_for(const OperatorInfo& info) {
-  uint64_t names = 0;
-  for (const ReturnInfo& result : info.returns)
-    names += result.is_list ? kNamesPerList : kNamesPerReturn;
-  return names;
+  const bool has_list = std::any_of(info.returns.begin(), info.returns.end(),
+                                    [](const ReturnInfo& result) { return result.is_list; });
+  return has_list ? wire::kMaxTensors : info.returns.size();
 }
 
 class ResultReader {

@@ -13,7 +13,9 @@ namespace {
 
 using wire::ValueKind;
 
-constexpr size_t kLinearSearch = 16;
+// With the results, which may be described by as many bytes, a call stays below what a frame holds. There are fewer
+// tensors in it than wire::kMaxTensors.
+constexpr uint64_t kMaxCallBytes = wire::kMaxSignatureBytes / 2;
 
 void kind(wire::Writer& writer, ValueKind value) {
   writer.u8(static_cast<uint8_t>(value));
@@ -91,7 +93,8 @@ void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t env
   impls_.clear();
   storages_.clear();
   fresh_.clear();
-  index_.clear();
+  storage_index_.clear();
+  impl_index_.clear();
   device_ = -1;
   has_host_scalar_ = false;
   key_.varint(operator_id);
@@ -124,6 +127,7 @@ void Capture::add(const ArgumentInfo& info, const c10::IValue& value) {
       kind(key_, ValueKind::kComplex);
       return put_complex(numbers_, value.toComplexDouble());
     case ArgumentKind::kString:
+      check_limit("characters of a string", value.toStringRef().size(), wire::kMaxText);
       kind(key_, ValueKind::kString);
       return key_.text(value.toStringRef());
     case ArgumentKind::kDtype:
@@ -187,8 +191,7 @@ void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
     flags |= wire::kSpecWrapped;
   key_.u8(flags);
   const auto sizes = impl.sizes();
-  TORCH_CHECK(sizes.size() <= wire::kMaxDimensions, "a remote call takes tensors of at most ",
-              wire::kMaxDimensions, " dimensions");
+  check_limit("dimensions of a tensor", sizes.size(), wire::kMaxDimensions);
   key_.u8(static_cast<uint8_t>(sizes.size()));
   for (const int64_t size : sizes)
     key_.varint(static_cast<uint64_t>(size));
@@ -203,11 +206,11 @@ void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
 }
 
 bool Capture::add_again(const at::TensorImpl& impl) {
-  const auto found = std::find(impls_.begin(), impls_.end(), &impl);
-  if (found == impls_.end())
+  const size_t known = impl_index_.find(impls_, &impl);
+  if (known == PointerIndex::kNone)
     return false;
   kind(key_, ValueKind::kAgain);
-  key_.varint(static_cast<uint64_t>(found - impls_.begin()));
+  key_.varint(known);
   return true;
 }
 
@@ -244,8 +247,7 @@ void Capture::add_scalar(const c10::IValue& value, bool is_constant) {
 }
 
 void Capture::add_list(const ArgumentInfo& info, c10::ArrayRef<c10::IValue> items) {
-  TORCH_CHECK(items.size() <= wire::kMaxListLength, "a list of ", items.size(),
-              " elements is too long for a remote call");
+  check_limit("elements of a list", items.size(), wire::kMaxListLength);
   switch (info.kind) {
     case ArgumentKind::kTensorList:
       kind(key_, ValueKind::kList);
@@ -327,24 +329,9 @@ void Capture::refuse_mix(c10::Device a, c10::Device b) const {
 }
 
 uint32_t Capture::storage_number(StorageRecord* record, bool& first_mention) {
-  if (storages_.size() <= kLinearSearch) {
-    for (size_t i = 0; i < storages_.size(); ++i) {
-      if (storages_[i] == record)
-        return static_cast<uint32_t>(i);
-    }
-  } else {
-    if (index_.size() < storages_.size() * 2 + 2)
-      grow_index();
-    const size_t mask = index_.size() - 1;
-    for (size_t at = (record->name * 0x9e3779b97f4a7c15ULL >> 20) & mask;; at = (at + 1) & mask) {
-      if (index_[at].first == record)
-        return index_[at].second;
-      if (index_[at].first != nullptr)
-        continue;
-      index_[at] = {record, static_cast<uint32_t>(storages_.size())};
-      break;
-    }
-  }
+  const size_t known = storage_index_.find(storages_, record);
+  if (known != PointerIndex::kNone)
+    return static_cast<uint32_t>(known);
   first_mention = true;
   TORCH_CHECK(storages_.empty() || storages_.front()->session == record->session,
               "a tensor of a machine that was stopped cannot be used with tensors of another");
@@ -354,17 +341,6 @@ uint32_t Capture::storage_number(StorageRecord* record, bool& first_mention) {
   return static_cast<uint32_t>(storages_.size() - 1);
 }
 
-void Capture::grow_index() {
-  index_.assign(std::max<size_t>(index_.size() * 4, 256), {nullptr, 0});
-  const size_t mask = index_.size() - 1;
-  for (uint32_t i = 0; i < storages_.size(); ++i) {
-    size_t at = (storages_[i]->name * 0x9e3779b97f4a7c15ULL >> 20) & mask;
-    while (index_[at].first != nullptr)
-      at = (at + 1) & mask;
-    index_[at] = {storages_[i], i};
-  }
-}
-
 void Capture::finish() {
   key_.varint(storages_.size());
   for (const uint64_t fresh : fresh_) {
@@ -372,39 +348,12 @@ void Capture::finish() {
     if (fresh != 0)
       key_.varint(fresh - 1);
   }
+  check_limit("bytes that describe the arguments", key_.size() + numbers_.size(), kMaxCallBytes);
 }
 
-void Capture::encode_slots(wire::Writer& writer, wire::NameState& names) const {
-  const auto numbers = numbers_.view();
-  size_t written = 0;
-  for (const TensorSlot& slot : tensors_) {
-    if (slot.numbers_before != written) {
-      writer.raw(numbers.subspan(written, slot.numbers_before - written));
-      written = slot.numbers_before;
-    }
-    if (slot.first_mention) {
-      wire::encode_storage_slot(writer, names, slot.record->name, slot.offset);
-    } else {
-      writer.varint(slot.offset);
-    }
-  }
-  if (written != numbers.size())
-    writer.raw(numbers.subspan(written));
-}
-
-bool Capture::is_current() const {
-  for (size_t i = 0; i < storages_.size(); ++i) {
-    if (fresh_[i] != 0 && storages_[i]->announced.load(std::memory_order_relaxed))
-      return false;
-  }
-  return true;
-}
-
-void Capture::mark_announced() const {
-  for (size_t i = 0; i < storages_.size(); ++i) {
-    if (fresh_[i] != 0)
-      storages_[i]->announced.store(true, std::memory_order_relaxed);
-  }
+void Capture::refuse_limit(const char* what, uint64_t value, uint64_t limit) const {
+  TORCH_CHECK(false, operator_name_, ": ", value, " ", what, " are more than the ", limit,
+              " that one remote call takes");
 }
 
 }  // namespace torch_remote::marshal

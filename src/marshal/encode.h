@@ -10,6 +10,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "marshal/argument.h"
+#include "marshal/pointer_index.h"
 #include "wire/codec.h"
 #include "wire/signature.h"
 
@@ -111,16 +112,23 @@ class Capture {
   void add_device(c10::Device device);
   void meet_device(c10::DeviceIndex index);
   uint32_t storage_number(StorageRecord* record, bool& first_mention);
-  void grow_index();
   [[noreturn]] void refuse_mix(c10::Device a, c10::Device b) const;
+  [[noreturn]] void refuse_limit(const char* what, uint64_t value, uint64_t limit) const;
+
+  // Refuses at the call what the server would end the session for.
+  void check_limit(const char* what, uint64_t value, uint64_t limit) const {
+    if (C10_UNLIKELY(value > limit))
+      refuse_limit(what, value, limit);
+  }
 
   wire::Writer key_;
   wire::Writer numbers_;
   c10::SmallVector<TensorSlot, 16> tensors_;
   c10::SmallVector<const at::TensorImpl*, 16> impls_;
-  c10::SmallVector<StorageRecord*, 16> storages_;           // distinct, in order of first mention
-  c10::SmallVector<uint64_t, 16> fresh_;                    // 0: announced; else nbytes + 1
-  std::vector<std::pair<StorageRecord*, uint32_t>> index_;  // hash table, used from 17 storages on
+  c10::SmallVector<StorageRecord*, 16> storages_;  // distinct, in order of first mention
+  c10::SmallVector<uint64_t, 16> fresh_;           // 0: announced; else nbytes + 1
+  PointerIndex storage_index_;
+  PointerIndex impl_index_;
   size_t device_at_ = 0;
   c10::DeviceIndex device_ = -1;
   bool has_host_scalar_ = false;

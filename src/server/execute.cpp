@@ -372,9 +372,9 @@ Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint6
 std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t names) {
   std::vector<wire::Result> results;
   std::vector<at::Tensor> fresh;
-  for (c10::IValue& value : stack_) {
-    results.push_back(describe_result(std::move(value), arguments_, fresh));
-  }
+  marshal::PointerIndex index;
+  for (c10::IValue& value : stack_)
+    results.push_back(describe_result(std::move(value), arguments_, index, fresh));
   stack_.clear();
   if (fresh.size() > names)
     throw Refused("returned more tensors than the client has names for");

@@ -82,8 +82,7 @@ void Generators::apply(const wire::GeneratorMessage& message) {
       if (message.name < wire::kFirstGenerator || message.seed >= wire::kMaxDevices) {
         throw ProtocolError("a generator is made with a name or device that is not allowed");
       }
-      if (made_.size() >= wire::kMaxGenerators)
-        throw ProtocolError("a session has too many generators");
+      wire::check_limit("generators of a session", made_.size() + 1, wire::kMaxGenerators);
       if (!made_.emplace(message.name, make(static_cast<uint8_t>(message.seed))).second) {
         throw ProtocolError("a generator's name is taken");
       }

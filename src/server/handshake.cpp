@@ -24,8 +24,7 @@ class LimitedReader {
   LimitedReader(transport::Stream& stream, uint64_t limit) : stream_(stream), left_(limit) {}
 
   void read(std::span<std::byte> into) {
-    if (into.size() > left_)
-      throw ProtocolError("a handshake is too long");
+    check_fits(into.size());
     left_ -= into.size();
     while (!into.empty()) {
       const size_t got = stream_.read_some(into);
@@ -38,14 +37,18 @@ class LimitedReader {
   Bytes read_block() {
     uint32_t length = 0;
     read(std::as_writable_bytes(std::span(&length, 1)));
-    if (length > left_)
-      throw ProtocolError("a handshake is too long");
+    check_fits(length);
     Bytes body(length);
     read(body);
     return body;
   }
 
  private:
+  void check_fits(uint64_t length) const {
+    const uint64_t read_before = wire::kMaxHandshakeBytes - left_;
+    wire::check_limit("bytes of a handshake", read_before + length, wire::kMaxHandshakeBytes);
+  }
+
   transport::Stream& stream_;
   uint64_t left_;
 };
@@ -116,6 +119,19 @@ pid_t neighbour(const wire::Hello& hello) {
   return is_known && hello.process <= INT32_MAX ? static_cast<pid_t>(hello.process) : 0;
 }
 
+// A client that has another token than this server leaves when it sees the server's proof.
+Bytes read_proof(LimitedReader& reader, const std::string& token) {
+  try {
+    return reader.read_block();
+  } catch (const ConnectionError&) {
+    if (token.empty())
+      throw;
+    throw AuthenticationError(
+        "the client left, or took too long, before it proved that it knows the token; it may have "
+        "another one");
+  }
+}
+
 Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
                   Intent intent, const std::string& token) {
   const uint64_t read_before = preamble ? wire::kPreambleBytes : 0;
@@ -126,7 +142,7 @@ Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>
   Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version, hello.received,
                     neighbour(hello)};
   const Hellos hellos = exchange_hellos(stream, std::move(body), token);
-  check_proof(wire::decode_proof(reader.read_block()), hellos, token, intent);
+  check_proof(wire::decode_proof(read_proof(reader, token)), hellos, token, intent);
   return greeting;
 }
 

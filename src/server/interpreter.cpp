@@ -8,13 +8,13 @@
 namespace torch_remote::server {
 
 Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
-                         Replies& replies, CallLog* call_log)
+                         Replies& replies, CallLog* call_log, uint64_t max_memory)
     : devices_(devices),
       table_(table),
       uploads_(uploads),
       replies_(replies),
       call_log_(call_log),
-      storages_(uploads),
+      storages_(uploads, {.bytes = max_memory}),
       generators_(devices),
       failures_(replies),
       executor_(devices, storages_, generators_, failures_, call_log) {}

@@ -27,7 +27,7 @@ namespace torch_remote::server {
 class Interpreter {
  public:
   Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
-              Replies& replies, CallLog* call_log = nullptr);
+              Replies& replies, CallLog* call_log = nullptr, uint64_t max_memory = UINT64_MAX);
 
   // Applies the messages of one frame in order, and then its frees. Throws ProtocolError on bytes
   // that no client of ours sends: the session cannot go on.

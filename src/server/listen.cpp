@@ -33,7 +33,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kFailuresBeforePause = 5;
 constexpr std::chrono::seconds kPause{1};
 
-volatile std::sig_atomic_t child_ended = 0;
 volatile std::sig_atomic_t asked_to_end = 0;
 
 // A connection whose preamble has not come yet.
@@ -74,7 +73,10 @@ class Signals {
   Signals() {
     struct sigaction action {};
 
-    action.sa_handler = [](int signal) { (signal == SIGCHLD ? child_ended : asked_to_end) = 1; };
+    action.sa_handler = [](int signal) {
+      if (signal != SIGCHLD)
+        asked_to_end = 1;
+    };
     sigset_t held;
     sigemptyset(&held);
     for (const int signal : {SIGCHLD, SIGTERM, SIGINT}) {
@@ -168,9 +170,6 @@ class Listener {
   }
 
   void reap() {
-    if (child_ended == 0)
-      return;
-    child_ended = 0;
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       sessions_.remove(pid, status);
@@ -242,9 +241,12 @@ class Listener {
     }
     if (preamble.intent == 1)
       return pass_on(std::move(client), preamble.route);
-    if (sessions_.size() >= kMaxSessions && !sessions_.drop_a_stranger()) {
-      return refuse(std::move(client), "this server has " + std::to_string(kMaxSessions) +
-                                           " sessions, and takes no more");
+    const size_t most = options_.max_sessions;
+    reap();  // one that has just ended leaves room
+    if (sessions_.size() >= most && !sessions_.drop_a_stranger()) {
+      return refuse(std::move(client), "this server has " + std::to_string(most) +
+                                           (most == 1 ? " session" : " sessions") +
+                                           ", and takes no more (--max-sessions)");
     }
     begin_session(std::move(client), preamble);
   }

@@ -10,7 +10,6 @@
 namespace torch_remote::server {
 
 constexpr size_t kMaxHalfOpen = 32;  // connections without a preamble; the oldest makes room
-constexpr size_t kMaxSessions = 64;
 
 // Note [The listener is small]
 //

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/byte_count.h"
 #include "base/duration.h"
 #include "base/error.h"
 #include "base/fd.h"
@@ -36,6 +37,8 @@ struct Arguments {
   std::string schemas;
   std::string metrics;
   std::vector<std::string> libraries;
+  std::string max_memory;
+  size_t max_sessions = ServeOptions().max_sessions;
   unsigned devices = 1;
   int session_fd = -1;
   int parent_pid = 0;
@@ -61,6 +64,13 @@ void describe(CLI::App& app, Arguments& arguments) {
       "--lease", arguments.lease,
       "with --listen: how long a session waits for a client that was cut off; 10m unless "
       "told, 0 not at all");
+  app.add_option("--max-sessions", arguments.max_sessions,
+                 "with --listen: how many clients at once")
+      ->check(CLI::Range(size_t{1}, size_t{4096}))
+      ->capture_default_str();
+  app.add_option(
+      "--max-memory", arguments.max_memory,
+      "what the tensors of one session may hold, as 500MiB or 20GiB; no limit unless told");
   app.add_option("--log-calls", arguments.log_calls,
                  "write the operators that a session runs to the file FILE.SESSION")
       ->envname("TORCH_REMOTE_LOG_CALLS");
@@ -79,9 +89,9 @@ void describe(CLI::App& app, Arguments& arguments) {
 LifetimeLimits limits_of(const Arguments& arguments) {
   LifetimeLimits limits;
   if (!arguments.idle_timeout.empty())
-    limits.idle = parse_duration(arguments.idle_timeout);
+    limits.idle = parse_duration("--idle-timeout", arguments.idle_timeout);
   if (!arguments.max_lifetime.empty())
-    limits.age = parse_duration(arguments.max_lifetime);
+    limits.age = parse_duration("--max-lifetime", arguments.max_lifetime);
   return limits;
 }
 
@@ -95,7 +105,11 @@ ServeOptions options_of(const Arguments& arguments) {
   options.parent_pid = arguments.parent_pid;
   options.libraries = arguments.libraries;
   if (!arguments.lease.empty())
-    options.lease = parse_duration(arguments.lease);
+    options.lease = parse_duration("--lease", arguments.lease);
+  options.keepalive = duration_from_environment("TORCH_REMOTE_KEEPALIVE", options.keepalive);
+  options.max_sessions = arguments.max_sessions;
+  if (!arguments.max_memory.empty())
+    options.max_memory = parse_bytes("--max-memory", arguments.max_memory);
   if (!arguments.schemas.empty())
     options.schemas = read_schema_file(arguments.schemas);
   return options;

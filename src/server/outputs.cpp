@@ -65,17 +65,16 @@ at::Tensor copy_to_layout(const at::Tensor& tensor, c10::IntArrayRef strides, bo
 }
 
 wire::Result tensor_result(at::Tensor tensor, const std::vector<const c10::TensorImpl*>& arguments,
-                           std::vector<at::Tensor>& fresh) {
+                           marshal::PointerIndex& index, std::vector<at::Tensor>& fresh) {
   wire::Result result;
   if (!tensor.defined()) {
     result.kind = wire::ResultKind::kUndefined;
     return result;
   }
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] != tensor.unsafeGetTensorImpl())
-      continue;
+  const size_t argument = index.find(arguments, tensor.unsafeGetTensorImpl());
+  if (argument != marshal::PointerIndex::kNone) {
     result.kind = wire::ResultKind::kTensor;
-    result.tensor = i;
+    result.tensor = argument;
     return result;
   }
   tensor = own_output(std::move(tensor));
@@ -154,9 +153,9 @@ wire::Result resized_result(uint64_t number, const at::Tensor& tensor) {
 
 wire::Result describe_result(c10::IValue value,
                              const std::vector<const c10::TensorImpl*>& arguments,
-                             std::vector<at::Tensor>& fresh) {
+                             marshal::PointerIndex& index, std::vector<at::Tensor>& fresh) {
   if (value.isTensor())
-    return tensor_result(std::move(value).toTensor(), arguments, fresh);
+    return tensor_result(std::move(value).toTensor(), arguments, index, fresh);
   if (!value.isList())
     return number_result(value);
   wire::Result result;
@@ -164,7 +163,7 @@ wire::Result describe_result(c10::IValue value,
   if (value.isTensorList()) {
     c10::List<at::Tensor> list = std::move(value).toTensorList();
     for (size_t i = 0; i < list.size(); ++i) {
-      result.items.push_back(tensor_result(list.extract(i), arguments, fresh));
+      result.items.push_back(tensor_result(list.extract(i), arguments, index, fresh));
     }
     return result;
   }

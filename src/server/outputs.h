@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
+#include "marshal/pointer_index.h"
 #include "server/storage_table.h"
 #include "wire/messages.h"
 #include "wire/signature.h"
@@ -35,9 +36,9 @@ at::Tensor own_output(at::Tensor actual);
 wire::Result resized_result(uint64_t number, const at::Tensor& tensor);
 
 // What an operator returned, as a reply to a queried call says it. Tensors that are not among
-// `arguments` are appended to `fresh`. Throws Refused for what does not travel.
+// `arguments`, whose index is `index`, are appended to `fresh`. Throws Refused for what does not travel.
 wire::Result describe_result(c10::IValue value,
                              const std::vector<const c10::TensorImpl*>& arguments,
-                             std::vector<at::Tensor>& fresh);
+                             marshal::PointerIndex& index, std::vector<at::Tensor>& fresh);
 
 }  // namespace torch_remote::server

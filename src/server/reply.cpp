@@ -35,9 +35,8 @@ void Replies::append(Append&& append) {
   transport::Connection* connection = nullptr;
   {
     MutexLock lock(mutex_);
-    if (held_bytes() > kMaxQueuedReplyBytes) {
-      throw ProtocolError("the client asks faster than it listens");
-    }
+    wire::check_limit("bytes of replies that the client has not taken", held_bytes(),
+                      kMaxQueuedReplyBytes);
     append(writer_);
     if (writer_.size() >= kFrameTarget) {
       queued_bytes_ += writer_.size();

@@ -156,13 +156,12 @@ transport::Connection::Options connection_options(const ServeOptions& options,
                                                   std::chrono::milliseconds lease) {
   transport::Connection::Options connection;
   connection.is_resumable = lease.count() > 0;
-  const char* const keepalive = std::getenv("TORCH_REMOTE_KEEPALIVE");
   if (options.parent_pid != 0)
     connection.keepalive = std::chrono::milliseconds(0);
   else if (!connection.is_resumable)
     connection.keepalive = kClientSilence;
-  else if (keepalive != nullptr)
-    connection.keepalive = parse_duration(keepalive);
+  else
+    connection.keepalive = options.keepalive;
   return connection;
 }
 
@@ -204,7 +203,7 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   const std::string peer = stream->peer();
   // Never destroyed: threads that wait for signals and for the client use it to the end.
   auto& session = *new Session(std::move(stream), devices, table,
-                               {on_work, leave_soon, &call_log, &page, lease},
+                               {on_work, leave_soon, &call_log, &page, lease, options.max_memory},
                                connection_options(options, lease));
   begun = &session;
   if (lease.count() > 0)

@@ -11,6 +11,7 @@
 #include "base/session_page.h"
 #include "server/lifetime.h"
 #include "server/schema_file.h"
+#include "transport/connection.h"
 #include "transport/stream.h"
 #include "wire/handshake.h"
 
@@ -23,6 +24,9 @@ struct ServeOptions {
   std::string call_log;  // a CallLog's prefix; empty: calls are not logged
   int parent_pid = 0;    // the session ends with that process; 0: with none
   std::chrono::milliseconds lease = std::chrono::minutes(10);  // with a listener only
+  std::chrono::milliseconds keepalive = transport::Connection::Options().keepalive;
+  size_t max_sessions = 64;          // of a listener
+  uint64_t max_memory = UINT64_MAX;  // that a session's storages hold
   LifetimeLimits limits;
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // the version that the server plays; none: its own

@@ -3,25 +3,15 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
+#include "base/cause.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "server/errors.h"
 #include "server/handshake.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server {
 namespace {
-
-std::string text_of(const std::exception_ptr& cause) {
-  if (cause == nullptr)
-    return {};
-  try {
-    std::rethrow_exception(cause);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "unknown error";
-  }
-}
 
 // Of what concerns the client, PyTorch warns on standard error, as it does locally.
 class Warnings : public c10::WarningHandler {
@@ -38,7 +28,7 @@ class Warnings : public c10::WarningHandler {
 Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
                  const OperatorTable& table, Hooks hooks, transport::Connection::Options options)
     : hooks_(std::move(hooks)),
-      interpreter_(devices, table, uploads_, replies_, hooks_.call_log),
+      interpreter_(devices, table, uploads_, replies_, hooks_.call_log, hooks_.max_memory),
       connection_(std::move(stream), *this, options) {
   replies_.attach(&connection_);
 }
@@ -106,6 +96,8 @@ void Session::publish_figures() {
 }
 
 bool Session::end_with(const std::string& reason) {
+  if (hooks_.page != nullptr)
+    hooks_.page->note_end(reason);
   log(LogLevel::kError, "session ended", {{"reason", reason}});
   connection_.close(reason);
   return false;
@@ -156,8 +148,7 @@ void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
   {
     MutexLock lock(mutex_);
     queued_bytes_ += payload.size();
-    if (queued_bytes_ > kMaxQueuedBytes)
-      throw ProtocolError("the client sends more than it was allowed");
+    wire::check_limit("bytes of frames that wait for the executor", queued_bytes_, kMaxQueuedBytes);
     frames_.push_back({sequence, std::move(payload)});
   }
   changed_.notify_one();
@@ -199,6 +190,8 @@ void Session::on_end(std::exception_ptr cause) noexcept {
     MutexLock lock(mutex_);
     has_ended_ = true;
     cause_ = text_of(cause);
+    if (hooks_.page != nullptr)
+      hooks_.page->note_end(cause_);
   }
   changed_.notify_all();
   uploads_.end();

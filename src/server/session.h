@@ -39,6 +39,7 @@ class Session : private transport::Connection::Handler {
     CallLog* call_log = nullptr;   // none: calls are not logged
     SessionPage* page = nullptr;   // none: figures are not published
     std::chrono::milliseconds lease{0};  // how long a resumable connection may be broken
+    uint64_t max_memory = UINT64_MAX;    // that its storages hold
   };
 
   Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,

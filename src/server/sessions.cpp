@@ -12,7 +12,7 @@ namespace torch_remote::server {
 namespace {
 
 // Clients that come back are told how their session ended, if it is one of so many.
-constexpr size_t kMostKilled = 64;
+constexpr size_t kMostEnded = 64;
 // In an error for the user; the log has all that the page has.
 constexpr size_t kCallsForClient = 8;
 
@@ -59,12 +59,18 @@ void Sessions::remove(pid_t pid, int status) {
          {"how", kill},
          {"last_calls", session.page->last_calls()}});
     const std::string calls = session.page->last_calls(kCallsForClient);
-    killed_.emplace_back(session.route, kill + (calls.empty() ? "" : "; its last: " + calls));
-    if (killed_.size() > kMostKilled)
-      killed_.pop_front();
+    remember(session.route, "was " + kill + (calls.empty() ? "" : "; its last: " + calls));
+  } else if (const std::string reason = session.page->end(); !reason.empty()) {
+    remember(session.route, "has ended: " + reason);
   }
   free_pages_.push_back(session.page);
   sessions_.erase(found);
+}
+
+void Sessions::remember(uint64_t route, std::string end) {
+  ended_.emplace_back(route, std::move(end));
+  if (ended_.size() > kMostEnded)
+    ended_.pop_front();
 }
 
 bool Sessions::drop_a_stranger() {
@@ -96,10 +102,10 @@ const Fd* Sessions::find(uint64_t route) const {
 
 std::string Sessions::describe_missing(uint64_t route) const {
   const std::string id = wire::session_id(route);
-  const auto found = std::find_if(killed_.rbegin(), killed_.rend(),
+  const auto found = std::find_if(ended_.rbegin(), ended_.rend(),
                                   [&](const auto& entry) { return entry.first == route; });
-  return found == killed_.rend() ? "this server no longer knows session " + id
-                                 : "session " + id + " was " + found->second;
+  return found == ended_.rend() ? "this server no longer knows session " + id
+                                : "session " + id + " " + found->second;
 }
 
 std::vector<pid_t> Sessions::processes() const {

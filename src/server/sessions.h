@@ -41,7 +41,7 @@ class Sessions {
 
   // Where a session takes connections; null when there is none of that number.
   const Fd* find(uint64_t route) const;
-  // Why there is none, for its client: how it was killed and its last calls, where that is known.
+  // Why there is none, for its client: how it ended, and the last calls of one that was killed, where that is known.
   std::string describe_missing(uint64_t route) const;
 
   std::vector<pid_t> processes() const;
@@ -60,10 +60,11 @@ class Sessions {
   };
 
   uint64_t new_route() const;
+  void remember(uint64_t route, std::string end);
 
   std::unordered_map<pid_t, Entry> sessions_;
   std::vector<SessionPage*> free_pages_;
-  std::deque<std::pair<uint64_t, std::string>> killed_;  // newest last
+  std::deque<std::pair<uint64_t, std::string>> ended_;  // and how; newest last
   ListenerFigures figures_;
 };
 

@@ -11,7 +11,6 @@
 #include <c10/core/TensorImpl.h>
 
 #include "base/error.h"
-#include "wire/limits.h"
 
 namespace torch_remote::server {
 namespace {
@@ -96,10 +95,8 @@ Entry& StorageTable::find(uint64_t name) {
 Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device) {
   if (name == 0)
     throw ProtocolError("name 0 is never valid");
-  if (entries_.size() >= wire::kMaxStorages)
-    throw ProtocolError("a session has too many storages");
-  if (nbytes > wire::kMaxStorageBytes)
-    throw ProtocolError("a storage is too large");
+  wire::check_limit("storages of a session", entries_.size() + 1, limits_.storages);
+  wire::check_limit("bytes of a storage", nbytes, wire::kMaxStorageBytes);
   auto [place, is_new] = entries_.emplace(name, nullptr);
   if (!is_new)
     throw ProtocolError("the name " + std::to_string(name) + " is taken");
@@ -116,6 +113,7 @@ void StorageTable::free(uint64_t name) {
   if (found == entries_.end())
     throw ProtocolError("no storage has the name " + std::to_string(name));
   total_bytes_ -= found->second->nbytes;
+  held_bytes_ -= found->second->held;
   take_kept(*found->second);
   if (!uploading_.empty())
     std::erase(uploading_, found->second.get());
@@ -189,9 +187,21 @@ void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
   entry.nbytes = nbytes;
 }
 
+void StorageTable::hold(Entry& entry, uint64_t nbytes) {
+  const uint64_t others = held_bytes_ - entry.held;
+  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= entry.held || nbytes <= limits_.bytes - others,
+                   "out of memory: ", nbytes, " bytes are wanted, the session's tensors hold ",
+                   others, ", and the server gives a session ", limits_.bytes,
+                   " (serve --max-memory)");
+  held_bytes_ = others + nbytes;
+  entry.held = nbytes;
+}
+
 void StorageTable::ensure_memory(Entry& entry) {
-  if (!entry.storage)
-    entry.storage = allocate(entry.nbytes, entry.device);
+  if (entry.storage)
+    return;
+  hold(entry, entry.nbytes);
+  entry.storage = allocate(entry.nbytes, entry.device);
 }
 
 at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
@@ -223,6 +233,7 @@ bool StorageTable::covers(const Entry& entry, const marshal::TensorRecipe& view,
 }
 
 void StorageTable::adopt(Entry& entry, at::Tensor tensor) {
+  hold(entry, tensor.storage().nbytes());
   entry.storage = tensor.storage();
   entry.device = entry.storage.device();
   set_bytes(entry, entry.storage.nbytes());
@@ -233,6 +244,7 @@ void StorageTable::resize(Entry& entry, uint64_t nbytes) {
   settle(entry);
   const uint64_t kept = std::min(present_bytes(entry), nbytes);
   c10::Storage resized;  // no memory yet, where there is nothing to keep
+  hold(entry, entry.storage && kept != 0 ? nbytes : 0);
   if (entry.storage && kept != 0) {
     resized = allocate(nbytes, entry.device);
     bytes_of(resized, 0, kept).copy_(bytes_of(entry.storage, 0, kept));
@@ -249,6 +261,7 @@ bool StorageTable::is_view_of(const Entry& entry, const at::Tensor& view, uint64
 }
 
 void StorageTable::keep_growth(Entry& entry) {
+  hold(entry, entry.storage.nbytes());
   entry.last_view.reset();
   set_bytes(entry, entry.storage.nbytes());
 }
@@ -297,6 +310,7 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
   if (staging->length() == entry.nbytes)
     overwritten(entry);
   settle_arrived();
+  hold(entry, entry.nbytes);
   entry.upload = std::move(staging);
   entry.upload_offset = offset;
   uploading_.push_back(&entry);

@@ -13,6 +13,7 @@
 #include "marshal/plan.h"
 #include "server/failures.h"
 #include "server/uploads.h"
+#include "wire/limits.h"
 #include "wire/messages.h"
 
 namespace torch_remote::server {
@@ -28,6 +29,7 @@ class Refused : public std::runtime_error {
 struct Entry {
   c10::Storage storage;  // null: no memory yet
   uint64_t nbytes = 0;   // what it has, or will have
+  uint64_t held = 0;     // what of that has memory
   c10::Device device{c10::kCPU};
   std::unique_ptr<Taint> taint;     // null, mostly: Note [Poison] in server/execute.h
   std::shared_ptr<Staging> upload;  // bytes that are to be put in before anything else touches it
@@ -46,11 +48,17 @@ struct Entry {
   }
 };
 
+struct StorageLimits {
+  uint64_t storages = wire::kMaxStorages;  // more are a ProtocolError
+  uint64_t bytes = UINT64_MAX;             // that they hold together: more are out of memory
+};
+
 // The storages of a session, by the names that the client chose. Confined to the executor thread,
 // which is in inference mode. Entries stay where they are until they are freed.
 class StorageTable {
  public:
-  explicit StorageTable(Uploads& uploads) : uploads_(uploads) {}
+  explicit StorageTable(Uploads& uploads, StorageLimits limits = {})
+      : uploads_(uploads), limits_(limits) {}
 
   // Throw ProtocolError: name 0, a name that is not there, one that is there already, too many.
   Entry& find(uint64_t name);
@@ -108,6 +116,8 @@ class StorageTable {
   uint64_t total_bytes() const { return total_bytes_; }
 
  private:
+  // Before the storage has memory of that size. Throws OutOfMemoryError.
+  void hold(Entry& entry, uint64_t nbytes);
   void ensure_memory(Entry& entry);
   void finish_upload(Entry& entry);
   void settle_arrived();
@@ -118,9 +128,11 @@ class StorageTable {
   void check_range(const Entry& entry, uint64_t offset, uint64_t length) const;
 
   Uploads& uploads_;
+  const StorageLimits limits_;
   ska::flat_hash_map<uint64_t, std::unique_ptr<Entry>> entries_;
   std::vector<Entry*> uploading_;  // entries that expect, or have expected, an upload
   uint64_t total_bytes_ = 0;
+  uint64_t held_bytes_ = 0;
   uint64_t kept_bytes_ = 0;  // by keep()
   uint64_t newest_name_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "base/error.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server {
 
@@ -25,10 +26,8 @@ void Uploads::look_at_frame(std::span<const std::byte> payload) {
 }
 
 void Uploads::expect(const wire::Begin& begin) {
-  if (begin.length > kMaxStagedBytes - std::min(kMaxStagedBytes, total_->load())) {
-    throw ProtocolError("uploads on their way are over the limit of " +
-                        std::to_string(kMaxStagedBytes) + " bytes");
-  }
+  wire::check_limit("bytes of uploads on their way", total_->load() + begin.length,
+                    kMaxStagedBytes);
   auto staging = std::make_shared<Staging>(begin.length, total_);
   MutexLock lock(mutex_);
   const bool is_new = lanes_.emplace(begin.upload, Lane{std::move(staging)}).second;

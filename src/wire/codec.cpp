@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "wire/limits.h"
 
 namespace torch_remote::wire {
 
@@ -42,8 +43,7 @@ void Reader::refuse_short(uint64_t count) const {
 }
 
 void Reader::refuse_count(uint64_t value, uint64_t limit, const char* what) {
-  throw ProtocolError(std::string(what) + ": " + std::to_string(value) + " is over the limit of " +
-                      std::to_string(limit));
+  refuse_over_limit(what, value, limit);
 }
 
 }  // namespace torch_remote::wire

@@ -1,10 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 // Every number that comes off the wire is compared with one of these before it sizes anything.
-// docs/protocol.md gives each with its reason.
+// docs/protocol.md gives each with its reason and the test that reaches it.
 namespace torch_remote::wire {
+
+// Throws the ProtocolError "<what>: <value> is over the limit of <limit>".
+[[noreturn]] void refuse_over_limit(std::string_view what, uint64_t value, uint64_t limit);
+
+inline void check_limit(std::string_view what, uint64_t value, uint64_t limit) {
+  if (value > limit) [[unlikely]]
+    refuse_over_limit(what, value, limit);
+}
 
 constexpr uint64_t kMaxHandshakeBytes = 4096;  // before authentication, in all
 constexpr uint64_t kMaxSignatures = 65536;     // per session, on both ends

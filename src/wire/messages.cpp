@@ -160,8 +160,7 @@ Begin decode_begin(Reader& reader) {
   message.is_inline = reader.u8() != 0;
   if (!message.is_inline)
     return message;
-  if (message.length > kMaxInlineBytes)
-    throw ProtocolError("an inline upload is too long");
+  check_limit("bytes of an inline upload", message.length, kMaxInlineBytes);
   message.bytes = reader.raw(message.length);
   return message;
 }

@@ -34,8 +34,7 @@ void encode_fingerprints(Writer& writer, std::span<const uint64_t> fingerprints)
 }
 
 std::vector<uint64_t> decode_fingerprints(Reader& reader) {
-  if (reader.rest().size() > kMaxReplyBytes)
-    throw ProtocolError("a server has too many operators");
+  check_limit("bytes of a reply", reader.rest().size(), kMaxReplyBytes);
   std::vector<uint64_t> fingerprints;
   fingerprints.reserve(reader.rest().size() / sizeof(uint64_t));
   while (!reader.empty())

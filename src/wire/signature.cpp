@@ -19,8 +19,7 @@ void decode_tensor(Reader& reader, Scope& scope, Value& value) {
     throw ProtocolError("a tensor skips a storage number");
   if (storage == scope.storages)
     ++scope.storages;
-  if (++scope.tensors > kMaxTensors)
-    throw ProtocolError("a call has too many tensors");
+  check_limit("tensors of a call", ++scope.tensors, kMaxTensors);
   value.storage = static_cast<uint32_t>(storage);
 }
 

@@ -67,8 +67,7 @@ TensorSpec decode_spec(Reader& reader) {
   spec.neg = flags & kSpecNeg;
   spec.wrapped = flags & kSpecWrapped;
   const uint8_t ndim = reader.u8();
-  if (ndim > kMaxDimensions)
-    throw ProtocolError("a tensor has more than 128 dimensions");
+  check_limit("dimensions of a tensor", ndim, kMaxDimensions);
   spec.sizes.resize(ndim);
   for (int64_t& size : spec.sizes)
     size = extent_number(reader);

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import pytest
 import torch
-from helpers import assert_runs
+from helpers import assert_runs, serving
 
 import torch_remote
 
@@ -55,6 +56,21 @@ def test_a_configured_machine_that_is_not_there_is_a_connection_error() -> None:
         TORCH_REMOTE_TOKEN="x" * 32,
     )
     assert said == "True True"
+
+
+def test_all_devices_are_counted_although_the_first_call_did_not_wait_for_them(
+    tmp_path: Path,
+) -> None:
+    with serving(f"unix://{tmp_path}/s", "--devices", "3") as url:
+        said = assert_runs(
+            """
+            import torch, torch_remote
+            x = torch.ones(2, device="remote")
+            print(torch.remote.device_count())
+            """,
+            TORCH_REMOTE=url,
+        )
+    assert said == "3"
 
 
 def test_the_current_device_changes_for_a_block_and_back() -> None:

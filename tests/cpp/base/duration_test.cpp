@@ -10,30 +10,31 @@ namespace {
 using std::chrono::milliseconds;
 
 TEST(Duration, EachUnitIsUnderstood) {
-  EXPECT_EQ(parse_duration("250ms"), milliseconds(250));
-  EXPECT_EQ(parse_duration("30s"), milliseconds(30'000));
-  EXPECT_EQ(parse_duration("10m"), milliseconds(600'000));
-  EXPECT_EQ(parse_duration("2h"), milliseconds(7'200'000));
-  EXPECT_EQ(parse_duration("0s"), milliseconds(0));
-  EXPECT_EQ(parse_duration("0"), milliseconds(0));
+  EXPECT_EQ(parse_duration("--x", "250ms"), milliseconds(250));
+  EXPECT_EQ(parse_duration("--x", "30s"), milliseconds(30'000));
+  EXPECT_EQ(parse_duration("--x", "10m"), milliseconds(600'000));
+  EXPECT_EQ(parse_duration("--x", "2h"), milliseconds(7'200'000));
+  EXPECT_EQ(parse_duration("--x", "0s"), milliseconds(0));
+  EXPECT_EQ(parse_duration("--x", "0"), milliseconds(0));
 }
 
 TEST(Duration, AnythingElseIsRefused) {
   for (const char* text : {"", "s", "10", "10 s", " 10s", "-1s", "+1s", "1.5s", "1d", "10sm",
                            "99999999999999999999s", "9999999999h", "00"}) {
-    EXPECT_THROW(parse_duration(text), std::invalid_argument) << text;
+    EXPECT_THROW(parse_duration("--x", text), std::invalid_argument) << text;
   }
 }
 
-TEST(Duration, TheErrorSaysWhatToWrite) {
+TEST(Duration, TheErrorNamesTheOptionAndSaysWhatToWrite) {
   try {
-    parse_duration("10");
+    parse_duration("--lease", "10");
     FAIL();
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(),
-                 "'10' is not a duration: the unit is missing. Write a whole number and a unit, as "
-                 "in 250ms, "
-                 "30s, 10m or 2h.");
+    EXPECT_STREQ(
+        error.what(),
+        "--lease: '10' is not a duration: the unit is missing. Write a whole number and a unit, as "
+        "in 250ms, "
+        "30s, 10m or 2h.");
   }
 }
 

@@ -53,8 +53,19 @@ TEST(SessionPage, WhatAKilledProcessWroteCanBeRead) {
   EXPECT_EQ(page.figures().memory, 64U);
 }
 
+TEST(SessionPage, TheFirstReasonForItsEndIsKeptAndCut) {
+  SessionPage& page = SessionPage::make_shared_with_children();
+  EXPECT_EQ(page.end(), "");
+
+  page.note_end(std::string(1000, 'x'));
+  page.note_end("another");
+
+  EXPECT_EQ(page.end(), std::string(300, 'x'));
+}
+
 TEST(SessionPage, ClearingForgetsTheSessionBefore) {
   SessionPage& page = SessionPage::make_shared_with_children();
+  page.note_end("the lease is over");
   page.note_call(1, "aten::mm");
   page.publish({.calls = 1});
 
@@ -62,6 +73,7 @@ TEST(SessionPage, ClearingForgetsTheSessionBefore) {
 
   EXPECT_EQ(page.last_calls(), "");
   EXPECT_EQ(page.figures().calls, 0U);
+  EXPECT_EQ(page.end(), "");
 }
 
 TEST(SessionPage, MemoryThatIsTooSmallIsRefused) {

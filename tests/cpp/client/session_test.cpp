@@ -374,6 +374,14 @@ TEST_F(SessionTest, AnErrorInPlaceOfABulkDownloadIsRaisedAndItsCauseHealed) {
   EXPECT_FALSE(session.is_lost());
 }
 
+TEST_F(SessionTest, AReplyOverTheLimitEndsTheSession) {
+  connect();
+  const auto request = ask();
+  server.reply(request->id, Bytes(wire::kMaxReplyBytes + 1));
+  EXPECT_THAT(error_of([&] { session.wait(request, "a value"); }),
+              HasSubstr("reply: 4194305 is over the limit of 4194304"));
+}
+
 TEST_F(SessionTest, BulkBytesThatNobodyAskedForEndTheSession) {
   connect();
   server.send_bulk(999, Bytes(10));

@@ -50,21 +50,28 @@ Bytes body_of(const Message& message) {
   return writer.take();
 }
 
-// A client that does everything right, but for its token.
-Bytes greet_as_client(transport::Stream& stream, const std::string& token) {
+// The body of the HELLO that was sent.
+Bytes send_hello_as_client(transport::Stream& stream) {
   wire::Hello hello;
   hello.torch_version = "2.13.0";
-  const Bytes ours = body_of(hello);
+  Bytes body = body_of(hello);
   send(stream, wire::encode_preamble({}));
-  send_block(stream, ours);
+  send_block(stream, body);
+  return body;
+}
+
+// A client that does everything right, but for its token. The body of its PROOF comes back.
+Bytes greet_as_client(transport::Stream& stream, const std::string& token) {
+  const Bytes ours = send_hello_as_client(stream);
   wire::Hello theirs = wire::decode_hello(read_block(stream));
   theirs.has_proof = false;
   wire::ProofMessage proof;
   proof.has_proof = !token.empty();
   if (proof.has_proof)
     proof.proof = wire::make_proof(token, wire::Side::kClient, ours, body_of(theirs));
-  send_block(stream, body_of(proof));
-  return ours;
+  Bytes body = body_of(proof);
+  send_block(stream, body);
+  return body;
 }
 
 class HandshakeTest : public testing::Test {
@@ -101,6 +108,20 @@ TEST_F(HandshakeTest, AWrongTokenIsToldSo) {
   EXPECT_THROW(greeting.get(), AuthenticationError);
 }
 
+TEST_F(HandshakeTest, AClientsOwnBytesSentAgainAreRefused) {
+  auto first = serve("a token of some length");
+  const Bytes proof = greet_as_client(*client, "a token of some length");
+  first.get();
+
+  pair = transport::memory_pair();
+  auto second = serve("a token of some length");
+  send_hello_as_client(*client);  // the same bytes: its nonce is all zeros
+  read_block(*client);
+  send_block(*client, proof);
+  EXPECT_THAT(wire::decode_welcome(read_block(*client)).reason, HasSubstr("token is wrong"));
+  EXPECT_THROW(second.get(), AuthenticationError);
+}
+
 TEST_F(HandshakeTest, NoTokenWhereOneIsWantedIsToldSo) {
   auto greeting = serve("a token of some length");
   greet_as_client(*client, "");
@@ -108,7 +129,7 @@ TEST_F(HandshakeTest, NoTokenWhereOneIsWantedIsToldSo) {
   EXPECT_THROW(greeting.get(), AuthenticationError);
 }
 
-TEST_F(HandshakeTest, TheServerProvesThatItKnowsTheToken) {
+TEST_F(HandshakeTest, TheServerProvesThatItKnowsTheTokenAndAClientThatThenLeavesHasNot) {
   auto greeting = serve("a token of some length");
   const Bytes ours = body_of(wire::Hello{});
   send(*client, wire::encode_preamble({}));
@@ -121,7 +142,7 @@ TEST_F(HandshakeTest, TheServerProvesThatItKnowsTheToken) {
       proof,
       wire::make_proof("a token of some length", wire::Side::kServer, ours, body_of(theirs))));
   client->shutdown();
-  EXPECT_THROW(greeting.get(), ConnectionError);
+  EXPECT_THROW(greeting.get(), AuthenticationError);
 }
 
 TEST_F(HandshakeTest, BytesBehindTheProofStayInTheStream) {

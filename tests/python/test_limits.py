@@ -1,0 +1,134 @@
+"""Limits that a program can reach: refused at the call, in words that name the limit, and the session goes on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import serving, wait_until
+
+import torch_remote
+
+
+def test_a_call_over_more_tensors_than_a_message_describes_is_refused() -> None:
+    x = torch.ones(2, device="remote")
+    many = [x.view(1, 2) for _ in range(600_000)]
+    with pytest.raises(RuntimeError, match=r"aten::cat: \d+ bytes .* more than the 4194304"):
+        torch.cat(many)
+    assert x.sum().item() == 2
+
+
+def test_a_call_just_below_what_a_message_describes_is_made() -> None:
+    x = torch.arange(2, device="remote")
+    many = [x.view(2) for _ in range(400_000)]
+    assert torch.cat(many)[-3:].tolist() == [1, 0, 1]
+    results = torch._foreach_add(many, 1)
+    assert results[-1].tolist() == [1, 2]
+
+
+def test_a_list_that_is_too_long_is_refused() -> None:
+    x = torch.ones(2, device="remote")
+    with pytest.raises(RuntimeError, match=r"\d+ elements of a list are more than the 1048576"):
+        torch.ops.aten.sum.dim_IntList(x, [0] * ((1 << 20) + 1))
+    assert x.sum().item() == 2
+
+
+def test_a_string_that_is_too_long_is_refused() -> None:
+    x = torch.ones(2, device="remote")
+    with pytest.raises(RuntimeError, match="70000 characters of a string are more than the 65536"):
+        torch.searchsorted(x, x, side="l" * 70_000)
+    assert x.sum().item() == 2
+
+
+def test_more_storages_than_a_free_names_are_freed() -> None:
+    gc.collect()
+    before = torch_remote.stats().storages_live
+    many = list(torch.ones(100_000, 1, device="remote").unbind())
+    copies = torch._foreach_add(many, 1)
+    del many
+    assert copies[7].item() == 2
+    del copies
+    torch.remote.synchronize()
+    assert torch_remote.stats().storages_live == before
+
+
+def test_a_client_over_max_sessions_is_refused_and_let_in_when_another_has_left(
+    tmp_path: Path,
+) -> None:
+    def is_let_in() -> bool:
+        try:
+            with torch_remote.connect(url) as machine:
+                return torch.ones(2, device=machine.devices[0]).tolist() == [1, 1]
+        except ConnectionError as error:
+            assert "has 1 session, and takes no more" in str(error)
+            return False
+
+    with serving(f"unix://{tmp_path}/s", "--max-sessions", "1") as url:
+        with torch_remote.connect(url):
+            assert not is_let_in()
+        assert wait_until(is_let_in)
+
+
+def test_a_session_over_max_memory_is_out_of_memory_and_goes_on(tmp_path: Path) -> None:
+    with (
+        serving(f"unix://{tmp_path}/s", "--max-memory", "1MiB") as url,
+        torch_remote.connect(url) as machine,
+    ):
+        device = machine.devices[0]
+        kept = torch.ones(100_000, device=device)
+        for make in (
+            lambda: torch.zeros(200_000, device=device),
+            lambda: torch.cat([kept, kept]),
+            lambda: torch.randn(200_000).to(device),
+            lambda: kept.clone().resize_(200_000),
+        ):
+            with pytest.raises(torch.OutOfMemoryError, match=r"1048576 \(serve --max-memory\)"):
+                make().sum().item()
+        assert (
+            kept + 1
+        ).sum().item() == 200_000  # as much as fits, and nothing of the above is held
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--max-memory", "10"], "--max-memory: '10' is not an amount of memory"),
+        (["--lease", "soon"], "--lease: 'soon' is not a duration"),
+        (["--max-sessions", "0"], "--max-sessions"),
+    ],
+)
+def test_a_server_names_the_option_that_it_does_not_understand(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "torch_remote_cli",
+        "serve",
+        "--listen",
+        f"unix://{tmp_path}/s",
+    ]
+    server = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+    assert server.returncode != 0
+    assert words in server.stderr
+
+
+@pytest.mark.parametrize(
+    "variable", ["TORCH_REMOTE_PATIENCE", "TORCH_REMOTE_KEEPALIVE", "TORCH_REMOTE_NET"]
+)
+def test_a_client_names_the_variable_that_it_does_not_understand(variable: str) -> None:
+    program = "import torch, torch_remote; torch.ones(2, device='remote').sum().item()"
+    client = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, variable: "soon"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert client.returncode != 0
+    assert f"{variable}: 'soon' is not a" in client.stderr
