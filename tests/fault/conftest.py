@@ -11,10 +11,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "python"))
 
+import latencies
 from helpers import serving
 from training import train
 
 import torch_remote
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in latencies.report():
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

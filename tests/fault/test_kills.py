@@ -1,4 +1,4 @@
-"""SIGKILL and SIGSTOP of either side, at random moments."""
+"""SIGKILL and SIGSTOP of either side, at random moments. `make faults` takes 50 of each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import latencies
 import pytest
 from helpers import DEADLINE, is_alive, wait_until
 from training import train
@@ -20,6 +22,9 @@ from training import train
 import torch_remote
 
 MOMENTS = int(os.environ.get("TORCH_REMOTE_FAULT_MOMENTS", "4"))
+SLOWEST = 20.0
+"""Seconds for what takes less than one. Nothing on the way waits for a timer of more than half a second; the rest is
+for processors that are busy with something else. `make faults` prints what it took."""
 
 Uncut = dict[int, tuple[int, str]]
 
@@ -31,10 +36,11 @@ def later(seconds: float, action: Callable[[], object]) -> threading.Timer:
     return timer
 
 
+@pytest.mark.parametrize("where", ["unix", "local"])
 @pytest.mark.parametrize("moment", range(MOMENTS))
-def test_a_killed_session_is_lost_at_once(moment: int, server: str) -> None:
+def test_a_killed_session_is_lost_at_once(moment: int, where: str, server: str) -> None:
     killed: list[float] = []
-    with torch_remote.connect(server) as machine:
+    with torch_remote.connect(server if where == "unix" else "local") as machine:
         pid = int(machine.status()["pid"])
 
         def kill() -> None:
@@ -45,73 +51,135 @@ def test_a_killed_session_is_lost_at_once(moment: int, server: str) -> None:
         with pytest.raises(torch_remote.SessionLost, match=r"killed by signal 9 \(Killed\)"):
             while True:
                 train(machine.devices[0], 30)
-        assert time.monotonic() - killed[0] < 20  # one second, where the processors have time
+        seconds = time.monotonic() - killed[0]
+    latencies.note(f"{where}: session killed, error raised", seconds)
+    assert seconds < SLOWEST
+
+
+@contextmanager
+def stopped_now_and_then(pid: int, chance: random.Random) -> Iterator[None]:
+    is_over = threading.Event()
+
+    def stop_and_go() -> None:
+        while not is_over.wait(chance.uniform(0, 0.2)):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(chance.uniform(0, 0.1))
+            os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=stop_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
 def test_a_stopped_session_goes_on_when_it_is_continued(
     moment: int, server: str, uncut: Uncut
 ) -> None:
-    chance = random.Random(moment)
     with torch_remote.connect(server) as machine:
         pid = int(machine.status()["pid"])
-        is_over = threading.Event()
-
-        def stop_and_go() -> None:
-            while not is_over.wait(chance.uniform(0, 0.2)):
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(chance.uniform(0, 0.1))
-                os.kill(pid, signal.SIGCONT)
-
-        thread = threading.Thread(target=stop_and_go)
-        thread.start()
-        try:
+        with stopped_now_and_then(pid, random.Random(moment)):
             assert train(machine.devices[0], 30) == uncut[30]
-        finally:
-            is_over.set()
-            thread.join()
 
 
-def start_client(server: str, steps: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "training.py")],
-        env={**os.environ, "TORCH_REMOTE": server, "STEPS": str(steps)},
+CLIENTS = """
+import json, os, signal, sys
+import torch_remote
+from training import train
+
+enough = []
+signal.signal(signal.SIGUSR1, lambda *_: enough.append(True))
+
+def work():
+    while not enough:
+        print(json.dumps(train("remote", 30)), flush=True)
+    print("done", flush=True)
+
+for line in sys.stdin:  # each is a process of its own; forked, since importing torch takes seconds
+    pid = os.fork()
+    if pid == 0:
+        work()
+        os._exit(0)
+    print("pid", pid, flush=True)
+    os.waitpid(pid, 0)
+"""
+
+
+class Clients:
+    """Processes that train, again and again, one after the other."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._said = process.stdin
+        self._lines = process.stdout
+
+    def start(self) -> int:
+        """The next one's process id."""
+        self._said.write("\n")
+        self._said.flush()
+        for line in self._lines:
+            if line.startswith("pid "):
+                return int(line.split()[1])
+        raise AssertionError("no client was started")
+
+    def results(self) -> Iterator[tuple[int, str]]:
+        for line in self._lines:
+            if line == "done\n":
+                return
+            counter, digest = json.loads(line)
+            yield counter, digest
+
+
+@pytest.fixture
+def clients(server: str) -> Iterator[Clients]:
+    with subprocess.Popen(
+        [sys.executable, "-c", CLIENTS],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "TORCH_REMOTE": server},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        yield Clients(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=DEADLINE) == 0
 
 
 def sessions_of(server_pid: int) -> set[int]:
     children = Path(f"/proc/{server_pid}/task/{server_pid}/children").read_text().split()
-    return {int(pid) for pid in children}
+    return {int(pid) for pid in children if is_alive(int(pid))}
 
 
-def test_a_stopped_client_goes_on_when_it_is_continued(
-    server: str, server_pid: int, uncut: Uncut
+def test_a_stopped_client_goes_on_when_it_is_continued(clients: Clients, uncut: Uncut) -> None:
+    pid = clients.start()
+    results = clients.results()
+    assert next(results) == uncut[30]
+    chance = random.Random(3)
+    for _ in range(MOMENTS):
+        time.sleep(chance.uniform(0, 0.3))
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(chance.uniform(0, 0.1))
+        os.kill(pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGUSR1)  # enough
+    assert set(results) == {uncut[30]}
+
+
+def test_clients_killed_at_random_moments_leave_no_session(
+    clients: Clients, server_pid: int
 ) -> None:
     before = sessions_of(server_pid)
-    client = start_client(server, 100)
-    assert wait_until(lambda: sessions_of(server_pid) - before != set())
-    chance = random.Random(3)
-    while client.poll() is None:
-        time.sleep(chance.uniform(0, 0.3))
-        client.send_signal(signal.SIGSTOP)
-        time.sleep(chance.uniform(0, 0.1))
-        client.send_signal(signal.SIGCONT)
-    assert client.stdout is not None
-    result = json.loads(client.stdout.read())
-    assert (result["counter"], result["digest"]) == uncut[100]
-
-
-def test_clients_killed_at_random_moments_leave_no_session(server: str, server_pid: int) -> None:
-    before = sessions_of(server_pid)
     chance = random.Random(4)
-    for _ in range(max(1, MOMENTS // 4)):
-        client = start_client(server, 10_000)
-        assert wait_until(lambda: sessions_of(server_pid) - before != set())
-        time.sleep(chance.uniform(0, 1))
-        client.kill()
-        client.communicate(timeout=DEADLINE)
-        assert wait_until(
-            lambda: not any(is_alive(pid) for pid in sessions_of(server_pid) - before)
-        )
+    for _ in range(MOMENTS):
+        pid = clients.start()
+        time.sleep(chance.uniform(0, 1.5))  # before it is connected, too
+        os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        assert wait_until(lambda: not sessions_of(server_pid) - before)
+        seconds = time.monotonic() - killed
+        latencies.note("client killed, session gone", seconds)
+        assert seconds < SLOWEST

@@ -168,6 +168,33 @@ def test_a_server_that_is_stopped_says_so(tmp_path: Path) -> None:
     machine.stop()
 
 
+LEAVING = """
+import sys, torch, torch_remote
+x = torch.ones(2, device="remote")
+x.tolist()
+print("begun", flush=True)
+sys.stdin.readline()
+x.add_(1)
+"""
+
+
+def test_a_program_that_ends_while_its_connection_is_being_resumed_does_not_wait_for_that(
+    proxy: FaultProxy,
+) -> None:
+    client = subprocess.Popen(
+        [sys.executable, "-c", LEAVING],
+        env={**os.environ, "TORCH_REMOTE": proxy.url, "TORCH_REMOTE_PATIENCE": "600s"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert client.stdout is not None
+    assert client.stdout.readline() == "begun\n"
+    lose(proxy)
+    client.communicate("\n", timeout=DEADLINE)
+    assert client.returncode == 0
+
+
 KILLED = """
 import os, time, torch, torch_remote
 torch.ones(2, device="remote").tolist()

@@ -40,6 +40,26 @@ def work():
 threading.Thread(target=work, daemon=True).start()
 x.sum().item()
 """,
+    "daemon_thread_in_backward": START
+    + """
+def work():
+    while True:
+        (x * 2).sum().backward()
+threading.Thread(target=work, daemon=True).start()
+(x * 2).sum().backward()
+""",
+    "used_by_the_garbage_collector": START
+    + """
+class Node:
+    def __init__(self):
+        self.itself, self.tensor = self, torch.ones(3, device="remote")
+    def __del__(self):
+        try:
+            (self.tensor + 1).sum()
+        except torch_remote.SessionLost:  # at the very end; before, it works
+            pass
+nodes = [Node() for _ in range(3)]
+""",
     "stopped_machine": START + "torch_remote.machines()[0].stop()",
     "dead_server": START + "os.kill(pid, signal.SIGKILL)",
     "dead_server_noticed": START

@@ -99,6 +99,53 @@ def test_a_data_loader_with_workers_and_cpu_tensors_works() -> None:
     assert said == "992.0"
 
 
+def test_a_data_loader_with_spawned_workers_works() -> None:
+    said = assert_runs("""
+        import torch, torch_remote
+        from torch.utils.data import DataLoader, TensorDataset
+        total = torch.zeros((), device="remote")
+        data = TensorDataset(torch.arange(32.0))
+        for (batch,) in DataLoader(
+            data, batch_size=4, num_workers=1, multiprocessing_context="spawn"
+        ):
+            total += batch.to("remote").sum()
+        print(total.item())
+    """)
+    assert said == "496.0"
+
+
+def test_children_inherit_no_descriptor() -> None:
+    said = assert_runs("""
+        import os, subprocess, torch, torch_remote
+
+        def descriptors_of_a_child():
+            with subprocess.Popen(["sleep", "600"], close_fds=False) as child:
+                while os.readlink(f"/proc/{child.pid}/exe") == os.readlink("/proc/self/exe"):
+                    pass
+                there = sorted(os.listdir(f"/proc/{child.pid}/fd"))
+                child.kill()
+            return there
+
+        def has_sockets():
+            names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+            links = [os.readlink(name) for name in names if os.path.islink(name)]
+            return any(link.startswith("socket:") for link in links)
+
+        descriptors_of_a_child()
+        before = descriptors_of_a_child()
+        x = torch.ones(2, device="remote")
+        x.tolist()
+        assert descriptors_of_a_child() == before
+        assert has_sockets()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(has_sockets())
+        assert os.waitpid(pid, 0)[1] == 0
+        print(x.tolist())
+    """)
+    assert said == "[1.0, 1.0]"
+
+
 def test_spawned_processes_have_sessions_of_their_own(tmp_path: object) -> None:
     script = f"{tmp_path}/spawn.py"
     with open(script, "w") as file:  # noqa: PTH123

@@ -1,0 +1,85 @@
+"""A program at a terminal of its own, where somebody may press Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import textwrap
+import time
+from types import TracebackType
+
+from helpers import DEADLINE
+
+PROGRAM = """
+import fcntl, json, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+mode = termios.tcgetattr(0)
+mode[3] &= ~termios.ECHO
+termios.tcsetattr(0, termios.TCSANOW, mode)
+
+def say(text):
+    sys.stdout.write(text + "\\n")
+    sys.stdout.flush()
+
+for line in sys.stdin:
+    exec(json.loads(line), globals())
+"""
+
+
+class Terminal:
+    """Runs a Python program with this terminal as its controlling one: pieces of code, one after the other.
+
+    What the code says with `say()` can be waited for.
+    """
+
+    def __init__(self, **environment: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self._heard = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, **environment},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+    def run(self, code: str) -> None:
+        """Begins to; a line of a terminal has 4,095 characters."""
+        os.write(self._ours, json.dumps(textwrap.dedent(code)).encode() + b"\n")
+
+    def press_control_c(self) -> None:
+        os.write(self._ours, b"\x03")
+
+    def wait_for(self, line: str) -> None:
+        """Until the program has said that line."""
+        end = time.monotonic() + 3 * DEADLINE  # importing torch is among it
+        while f"{line}\r\n" not in self._heard:
+            assert time.monotonic() < end, f"no {line!r} in {self._heard!r}"
+            if select.select([self._ours], [], [], 0.5)[0]:
+                self._heard += self._read()
+        self._heard = self._heard.partition(f"{line}\r\n")[2]
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._ours, 4096).decode(errors="replace")
+        except OSError:  # as Linux says that the program has left its terminal
+            raise AssertionError(f"it ended, having said {self._heard!r}") from None

@@ -1,0 +1,191 @@
+"""Ctrl-C, typed at a terminal: whoever waits returns at once, the session stays usable, the server knows nothing of it.
+
+"At once": waits look for signals every 50 ms. What the tests interrupt would end by itself only after 30 s and more
+(keepalive, patience), and with another error.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import DEADLINE
+from proxy import FaultProxy
+from terminal import Terminal
+
+START = """
+import os, signal, threading, time
+import torch, torch_remote
+
+x = torch.zeros((), dtype=torch.long, device="remote")
+assert x.item() == 0
+server = int(torch_remote.machines()[0].status()["pid"])
+
+def stop_server():
+    os.kill(server, signal.SIGSTOP)
+
+def go_on():
+    os.kill(server, signal.SIGCONT)
+
+def interrupted(wait):
+    try:
+        say("waiting")
+        wait()
+    except KeyboardInterrupt:
+        say("interrupted")
+        return
+    raise AssertionError("it was not interrupted")
+
+say("begun")
+"""
+
+ZEROS = "x.zero_()\nassert x.item() == 0\n"
+
+
+@pytest.fixture(scope="module")
+def terminal() -> Iterator[Terminal]:
+    """With a program in which a session is open: what one test leaves behind has to be usable by the next."""
+    with Terminal() as made:
+        made.run(START)
+        made.wait_for("begun")
+        yield made
+
+
+WAITS = {
+    "read": """
+        x.add_(1)
+        interrupted(x.item)
+        go_on()
+        assert x.item() == 1
+    """,
+    "synchronize": """
+        x.add_(1)
+        interrupted(torch_remote.synchronize)
+        go_on()
+        assert x.item() == 1
+    """,
+    "upload": """
+        big = torch.ones(20_000_000)
+        interrupted(lambda: big.to("remote"))
+        go_on()
+        assert big.to("remote").sum().item() == 20_000_000
+    """,
+    "back_pressure": """
+        done = 0
+        def run():
+            global done
+            while True:
+                x.add_(1)
+                done += 1
+        def tell():
+            last = -1
+            while done != last or done == 0:  # then it is far ahead, and waits
+                last = done
+                time.sleep(1)
+            say("far ahead")
+        threading.Thread(target=tell, daemon=True).start()
+        interrupted(run)
+        go_on()
+        assert x.item() == done, (x.item(), done)  # the call that was interrupted has not happened
+    """,
+    "wait_of_another_thread": """
+        results, is_done = [], threading.Event()
+        x.add_(1)
+        def work():
+            results.append(x.item())
+            is_done.set()
+        threading.Thread(target=work).start()
+        interrupted(is_done.wait)
+        assert results == []
+        go_on()
+        is_done.wait()
+        assert results == [1]
+    """,
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_control_c_ends_a_wait_and_leaves_session_and_server_as_they_were(
+    wait: str, terminal: Terminal
+) -> None:
+    terminal.run(ZEROS + "stop_server()")
+    terminal.run(WAITS[wait])
+    terminal.wait_for("waiting")
+    if wait == "back_pressure":
+        terminal.wait_for("far ahead")
+    terminal.press_control_c()
+    terminal.wait_for("interrupted")
+    terminal.run(ZEROS + "say('usable')")
+    terminal.wait_for("usable")
+
+
+def test_control_c_reaches_the_client_only(terminal: Terminal) -> None:
+    terminal.run(ZEROS + "interrupted(lambda: time.sleep(600))")
+    terminal.wait_for("waiting")
+    terminal.press_control_c()
+    terminal.wait_for("interrupted")
+    terminal.run("""
+        os.kill(server, signal.SIGINT)  # not even this one
+        x.add_(1)
+        assert x.item() == 1
+        assert os.getsid(server) != os.getsid(0)
+        say("usable")
+    """)
+    terminal.wait_for("usable")
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[str]:
+    """Somebody who takes connections and says nothing."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{tmp_path}/s")
+        listener.listen()
+        yield f"unix://{tmp_path}/s"
+
+
+def test_control_c_ends_connecting_and_other_machines_can_be_used(
+    silent: str, terminal: Terminal
+) -> None:
+    terminal.run(ZEROS + f"interrupted(lambda: torch_remote.connect({silent!r}))")
+    terminal.wait_for("waiting")
+    terminal.press_control_c()
+    terminal.wait_for("interrupted")
+    terminal.run("x.add_(1)\nassert x.item() == 1\nsay('usable')")
+    terminal.wait_for("usable")
+
+
+def test_control_c_ends_a_wait_while_resuming(server: str, terminal: Terminal) -> None:
+    with FaultProxy(server, lambda number: None) as proxy:
+        terminal.run(f"""
+            machine = torch_remote.connect({proxy.url!r})
+            y = torch.zeros((), device=machine.devices[0])
+            assert y.item() == 0
+            say("connected")
+        """)
+        terminal.wait_for("connected")
+        proxy.closed.set()
+        proxy.hang_up()
+        terminal.run("y.add_(1)\ninterrupted(y.item)")
+        terminal.wait_for("waiting")
+        terminal.press_control_c()
+        terminal.wait_for("interrupted")
+        proxy.closed.clear()
+        terminal.run("assert y.item() == 1\nmachine.stop()\nsay('usable')")
+        terminal.wait_for("usable")
+
+
+def test_after_control_c_a_daemon_threads_wait_does_not_hold_up_the_exit() -> None:
+    with Terminal() as terminal:
+        terminal.run(START)
+        terminal.run("""
+            stop_server()
+            x.add_(1)
+            threading.Thread(target=x.item, daemon=True).start()
+            interrupted(threading.Event().wait)
+            sys.exit()
+        """)
+        terminal.wait_for("waiting")
+        terminal.press_control_c()
+        assert terminal.process.wait(timeout=3 * DEADLINE) == 0
