@@ -178,6 +178,16 @@ TEST(Signature, AListInsideAListIsRefused) {
   EXPECT_THROW(decoded(key("10011000", 1)), ProtocolError);
 }
 
+// A list of floats is its length in the key, and one number in a call can stand for all of it.
+TEST(Signature, ListsOfMoreNumbersThanACallMayHaveAreRefused) {
+  const std::string half =
+      "0e"
+      "808020";  // kFloatList, 2^19
+  EXPECT_EQ(decoded(key(half + half, 2)).arguments.size(), 2);
+  EXPECT_THROW(decoded(key(half + half + "0e01", 3)), ProtocolError);
+  EXPECT_THROW(decoded(key(half + half + "110108", 3)), ProtocolError);  // and one Scalar
+}
+
 TEST(Signature, StoragesAreNumberedInOrderOfFirstMention) {
   EXPECT_THROW(decoded(key(kVector + "01", 1, "0100")), ProtocolError);
   EXPECT_THROW(decoded(key(kVector + "00", 1, "020000")), ProtocolError);
