@@ -82,9 +82,9 @@ tsan: setup-system  ## The torch-free tests under ThreadSanitizer
 core-clang: setup-system setup-checks  ## The torch-free layers with clang's -Wthread-safety -Werror
 	@tools/build.sh core-clang
 
-fuzz: setup-system setup-checks  ## Every fuzz target, FUZZ_SECONDS (120) in all
-	@tools/build.sh fuzz
-	@tools/fuzz.sh
+fuzz: setup setup-checks  ## Every fuzz target, FUZZ_SECONDS (120) in all (RELEASE=1: a release build of them)
+	@tools/build.sh fuzz$(if $(RELEASE),-release)
+	@tools/fuzz.sh fuzz$(if $(RELEASE),-release)
 
 gpu-build:       ## With the system's Python and torch, into build/gpu; installs nothing
 	@tools/build.sh gpu

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # build.sh release   everything, into build/release, importable from .venv
 # build.sh gpu       everything but the C++ tests, with the system's Python and torch, into build/gpu
+# build.sh fuzz      the fuzz targets, with .venv's torch; also fuzz-release
 # build.sh PRESET    one of the torch-free presets
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +11,7 @@ jobs=${JOBS:-$(nproc)}
 target=$1
 binary=build/$target
 python=
+goal=all
 
 case $target in
   release)
@@ -27,6 +29,11 @@ case $target in
     configure=(cmake -S . -B "$binary" -G Ninja -DCMAKE_BUILD_TYPE=Release
       "-DCMAKE_CXX_COMPILER=$(command -v g++)" "-DTORCH_REMOTE_PYTHON=$python")
     ;;
+  fuzz*)
+    configure=(cmake --preset "$target" -DTORCH_REMOTE_TORCH=ON
+      "-DTORCH_REMOTE_PYTHON=$PWD/.venv/bin/python")
+    goal=fuzz_targets
+    ;;
   *) configure=(cmake --preset "$target") ;;
 esac
 
@@ -36,7 +43,8 @@ if [ ! -e "$binary/build.ninja" ] || [ CMakePresets.json -nt "$binary/build.ninj
   step "[4/5] configure $target" "configure-$target" "${configure[@]}"
   touch "$binary/build.ninja"
 fi
-build_step "[5/5] compile $target" "compile-$target" cmake --build "$binary" -j "$jobs"
+build_step "[5/5] compile $target" "compile-$target" cmake --build "$binary" -j "$jobs" \
+  --target "$goal"
 
 case $target in
   release) "$python" -I tools/link_package.py --built "$binary/src" --venv .venv ;;

@@ -1,25 +1,27 @@
 #!/usr/bin/env bash
-# Runs every fuzz target in turn, FUZZ_SECONDS in all. New inputs stay in build/fuzz/corpus; what
-# crashes is left in build/fuzz and belongs, once fixed, in tests/fuzz/corpus/<target>.
+# fuzz.sh PRESET: runs every fuzz target in turn, FUZZ_SECONDS in all. New inputs stay in
+# build/PRESET/corpus; what crashes is left in build/PRESET and belongs, once fixed, in
+# tests/fuzz/corpus/<target>.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/steps.sh
 
+preset=${1:-fuzz}
 total=${FUZZ_SECONDS:-120}
 shopt -s nullglob
-targets=(tests/fuzz/*_fuzz.cpp)
-[ ${#targets[@]} -gt 0 ] || fail "There is no tests/fuzz/*_fuzz.cpp to run."
+targets=("build/$preset/targets"/*_fuzz)
+[ ${#targets[@]} -gt 0 ] || fail "There is no fuzz target in build/$preset/targets to run."
 seconds=$((total / ${#targets[@]}))
 [ "$seconds" -gt 0 ] || seconds=1
 
-for source in "${targets[@]}"; do
-  name=$(basename "$source" .cpp)
-  corpus=build/fuzz/corpus/$name
+for target in "${targets[@]}"; do
+  name=$(basename "$target")
+  corpus=build/$preset/corpus/$name
   mkdir -p "$corpus"
   folders=("$corpus")
   [ ! -d "tests/fuzz/corpus/$name" ] || folders+=("tests/fuzz/corpus/$name")
-  step "$name for $seconds s" "fuzz-$name" "build/fuzz/tests/fuzz/$name" \
-    "-max_total_time=$seconds" -timeout=10 -rss_limit_mb=2048 "-artifact_prefix=build/fuzz/" \
+  step "$name for $seconds s" "$preset-$name" "$target" \
+    "-max_total_time=$seconds" -timeout=10 -rss_limit_mb=2048 "-artifact_prefix=build/$preset/" \
     "${folders[@]}"
-  tail -n 1 "build/fuzz-$name.log"
+  tail -n 1 "build/$preset-$name.log"
 done

@@ -21,6 +21,7 @@ constexpr uint64_t kMaxOperators = 8192;       // operators a session can introd
 constexpr uint64_t kMaxArguments = 256;        // arguments or results of one operator
 constexpr uint64_t kMaxListLength = 1 << 20;   // elements of one list argument
 constexpr uint64_t kMaxTensors = 1 << 20;      // tensors mentioned by one call
+constexpr uint64_t kMaxNumbers = 1 << 20;      // numbers in the lists of one call
 constexpr uint64_t kMaxDimensions = 128;  // PyTorch's kernels take 64; its tensors may have more
 constexpr uint64_t kMaxSignatureBytes = 8 << 20;  // one signature
 constexpr uint64_t kMaxText = 1 << 16;            // one string argument or name

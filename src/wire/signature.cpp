@@ -9,6 +9,7 @@ namespace {
 struct Scope {
   uint64_t storages = 0;
   uint64_t tensors = 0;
+  uint64_t numbers = 0;
 };
 
 void decode_tensor(Reader& reader, Scope& scope, Value& value) {
@@ -85,6 +86,10 @@ Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
 
 void decode_list(Reader& reader, Scope& scope, Value& value) {
   const uint64_t n = reader.count(kMaxListLength, "list");
+  const bool has_numbers =
+      value.kind == ValueKind::kFloatList || value.kind == ValueKind::kScalarList;
+  if (has_numbers)
+    check_limit("numbers of a call", scope.numbers += n, kMaxNumbers);
   for (uint64_t i = 0; i < n; ++i) {
     switch (value.kind) {
       case ValueKind::kIntList:

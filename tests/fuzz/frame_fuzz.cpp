@@ -24,6 +24,9 @@ void check_round_trip(const Frame& frame, std::span<const std::byte> bytes) {
   require(std::memcmp(header.data(), bytes.data(), header.size()) == 0);
   require(frame.payload.data() == bytes.data() + kHeaderSize);
   require(frame.payload.size() == frame.header.length);
+  if (frame.header.kind == FrameKind::kClose) {
+    decode_close_reason(frame.payload);
+  }
   if (frame.header.kind != FrameKind::kBulk) {
     return;
   }

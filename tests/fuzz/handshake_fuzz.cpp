@@ -1,7 +1,11 @@
-// Any bytes as each block of the handshake: what a peer can send before it is authenticated.
+// Any bytes as each block of the handshake, of a new session and of one that is resumed: what a peer can send before
+// it is authenticated.
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "wire/handshake.h"
@@ -10,22 +14,50 @@ namespace {
 
 using namespace torch_remote::wire;  // NOLINT
 
+void require(bool holds) {
+  if (!holds)
+    std::abort();
+}
+
+void read_preamble(std::span<const std::byte> bytes) {
+  if (bytes.size() < kPreambleBytes)
+    return;
+  const Preamble preamble = decode_preamble(bytes.first<kPreambleBytes>());
+  const std::string id = session_id(preamble.route);
+  require(session_id(session_route(id)) == id);
+  agree(preamble.min, preamble.max);
+}
+
+void read_session_id(std::span<const std::byte> bytes) {
+  const std::string_view id(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const uint64_t route = session_route(id);
+  require(session_route(session_id(route)) == route);
+}
+
+// The proof is over the bytes that came, whatever they say.
+void read_hello(std::span<const std::byte> bytes) {
+  const Hello hello = decode_hello(bytes);
+  const Proof proof = make_proof("token", Side::kClient, bytes, bytes);
+  require(equal_proofs(proof, proof));
+  equal_proofs(proof, hello.proof);
+}
+
 void decode(uint8_t kind, std::span<const std::byte> bytes) {
-  switch (kind % 4) {
+  switch (kind % 5) {
     case 0:
-      if (bytes.size() >= kPreambleBytes) {
-        const Preamble preamble = decode_preamble(bytes.first<kPreambleBytes>());
-        agree(preamble.min, preamble.max);
-      }
+      read_preamble(bytes);
       return;
     case 1:
-      decode_hello(bytes);
+      read_hello(bytes);
       return;
     case 2:
       decode_proof(bytes);
       return;
-    default:
+    case 3:
       decode_welcome(bytes);
+      return;
+    default:
+      read_session_id(bytes);
       return;
   }
 }

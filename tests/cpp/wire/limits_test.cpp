@@ -115,6 +115,22 @@ TEST(Limits, TensorsOfACall) {
             over("tensors of a call", kMaxTensors));
 }
 
+// A list of floats is its length in the key, and one number in a call can stand for all of it.
+TEST(Limits, NumbersOfACall) {
+  const auto key_with = [](uint64_t last) {
+    return [last](Writer& key) {
+      key.varint(2);
+      for (const uint64_t count : {kMaxNumbers / 2, last}) {
+        kind(key, ValueKind::kFloatList);
+        key.varint(count);
+      }
+      key.varint(0);  // storages
+    };
+  };
+  EXPECT_EQ(refusal_of_key(key_with(kMaxNumbers / 2)), "(accepted)");
+  EXPECT_EQ(refusal_of_key(key_with(kMaxNumbers / 2 + 1)), over("numbers of a call", kMaxNumbers));
+}
+
 TEST(Limits, DimensionsOfATensor) {
   EXPECT_EQ(refusal_of_key([](Writer& key) {
               key.varint(1);

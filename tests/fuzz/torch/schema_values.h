@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "draw.h"
+#include "wire/signature.h"
+
+// Signatures and slots for the operators of the installed torch: mostly as their schemas want them, with a wrong or
+// hostile part now and then.
+namespace torch_remote::fuzz {
+
+// Every operator that the dispatcher has, those that no client may call among them, sorted by name.
+const std::vector<c10::OperatorHandle>& all_operators();
+
+// How a signature is named; what it says beside that is drawn.
+struct Naming {
+  uint64_t slot = 0;
+  uint32_t number = 0;         // the client's, for the operator
+  bool is_introduced = false;  // before this signature
+};
+
+// A SIGNATURE without its tag.
+void draw_signature(Draw& draw, const c10::OperatorHandle& operation, const Naming& naming,
+                    wire::Writer& writer);
+
+// What a call of the signature has behind its slot. `next_name` chooses storages, and new ones when it is told so.
+void draw_slots(Draw& draw, const wire::Signature& signature, wire::Writer& writer,
+                wire::NameState& names, const std::function<uint64_t(bool is_new)>& next_name);
+
+}  // namespace torch_remote::fuzz

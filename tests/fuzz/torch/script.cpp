@@ -1,0 +1,239 @@
+#include "script.h"
+
+#include <algorithm>
+#include <array>
+
+#include "schema_values.h"
+
+namespace torch_remote::fuzz {
+
+using wire::Tag;
+
+namespace {
+
+constexpr int kMostSteps = 200;
+
+}  // namespace
+
+uint64_t Script::old_name() {
+  const uint8_t choice = draw_.byte();
+  if (choice >= 252)
+    return draw_.number();
+  if (choice >= 244 && !freed_.empty())
+    return freed_[draw_.below(freed_.size())];
+  if (live_.empty())
+    return choice >= 240 ? 0 : next_name_;
+  return live_[choice % live_.size()];
+}
+
+uint64_t Script::new_name() {
+  if (draw_.rarely(32))
+    return old_name();
+  live_.push_back(next_name_);
+  return next_name_++;
+}
+
+const wire::Signature* Script::choose_signature(bool outputs_known, uint64_t& slot) {
+  if (signatures_.empty())
+    return nullptr;
+  const size_t first = draw_.below(signatures_.size());
+  for (size_t i = 0; i < signatures_.size(); ++i) {
+    const auto& [at, signature] = signatures_[(first + i) % signatures_.size()];
+    if (signature.outputs_known != outputs_known && !draw_.rarely(64))
+      continue;
+    slot = at;
+    return &signature;
+  }
+  return nullptr;
+}
+
+void Script::resize() {
+  const bool is_new = live_.empty() || !draw_.rarely(3);
+  const uint64_t name = is_new ? new_name() : old_name();
+  tag(Tag::kResize);
+  writer_.varint(name);
+  writer_.u8(draw_.rarely(16) ? draw_.byte() : 0);
+  writer_.varint(draw_.rarely(16) ? draw_.number() : draw_.below(16) * 16);
+}
+
+void Script::upload() {
+  tag(Tag::kBegin);
+  writer_.varint(draw_.number());
+  writer_.varint(old_name());
+  writer_.varint(draw_.rarely(8) ? draw_.number() : 0);
+  const auto bytes = draw_.bytes(256);
+  writer_.varint(bytes.size());
+  writer_.u8(1);
+  writer_.raw(bytes);
+}
+
+// First in a frame of its own, as the server wants it.
+void Script::begin_upload() {
+  end_frame();
+  Lane lane{draw_.number(), draw_.rarely(16) ? draw_.number() : draw_.below(16) * 16, 0};
+  tag(Tag::kBegin);
+  writer_.varint(lane.upload);
+  writer_.varint(old_name());
+  writer_.varint(draw_.rarely(8) ? draw_.number() : 0);
+  writer_.varint(lane.length);
+  writer_.u8(0);
+  lanes_.push_back(lane);
+  end_frame();
+}
+
+void Script::send_chunk() {
+  if (lanes_.empty())
+    return receiver_.chunk(draw_.number(), draw_.number(), draw_.bytes(64), draw_.rarely(2));
+  Lane& lane = lanes_[draw_.below(lanes_.size())];
+  const bool is_whole = !draw_.rarely(8);
+  const std::vector<std::byte> rest(std::min<uint64_t>(lane.length - lane.sent, 4096));
+  const auto bytes = is_whole ? std::span<const std::byte>(rest) : draw_.bytes(64);
+  lane.sent += std::min<uint64_t>(bytes.size(), lane.length - lane.sent);
+  const uint64_t offset = lane.sent - std::min<uint64_t>(bytes.size(), lane.sent);
+  receiver_.chunk(lane.upload, draw_.rarely(32) ? draw_.number() : offset, bytes,
+                  is_whole || draw_.rarely(2));
+}
+
+void Script::signature() {
+  Naming naming;
+  naming.slot = draw_.rarely(32) ? draw_.number() : draw_.below(8);
+  naming.is_introduced = !operators_.empty() && draw_.rarely(2);
+  naming.number = static_cast<uint32_t>(naming.is_introduced ? draw_.below(operators_.size())
+                                                             : operators_.size());
+  if (!naming.is_introduced)
+    operators_.push_back(all_operators()[draw_.below(all_operators().size())]);
+  wire::Writer body;
+  draw_signature(draw_, operators_[naming.number], naming, body);
+  tag(Tag::kSignature);
+  writer_.raw(body.view());
+  wire::Reader reader(body.view());
+  // Throws, as the server will: then there is nothing more to be done with it.
+  wire::Signature decoded =
+      wire::decode_signature(reader, naming.is_introduced ? naming.number + 1 : naming.number);
+  std::erase_if(signatures_, [&](const auto& known) { return known.first == naming.slot; });
+  signatures_.emplace_back(naming.slot, std::move(decoded));
+}
+
+void Script::call() {
+  uint64_t slot = 0;
+  const wire::Signature* const chosen = choose_signature(true, slot);
+  if (chosen == nullptr)
+    return signature();
+  tag(Tag::kCall);
+  writer_.varint(slot);
+  draw_slots(draw_, *chosen, writer_, names_,
+             [this](bool is_new) { return is_new ? new_name() : old_name(); });
+}
+
+void Script::query_call() {
+  uint64_t slot = 0;
+  const wire::Signature* const chosen = choose_signature(false, slot);
+  if (chosen == nullptr)
+    return signature();
+  tag(Tag::kQuery);
+  writer_.varint(next_request_++);
+  writer_.u8(static_cast<uint8_t>(wire::QueryKind::kCall));
+  writer_.varint(slot);
+  const uint64_t names = draw_.rarely(16) ? draw_.number() : draw_.below(6);
+  writer_.varint(draw_.rarely(32) ? draw_.number() : next_name_);
+  writer_.varint(names);
+  for (uint64_t i = 0; i < std::min<uint64_t>(names, 2); ++i)
+    live_.push_back(next_name_ + i);
+  next_name_ += std::min<uint64_t>(names, 8);
+  draw_slots(draw_, *chosen, writer_, names_,
+             [this](bool is_new) { return is_new ? new_name() : old_name(); });
+}
+
+void Script::read() {
+  tag(Tag::kRead);
+  writer_.varint(draw_.rarely(64) ? 0 : next_request_++);
+  writer_.varint(old_name());
+  writer_.varint(draw_.rarely(4) ? draw_.number() : 0);
+  draw_spec(draw_, writer_);
+}
+
+void Script::free() {
+  const uint64_t count = 1 + draw_.below(3);
+  std::vector<uint64_t> names;
+  for (uint64_t i = 0; i < count; ++i)
+    names.push_back(old_name());
+  wire::encode_free(writer_, names);
+  for (const uint64_t name : names) {
+    std::erase(live_, name);
+    freed_.push_back(name);
+  }
+}
+
+void Script::query() {
+  tag(Tag::kQuery);
+  writer_.varint(draw_.rarely(64) ? 0 : next_request_++);
+  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(7));
+  // The list of all operators is made anew for each that asks, and would be most of what is done here.
+  const bool is_slow = kind == static_cast<uint8_t>(wire::QueryKind::kOperators);
+  writer_.u8(is_slow && !draw_.rarely(64) ? static_cast<uint8_t>(wire::QueryKind::kOutcome) : kind);
+  if (kind == static_cast<uint8_t>(wire::QueryKind::kGenerator))
+    writer_.varint(draw_.number());
+  if (kind != static_cast<uint8_t>(wire::QueryKind::kOperator))
+    return;
+  const auto& schema = all_operators()[draw_.below(all_operators().size())].schema();
+  writer_.text(draw_.rarely(8) ? draw_.text() : schema.name());
+  writer_.text(schema.overload_name());
+}
+
+void Script::generator() {
+  tag(Tag::kGenerator);
+  writer_.varint(wire::kDefaultGenerator +
+                 (draw_.rarely(4) ? 16 + draw_.below(4) : draw_.below(2)));
+  const auto action = static_cast<uint8_t>(draw_.rarely(32) ? draw_.byte() : draw_.below(5));
+  writer_.u8(action);
+  if (action == static_cast<uint8_t>(wire::GeneratorAction::kSetState))
+    return writer_.bytes(draw_.bytes(64));
+  if (action != static_cast<uint8_t>(wire::GeneratorAction::kFree))
+    writer_.u64(draw_.rarely(4) ? draw_.number() : 17 + draw_.below(4));
+}
+
+void Script::context() {
+  tag(Tag::kContext);
+  const uint64_t count = draw_.below(4);
+  writer_.varint(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    writer_.u8(static_cast<uint8_t>(draw_.rarely(32) ? draw_.byte() : 1 + draw_.below(38)));
+    writer_.zigzag(draw_.signed_number());
+  }
+}
+
+void Script::heal() {
+  tag(Tag::kHeal);
+  writer_.varint(draw_.number());
+}
+
+void Script::end_frame() {
+  if (!writer_.empty())
+    receiver_.frame(writer_.take());
+  names_ = {};
+}
+
+void Script::step() {
+  using Step = void (Script::*)();
+  constexpr std::array<Step, 32> kSteps = {
+      &Script::resize,    &Script::resize,       &Script::resize,     &Script::upload,
+      &Script::upload,    &Script::begin_upload, &Script::send_chunk, &Script::send_chunk,
+      &Script::signature, &Script::signature,    &Script::signature,  &Script::signature,
+      &Script::call,      &Script::call,         &Script::call,       &Script::call,
+      &Script::call,      &Script::call,         &Script::query_call, &Script::query_call,
+      &Script::read,      &Script::read,         &Script::free,       &Script::free,
+      &Script::query,     &Script::generator,    &Script::context,    &Script::heal,
+      &Script::heal,      &Script::end_frame,    &Script::end_frame,  &Script::end_frame,
+  };
+  (this->*kSteps[draw_.below(kSteps.size())])();
+  if (draw_.rarely(128))
+    writer_.raw(draw_.bytes(8));
+}
+
+void Script::run() {
+  for (int i = 0; i < kMostSteps && !draw_.empty(); ++i)
+    step();
+  end_frame();
+}
+
+}  // namespace torch_remote::fuzz

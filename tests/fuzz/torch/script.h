@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "draw.h"
+#include "wire/messages.h"
+
+namespace torch_remote::fuzz {
+
+// Where a script's frames and chunks go.
+class Receiver {
+ public:
+  virtual ~Receiver() = default;
+  virtual void frame(std::span<const std::byte> payload) = 0;
+  virtual void chunk(uint64_t lane, uint64_t offset, std::span<const std::byte> bytes,
+                     bool last) = 0;
+};
+
+// A client that remembers what it has made, and so gets far: storages made, viewed, written, freed and named again,
+// signatures replayed after their storages have shrunk. Each byte of the input chooses a message or one of its parts;
+// some parts are hostile: names of others, freed names, 0, extents that overflow, operators that are forbidden.
+class Script {
+ public:
+  Script(std::span<const std::byte> choices, Receiver& receiver)
+      : draw_(choices), receiver_(receiver) {}
+
+  void run();
+
+ private:
+  void step();
+  void resize();
+  void upload();
+  void begin_upload();
+  void send_chunk();
+  void signature();
+  void call();
+  void query_call();
+  void read();
+  void free();
+  void query();
+  void generator();
+  void context();
+  void heal();
+  void end_frame();
+
+  void tag(wire::Tag tag) { writer_.u8(static_cast<uint8_t>(tag)); }
+
+  uint64_t old_name();
+  uint64_t new_name();
+  const wire::Signature* choose_signature(bool outputs_known, uint64_t& slot);
+
+  struct Lane {
+    uint64_t upload;
+    uint64_t length;
+    uint64_t sent;
+  };
+
+  Draw draw_;
+  Receiver& receiver_;
+  wire::Writer writer_;  // of the frame that is being written
+  wire::NameState names_;
+  std::vector<uint64_t> live_;
+  std::vector<uint64_t> freed_;
+  uint64_t next_name_ = 1;
+  uint64_t next_request_ = 1;
+  std::vector<c10::OperatorHandle> operators_;  // as introduced
+  std::vector<std::pair<uint64_t, wire::Signature>> signatures_;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace torch_remote::fuzz
