@@ -21,7 +21,7 @@ for target in "${targets[@]}"; do
   folders=("$corpus")
   [ ! -d "tests/fuzz/corpus/$name" ] || folders+=("tests/fuzz/corpus/$name")
   step "$name for $seconds s" "$preset-$name" "$target" \
-    "-max_total_time=$seconds" -timeout=10 -rss_limit_mb=2048 "-artifact_prefix=build/$preset/" \
+    "-max_total_time=$seconds" -timeout=60 -rss_limit_mb=2048 "-artifact_prefix=build/$preset/" \
     "${folders[@]}"
   tail -n 1 "build/$preset-$name.log"
 done

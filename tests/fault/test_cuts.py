@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,15 +90,13 @@ def test_flipped_bits_neither_hang_the_client_nor_harm_the_server(
 ) -> None:
     """A plain socket cannot find a flip in a tensor's bytes; all that is promised is an end."""
     monkeypatch.setenv("TORCH_REMOTE_PATIENCE", "5s")
-    outcomes = set()
     for seed in range(12):
-        with FaultProxy(alert_server, flips(seed)) as proxy:
-            try:
-                with torch_remote.connect(proxy.url) as machine:
-                    outcomes.add(train(machine.devices[0], 5) is not None)
-            except (RuntimeError, IndexError, NotImplementedError, ValueError, TypeError) as error:
-                outcomes.add(type(error).__name__)
-    assert outcomes
+        with (
+            FaultProxy(alert_server, flips(seed)) as proxy,
+            contextlib.suppress(RuntimeError, IndexError, ValueError, TypeError),
+            torch_remote.connect(proxy.url) as machine,
+        ):
+            train(machine.devices[0], 5)
     with torch_remote.connect(alert_server) as machine:
         assert train(machine.devices[0], 30) == uncut[30]
         assert torch.ones(2, device=machine.devices[0]).tolist() == [1, 1]
