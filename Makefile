@@ -15,7 +15,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-system setup-checks build demo test test-core conformance programs faults bench \
-        lint format asan tsan core-clang fuzz gpu-build gpu-test clean
+        lint format asan tsan tsan-torch core-clang fuzz gpu-build gpu-test clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 16
@@ -78,6 +78,10 @@ asan: setup-system  ## The torch-free tests under ASan and UBSan
 tsan: setup-system  ## The torch-free tests under ThreadSanitizer
 	@tools/build.sh core-tsan
 	@ctest --preset core-tsan -j $(JOBS) --progress
+
+tsan-torch: setup  ## A session that eight threads use, client and server under ThreadSanitizer: minutes to build
+	@tools/build.sh tsan
+	@build/tsan/tests/cpp/stress_test
 
 core-clang: setup-system setup-checks  ## The torch-free layers with clang's -Wthread-safety -Werror
 	@tools/build.sh core-clang

@@ -2,6 +2,7 @@
 # build.sh release   everything, into build/release, importable from .venv
 # build.sh gpu       everything but the C++ tests, with the system's Python and torch, into build/gpu
 # build.sh fuzz      the fuzz targets, with .venv's torch; also fuzz-release
+# build.sh tsan      the stress test under ThreadSanitizer, with .venv's torch
 # build.sh PRESET    one of the torch-free presets
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,6 +34,10 @@ case $target in
     configure=(cmake --preset "$target" -DTORCH_REMOTE_TORCH=ON
       "-DTORCH_REMOTE_PYTHON=$PWD/.venv/bin/python")
     goal=fuzz_targets
+    ;;
+  tsan)
+    configure=(cmake --preset tsan "-DTORCH_REMOTE_PYTHON=$PWD/.venv/bin/python")
+    goal=stress_test
     ;;
   *) configure=(cmake --preset "$target") ;;
 esac

@@ -74,6 +74,52 @@ TEST(Interpreter, AnUploadOutsideItsStorageIsAProtocolError) {
   EXPECT_THROW(server.apply(FrameText().upload(1, {1, 2}, 4)), ProtocolError);
 }
 
+TEST(Interpreter, AnUploadWhoseOffsetAndLengthOverflowIsAProtocolError) {
+  Server server;
+  server.apply(FrameText().store(1, {1, 2}));
+
+  EXPECT_THROW(server.apply(FrameText().upload(1, {1, 2}, UINT64_MAX - 3)), ProtocolError);
+  EXPECT_THROW(server.apply(FrameText().upload(1, {1, 2}, uint64_t{1} << 63)), ProtocolError);
+}
+
+// make, view, run, free, replay
+TEST(Interpreter, ASignatureReplayedOnAFreedStorageIsAProtocolError) {
+  Server server;
+  server.apply(FrameText().store(1, {1}).store(2, {2}).signature(add_signature(0, 0, {1})));
+  server.apply(FrameText().call(0).storage(1).storage(2).real(1).output(3));
+  server.apply(FrameText().free({1}));
+
+  EXPECT_THROW(server.apply(FrameText().call(0).storage(1).storage(2).real(1).output(4)),
+               ProtocolError);
+}
+
+TEST(Interpreter, ASignatureReplayedOnASmallerStorageIsRefused) {
+  Server server;
+  server.apply(FrameText().store(1, {1, 2}).store(2, {3, 4}).signature(add_signature(0, 0, {2})));
+  server.apply(FrameText().call(0).storage(1).storage(2).real(1).output(3));
+
+  server.apply(FrameText().resize(1, 4).call(0).storage(1).storage(2).real(1).output(4));
+  server.apply(FrameText().store(5, {1}).call(0).storage(2).storage(5).real(1).output(6));
+
+  EXPECT_THAT(server.read(3, spec({2})).floats(), ElementsAre(4, 6));
+  EXPECT_EQ(server.read(4, spec({2})).error.kind, wire::ErrorKind::kRefused);
+  EXPECT_EQ(server.read(6, spec({2})).error.kind, wire::ErrorKind::kRefused);
+}
+
+TEST(Interpreter, ACopyIsCheckedAtBothEnds) {
+  Server server;
+  SignatureText copy(0, 0, "aten::copy_", "");
+  copy.tensor("self", spec({2}), 0).tensor("src", spec({2}), 1);
+  copy.value("non_blocking", wire::ValueKind::kFalse).outputs({same_tensor(0)});
+  server.apply(FrameText().store(1, {1, 2}).store(2, {3}).store(3, {4, 5}).signature(copy));
+
+  server.apply(FrameText().call(0).storage(2).storage(1));     // the target is too small
+  server.apply(FrameText().call(0).storage(1).storage(3, 1));  // the source ends before the view
+
+  EXPECT_EQ(server.read(2, spec({1})).error.kind, wire::ErrorKind::kRefused);
+  EXPECT_EQ(server.read(1, spec({2})).error.kind, wire::ErrorKind::kRefused);
+}
+
 TEST(Interpreter, AStorageKeepsItsBytesWhenItIsResized) {
   Server server;
   server.apply(FrameText().store(1, {1, 2}).resize(1, 16));
