@@ -14,7 +14,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks build demo test test-core conformance programs faults bench \
+.PHONY: help setup setup-system setup-checks build demo test test-core conformance programs faults soak bench \
         lint format asan tsan tsan-torch core-clang fuzz gpu-build gpu-test clean
 
 help:            ## Show this list
@@ -52,7 +52,11 @@ programs: build  ## Random programs, remote against CPU (STEPS=20000 SEED=1)
 faults: build    ## Training cut at CUTS (2000) random bytes and in frame headers, and 50 kills and stops (SEED=1)
 	$(call need,tests/fault/run.py)
 	@$(PYTHON) tests/fault/run.py --cuts $(or $(CUTS),2000) --seed $(or $(SEED),1)
-	@TORCH_REMOTE_FAULT_MOMENTS=50 $(PYTEST) tests/fault/test_kills.py
+	@TORCH_REMOTE_FAULT_MOMENTS=50 $(PYTEST) tests/fault/test_kills.py tests/fault/test_relaunch.py
+
+soak: build      ## A million storages and signatures, ten thousand connects: nothing grows (SCALE=1)
+	$(call need,tests/fault/soak.py)
+	@$(PYTHON) tests/fault/soak.py --scale $(or $(SCALE),1)
 
 bench: build     ## Measure against the bars (CHECK=counts: only what no noise changes)
 	$(call need,benchmarks/python/bench.py)

@@ -65,6 +65,15 @@ def connect(url: str) -> Machine:
     return Machine(_C.connect(url, {}))
 
 
+def connect_through(url: str, command: list[str]) -> Machine:
+    """For front doors such as ssh: connects through a command whose standard input and output are the connection.
+
+    The command ends in `torch-remote serve --stdio` on the server's machine. When the connection is lost it is run
+    again, and finds the session. `url` is what messages call the machine. No token is used.
+    """
+    return Machine(_C.connect_through(url, command))
+
+
 def machines() -> list[Machine]:
     """All machines connected now, the default one included."""
     return [Machine(machine_id) for machine_id in _C.machine_ids()]

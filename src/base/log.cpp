@@ -1,15 +1,19 @@
 #include "base/log.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <memory>
+#include <mutex>
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include "base/mutex.h"
+#include "base/platform.h"
 
 namespace torch_remote {
 namespace {
@@ -33,6 +37,30 @@ LogLevel level_from_environment() {
                wanted);
   return LogLevel::kWarning;
 }
+
+// A standard error that nobody reads (the pipe of a parent that is busy, a terminal that is held) must not hold up a
+// server: its line is dropped after a moment, and later ones at once, until somebody reads again.
+class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    constexpr std::chrono::milliseconds kPatience{100};
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    std::string text =
+        dropped_ == 0 ? "" : "\n(" + std::to_string(dropped_) + " lines were lost)\n";
+    text.append(line.data(), line.size());
+    const bool is_read = dropped_ == 0;
+    if (write_patiently(STDERR_FILENO, text, is_read ? kPatience : kPatience * 0))
+      dropped_ = 0;
+    else
+      ++dropped_;
+  }
+
+  void flush_() override {}
+
+ private:
+  uint64_t dropped_ = 0;
+};
 
 // What every line needs. Made on first use and never destroyed: threads may log during exit.
 class Log {
@@ -62,8 +90,7 @@ class Log {
 
  private:
   Log()
-      : level_(level_from_environment()),
-        logger_("torch_remote", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
+      : level_(level_from_environment()), logger_("torch_remote", std::make_shared<StderrSink>()) {
     logger_.set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %v");
   }
 

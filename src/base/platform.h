@@ -1,9 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,6 +46,15 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
                    const std::vector<std::pair<std::string, std::string>>& environment,
                    std::vector<Fd> inherited);
 
+// The same for a command that is looked for in PATH, with `standard` as its standard input and output.
+Child spawn_command(const std::vector<std::string>& command, Fd standard);
+
+// Waits so long for a child's end. Its status as waitpid() has it, once; the child's pid is -1 from then on. Nothing:
+// it runs on, or has been waited for before.
+std::optional<int> wait_for_end(Child& child, std::chrono::milliseconds patience);
+// Kills it, unless it ends by itself within so long.
+void end_child(Child& child, std::chrono::milliseconds grace);
+
 // A descriptor that becomes readable when that process ends. Throws std::system_error, with ESRCH
 // when it has already ended (and has been waited for).
 Fd watch_parent(pid_t pid);
@@ -52,11 +64,24 @@ Fd shared_memory(const char* name, size_t bytes);
 
 // Two connected Unix sockets that keep messages apart and can pass descriptors on.
 std::pair<Fd, Fd> message_pair();
-// Sends a message with a descriptor, without waiting. False: nobody takes it.
-bool pass_descriptor(const Fd& over, std::span<const std::byte> message, const Fd& passed) noexcept;
-// Waits for the next; fills `message`. An empty one when the other end is gone; messages of another
-// length, or without a descriptor, are skipped.
-Fd receive_descriptor(const Fd& over, std::span<std::byte> message) noexcept;
+// A socket under a name of its own that takes messages from processes of this user; there is no file. An empty one
+// when the name is taken. Others can send too; what they send is dropped.
+Fd named_socket(const std::string& name);
+// A socket that sends to that name. Empty: there is none.
+Fd socket_to(const std::string& name);
+
+constexpr size_t kMaxPassed = 3;
+// Sends a message with one to kMaxPassed descriptors, without waiting. False: nobody takes it.
+bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
+                      std::span<const int> passed) noexcept;
+// Waits for the next; fills `message`. None when the other end is gone; messages of another length, from another user
+// or without a descriptor are skipped.
+std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message) noexcept;
+
+// Writes all of it to a pipe, a terminal or a file, and waits no longer than that for somebody to read. False: it
+// could not be written, or not wholly.
+bool write_patiently(int descriptor, std::string_view text,
+                     std::chrono::milliseconds patience) noexcept;
 
 // Changes with every start of the machine and differs between process namespaces: where it is
 // equal, process ids name the same processes. Empty when it cannot be told.

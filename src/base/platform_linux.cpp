@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -7,6 +9,7 @@
 
 #include <fcntl.h>
 #include <features.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -15,6 +18,8 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -39,28 +44,32 @@ void check_spawn(int error, std::string_view what) {
 
 class SpawnActions {
  public:
-  explicit SpawnActions(const std::vector<Fd>& inherited) {
+  SpawnActions() {
     check_spawn(posix_spawn_file_actions_init(&actions_), "posix_spawn_file_actions_init");
-    check_spawn(posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0),
-                "posix_spawn_file_actions_addopen");
-    int target = kInheritedDescriptor;
-    for (const Fd& descriptor : inherited) {
-      check_spawn(posix_spawn_file_actions_adddup2(&actions_, descriptor.get(), target++),
-                  "posix_spawn_file_actions_adddup2");
-    }
-#if __GLIBC_PREREQ(2, 34)
-    // Also what other libraries in this process opened without close-on-exec.
-    check_spawn(posix_spawn_file_actions_addclosefrom_np(&actions_, target),
-                "posix_spawn_file_actions_addclosefrom_np");
-#endif
   }
 
-  ~SpawnActions() {
-    posix_spawn_file_actions_destroy(&actions_);
-  }
+  ~SpawnActions() { posix_spawn_file_actions_destroy(&actions_); }
 
   SpawnActions(const SpawnActions&) = delete;
   SpawnActions& operator=(const SpawnActions&) = delete;
+
+  void read_nothing() {
+    check_spawn(posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0),
+                "posix_spawn_file_actions_addopen");
+  }
+
+  void put(const Fd& descriptor, int target) {
+    check_spawn(posix_spawn_file_actions_adddup2(&actions_, descriptor.get(), target),
+                "posix_spawn_file_actions_adddup2");
+  }
+
+  // Also what other libraries in this process opened without close-on-exec.
+  void close_from([[maybe_unused]] int first) {
+#if __GLIBC_PREREQ(2, 34)
+    check_spawn(posix_spawn_file_actions_addclosefrom_np(&actions_, first),
+                "posix_spawn_file_actions_addclosefrom_np");
+#endif
+  }
 
   const posix_spawn_file_actions_t* get() const {
     return &actions_;
@@ -140,6 +149,23 @@ std::vector<Fd> away_from_targets(std::vector<Fd> inherited) {
   return inherited;
 }
 
+// posix_spawn rather than fork: it copies no page tables and runs no atfork handlers, which in a process with
+// libtorch, OpenMP and CUDA loaded are other people's code.
+Child spawn(const std::string& program, std::vector<std::string> arguments,
+            const std::vector<std::pair<std::string, std::string>>& environment,
+            const SpawnActions& actions) {
+  const SpawnAttributes attributes;
+  std::vector<std::string> environment_strings = merged_environment(environment);
+  Child child;
+  const int error =
+      posix_spawnp(&child.pid, program.c_str(), actions.get(), attributes.get(),
+                   pointers_to(arguments).data(), pointers_to(environment_strings).data());
+  check_spawn(error, "starting " + program);
+  // The pid cannot be another process's yet: nobody has waited for it.
+  child.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0U)));
+  return child;
+}
+
 bool is_passing_accept_error(int error) {
   return error == EINTR || error == ECONNABORTED || error == EPROTO || error == EPERM;
 }
@@ -182,20 +208,41 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
                    const std::vector<std::pair<std::string, std::string>>& environment,
                    std::vector<Fd> inherited) {
   const std::vector<Fd> sources = away_from_targets(std::move(inherited));
-  // posix_spawn rather than fork: it copies no page tables and runs no atfork handlers, which in a
-  // process with libtorch, OpenMP and CUDA loaded are other people's code.
-  const SpawnActions actions(sources);
-  const SpawnAttributes attributes;
-  std::vector<std::string> argument_strings = arguments;
-  std::vector<std::string> environment_strings = merged_environment(environment);
-  Child child;
-  const int error =
-      posix_spawn(&child.pid, path.c_str(), actions.get(), attributes.get(),
-                  pointers_to(argument_strings).data(), pointers_to(environment_strings).data());
-  check_spawn(error, "starting " + path);
-  // The pid cannot be another process's yet: nobody has waited for it.
-  child.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0U)));
-  return child;
+  SpawnActions actions;
+  actions.read_nothing();
+  int target = kInheritedDescriptor;
+  for (const Fd& descriptor : sources)
+    actions.put(descriptor, target++);
+  actions.close_from(target);
+  return spawn(path, arguments, environment, actions);
+}
+
+Child spawn_command(const std::vector<std::string>& command, Fd standard) {
+  const Fd source = owned(::fcntl(standard.get(), F_DUPFD_CLOEXEC, 3), "fcntl");
+  standard.reset();
+  SpawnActions actions;
+  actions.put(source, STDIN_FILENO);
+  actions.put(source, STDOUT_FILENO);
+  actions.close_from(3);
+  return spawn(command.at(0), command, {}, actions);
+}
+
+std::optional<int> wait_for_end(Child& child, std::chrono::milliseconds patience) {
+  pollfd ended{child.pidfd.get(), POLLIN, 0};
+  if (child.pid <= 0 || !child.pidfd ||
+      ::poll(&ended, 1, static_cast<int>(patience.count())) != 1) {
+    return std::nullopt;
+  }
+  int status = 0;
+  ::waitpid(std::exchange(child.pid, -1), &status, 0);
+  return status;
+}
+
+void end_child(Child& child, std::chrono::milliseconds grace) {
+  if (wait_for_end(child, grace) || child.pid <= 0)
+    return;
+  ::kill(child.pid, SIGKILL);
+  ::waitpid(std::exchange(child.pid, -1), nullptr, 0);
 }
 
 Fd watch_parent(pid_t pid) {
@@ -207,69 +254,6 @@ Fd shared_memory(const char* name, size_t bytes) {
   if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0)
     throw_system_errno("ftruncate", errno);
   return memory;
-}
-
-std::pair<Fd, Fd> message_pair() {
-  std::array<int, 2> ends{};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-    throw_system_errno("socketpair", errno);
-  }
-  return {Fd(ends[0]), Fd(ends[1])};
-}
-
-namespace {
-
-// A message of one part, with room for one descriptor.
-struct MessageWithDescriptor {
-  explicit MessageWithDescriptor(std::span<std::byte> bytes) : part{bytes.data(), bytes.size()} {
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-  }
-
-  iovec part;
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-  msghdr header{};
-};
-
-}  // namespace
-
-bool pass_descriptor(const Fd& over, std::span<const std::byte> message,
-                     const Fd& passed) noexcept {
-  // sendmsg only reads; iovec has no const.
-  MessageWithDescriptor sent({const_cast<std::byte*>(message.data()), message.size()});  // NOLINT
-  cmsghdr* const rights = CMSG_FIRSTHDR(&sent.header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  const int descriptor = passed.get();
-  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-  return ::sendmsg(over.get(), &sent.header, MSG_DONTWAIT | MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(message.size());
-}
-
-Fd receive_descriptor(const Fd& over, std::span<std::byte> message) noexcept {
-  for (;;) {
-    MessageWithDescriptor taken(message);
-    const ssize_t got = ::recvmsg(over.get(), &taken.header, MSG_CMSG_CLOEXEC);
-    if (got == 0 || (got < 0 && (errno == EBADF || errno == ENOTCONN || errno == ECONNRESET))) {
-      return {};
-    }
-    if (got < 0 && errno != EINTR) {
-      ::usleep(10000);  // no memory for it just now
-    }
-    const cmsghdr* const rights = got < 0 ? nullptr : CMSG_FIRSTHDR(&taken.header);
-    if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) {
-      continue;
-    }
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
-    Fd passed(descriptor);
-    if (got == static_cast<ssize_t>(message.size())) {
-      return passed;
-    }
-  }
 }
 
 std::string machine_identity() {
@@ -314,6 +298,27 @@ void random_bytes(std::span<std::byte> into) {
       into = into.subspan(static_cast<size_t>(got));
     }
   }
+}
+
+bool write_patiently(int descriptor, std::string_view text,
+                     std::chrono::milliseconds patience) noexcept {
+  while (!text.empty()) {
+    pollfd polled{descriptor, POLLOUT, 0};
+    if (::poll(&polled, 1, static_cast<int>(patience.count())) <= 0) {
+      return false;
+    }
+    // Other processes may fill the pipe between the look and the write.
+    const iovec part{const_cast<char*>(text.data()), std::min<size_t>(text.size(), PIPE_BUF)};
+    ssize_t written = ::pwritev2(descriptor, &part, 1, -1, RWF_NOWAIT);
+    if (written < 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+      written = ::write(descriptor, part.iov_base, part.iov_len);
+    }
+    if (written < 0 && errno != EAGAIN && errno != EINTR) {
+      return false;
+    }
+    text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
+  }
+  return true;
 }
 
 void name_this_thread(const char* name) noexcept {

@@ -139,6 +139,11 @@ PYBIND11_MODULE(_C, module) {
              torch::wrap_pybind_function([](const std::string& url, const py::dict& /*options*/) {
                return Machines::instance().connect(url);
              }));
+  module.def("connect_through",
+             torch::wrap_pybind_function(
+                 [](const std::string& url, const std::vector<std::string>& command) {
+                   return Machines::instance().connect_through(url, command);
+                 }));
   module.def("ensure_default",
              torch::wrap_pybind_function([] { Machines::instance().ensure_default(); }));
   module.def("machine_devices", torch::wrap_pybind_function([](int id) {
@@ -183,7 +188,10 @@ PYBIND11_MODULE(_C, module) {
   module.def("server_context", torch::wrap_pybind_function(server_context));
   module.def("operator_facts", torch::wrap_pybind_function(operator_facts));
   module.def("is_in_bad_fork", [] { return client::in_forked_child(); });
-  module.def("shutdown", torch::wrap_pybind_function([] { Machines::instance().shutdown(); }));
+  module.def("shutdown", torch::wrap_pybind_function([] {
+               Machines::instance().shutdown();
+               let_gil_takers_pass();
+             }));
 }
 
 }  // namespace torch_remote::bindings

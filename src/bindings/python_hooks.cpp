@@ -1,5 +1,8 @@
 #include "bindings/python_hooks.h"
 
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -20,8 +23,34 @@ namespace {
 std::vector<PyObject*> exception_classes;  // by client::ErrorClass
 std::vector<PyObject*> failure_classes;    // by wire::ErrorKind
 
+// Note [The GIL at exit]
+//
+// A thread that takes the GIL once the interpreter is going down is ended by Python, by unwinding it through destructors
+// that may not throw: the process would abort. So at exit no thread of ours takes it any more but the main one. Each
+// says that it is about to, looks whether the process is exiting, and sleeps until it ends if so; let_gil_takers_pass(),
+// called when the flag is set and before the interpreter goes down, waits for those that had looked before.
+std::atomic<int> gil_takers{0};
+
+class TakingGil {
+ public:
+  TakingGil() {
+    gil_takers.fetch_add(1);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (client::is_exiting() && getpid() != gettid()) {
+      gil_takers.fetch_sub(1);
+      client::park_if_exiting();
+    }
+  }
+
+  ~TakingGil() { gil_takers.fetch_sub(1); }
+
+  TakingGil(const TakingGil&) = delete;
+  TakingGil& operator=(const TakingGil&) = delete;
+};
+
 [[noreturn]] void raise_python(const std::vector<PyObject*>& classes, size_t which,
                                const std::string& text) {
+  const TakingGil taking;
   py::gil_scoped_acquire gil;
   PyErr_SetString(which < classes.size() ? classes[which] : PyExc_RuntimeError, text.c_str());
   python_error error;
@@ -41,24 +70,14 @@ void* release_gil() {
   return PyGILState_Check() && !client::KeepGil::is_kept() ? PyEval_SaveThread() : nullptr;
 }
 
-// Once the interpreter is going down, taking the GIL would end this thread by unwinding it, through destructors
-// that may not throw: it sleeps until the process ends instead.
 void acquire_gil(void* state) {
-  // Before the interpreter goes down: a thread that already waits for the GIL when it does is past this point.
-  client::park_if_exiting();
-#if PY_VERSION_HEX >= 0x030D0000
-  const bool finalizing = Py_IsFinalizing();
-#else
-  const bool finalizing = _Py_IsFinalizing();
-#endif
-  while (finalizing)
-    pause();
+  const TakingGil taking;
   PyEval_RestoreThread(static_cast<PyThreadState*>(state));
 }
 
 // Runs signal handlers, if this is the main thread; an exception of theirs (KeyboardInterrupt) ends the wait.
 void check_signals() {
-  client::park_if_exiting();
+  const TakingGil taking;
   py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() == 0)
     return;
@@ -76,6 +95,16 @@ void install_python_hooks() {
   client::python_hooks.acquire_gil = &acquire_gil;
   client::python_hooks.check_signals = &check_signals;
   client::python_hooks.find_line = &find_line;
+}
+
+void let_gil_takers_pass() {
+  py::gil_scoped_release without_gil;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  // Once at least: threads of PyTorch's own that wait for the GIL have it now, and stop at their next call of ours.
+  do {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  } while (gil_takers > 0 && std::chrono::steady_clock::now() < deadline);
 }
 
 void set_exception_types(const py::tuple& classes, const py::tuple& kinds) {

@@ -239,6 +239,8 @@ void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   }
   if (C10_UNLIKELY(info.writes_list))
     bump_versions(written);
+  if (C10_UNLIKELY(is_exiting()))
+    park_if_exiting();  // rather than in PyTorch, which would take the GIL: Note [The GIL at exit]
 }
 
 }  // namespace torch_remote::client

@@ -131,8 +131,28 @@ LineId current_line() {
 }
 
 LineId CallLines::find(uint64_t call) const {
-  const uint64_t found = places_[call % kKept].load(std::memory_order_relaxed);
+  const uint64_t place = call % kKept;
+  const Page* const page = pages_[place / kPage].load(std::memory_order_acquire);
+  const uint64_t found =
+      page == nullptr ? 0 : (*page)[place % kPage].load(std::memory_order_relaxed);
   return (found >> 32) == (call & UINT32_MAX) ? static_cast<LineId>(found) : 0;
+}
+
+CallLines::Page* CallLines::add_page(uint64_t number) {
+  auto* const page = new Page{};
+  pages_[number].store(page, std::memory_order_release);
+  return page;
+}
+
+std::vector<std::unique_ptr<CallLines::Page>> CallLines::take_pages() {
+  std::vector<std::unique_ptr<Page>> taken;
+  for (std::atomic<Page*>& page : pages_)
+    taken.emplace_back(page.exchange(nullptr));
+  return taken;
+}
+
+CallLines::~CallLines() {
+  take_pages();
 }
 
 }  // namespace torch_remote::client

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <vector>
 
 namespace torch_remote::client {
 
@@ -38,19 +41,31 @@ LineId current_line();
 // puts, any thread finds.
 class CallLines {
  public:
-  CallLines() : places_(std::make_unique<std::atomic<uint64_t>[]>(kKept)) {}
+  using Page = std::array<std::atomic<uint64_t>, 2048>;  // call:32 line:32
+
+  ~CallLines();
 
   void put(uint64_t call, LineId line) {
-    places_[call % kKept].store(call << 32 | line, std::memory_order_relaxed);
+    const uint64_t place = call % kKept;
+    Page* page = pages_[place / kPage].load(std::memory_order_relaxed);
+    if (page == nullptr)
+      page = add_page(place / kPage);
+    (*page)[place % kPage].store(call << 32 | line, std::memory_order_relaxed);
   }
 
   // 0 when it was not known, or is too long ago.
   LineId find(uint64_t call) const;
 
+  // Forgets all. The pages may be destroyed when nobody who was inside put() or find() is any more.
+  std::vector<std::unique_ptr<Page>> take_pages();
+
  private:
   static constexpr uint64_t kKept = 1 << 17;  // twice as many as can be on their way
+  static constexpr uint64_t kPage = std::tuple_size_v<Page>;
 
-  std::unique_ptr<std::atomic<uint64_t>[]> places_;  // call:32 line:32
+  Page* add_page(uint64_t number);
+
+  std::array<std::atomic<Page*>, kKept / kPage> pages_{};  // each made when it is first needed
 };
 
 }  // namespace torch_remote::client

@@ -76,6 +76,7 @@ void Machines::publish(int id, Session* session, uint8_t device) {
 }
 
 int Machines::connect(const std::string& url) {
+  release_ended();
   int id = 0;
   {
     MutexLock opening(opening_);
@@ -83,6 +84,19 @@ int Machines::connect(const std::string& url) {
   }
   if (url != "local")
     learn_devices(id);
+  return id;
+}
+
+int Machines::connect_through(const std::string& url, std::vector<std::string> command) {
+  int id = 0;
+  {
+    MutexLock opening(opening_);
+    if (in_forked_child())
+      refuse_in_forked_child();
+    watch_forks();
+    id = add(new Session(url, way_through(std::move(command)), ""));
+  }
+  learn_devices(id);
   return id;
 }
 
@@ -110,6 +124,7 @@ void Machines::drop_unreached(const Session* session) {
     if (machine.session != session || machine.stopped)
       continue;
     machine.stopped = true;
+    ended_.push_back(machine.session);
     for (const c10::DeviceIndex index : machine.devices)
       places_[static_cast<size_t>(index)].session.store(nullptr);
   }
@@ -234,6 +249,25 @@ void Machines::stop(int id) {
   // At exit the other second is for report_untold().
   session->stop(std::chrono::seconds(is_exiting() ? 1 : 2),
                 "the machine was stopped by this process");
+  if (is_exiting())
+    return;
+  {
+    MutexLock lock(mutex_);
+    ended_.push_back(session);
+  }
+  release_ended();
+}
+
+// One whose threads have not ended (it was dialling, say) has its turn again later.
+void Machines::release_ended() {
+  std::vector<Session*> sessions;
+  {
+    MutexLock lock(mutex_);
+    sessions.swap(ended_);
+  }
+  std::erase_if(sessions, [](Session* session) { return session->release(); });
+  MutexLock lock(mutex_);
+  ended_.insert(ended_.end(), sessions.begin(), sessions.end());
 }
 
 void Machines::abandon_in_forked_child() noexcept {

@@ -30,6 +30,8 @@ class Machines {
 
   // Connects to a new machine; the first one becomes remote:0. Returns its id.
   int connect(const std::string& url);
+  // The same through a command whose standard input and output are the connection; `url` is for messages.
+  int connect_through(const std::string& url, std::vector<std::string> command);
   // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected. Not after shutdown().
   void ensure_default();
   void stop(int id);
@@ -91,6 +93,7 @@ class Machines {
   void publish(int id, Session* session, uint8_t device) REQUIRES(opening_);
   [[noreturn]] void refuse_index(c10::DeviceIndex index);
   Session* open(const std::string& url);
+  void release_ended();
 
   std::array<Place, kMaxDevices> places_;
   std::atomic<bool> initialized_{false};
@@ -98,6 +101,7 @@ class Machines {
   Mutex mutex_;
   std::vector<Machine> machines_ GUARDED_BY(mutex_);
   std::string server_path_ GUARDED_BY(mutex_);
+  std::vector<Session*> ended_ GUARDED_BY(mutex_);  // not released yet
 };
 
 }  // namespace torch_remote::client

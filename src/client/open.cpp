@@ -4,9 +4,6 @@
 #include <fstream>
 #include <sstream>
 
-#include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
@@ -24,7 +21,7 @@ namespace {
 
 constexpr auto kDialPatience = std::chrono::seconds(10);
 
-constexpr int kGraceMilliseconds = 500;
+constexpr std::chrono::milliseconds kGrace{500};
 // In an error for the user.
 constexpr size_t kCallsInError = 8;
 
@@ -36,32 +33,18 @@ struct Embedded {
   const SessionPage* page GUARDED_BY(mutex) = nullptr;
 };
 
-// Whether the process has ended, or does within so long.
-bool has_ended(Embedded& embedded, int milliseconds) REQUIRES(embedded.mutex) {
-  if (embedded.child.pid <= 0)
-    return true;
-  pollfd ended{embedded.child.pidfd.get(), POLLIN, 0};
-  if (!embedded.child.pidfd || poll(&ended, 1, milliseconds) != 1)
-    return false;
-  waitpid(embedded.child.pid, &embedded.status, 0);
-  embedded.child.pid = -1;
-  return true;
-}
-
 // It ends by itself when its socket closes; one that does not (stopped, or deep in an operator) is killed.
 void end_embedded(Embedded& embedded) {
   MutexLock lock(embedded.mutex);
-  if (has_ended(embedded, kGraceMilliseconds))
-    return;
-  kill(embedded.child.pid, SIGKILL);
-  waitpid(embedded.child.pid, nullptr, 0);
-  embedded.child.pid = -1;
+  end_child(embedded.child, kGrace);
 }
 
 // How the process was killed and what it had been doing; empty when it was not.
 std::string examine_embedded(Embedded& embedded) {
   MutexLock lock(embedded.mutex);
-  if (embedded.page == nullptr || !has_ended(embedded, kGraceMilliseconds))
+  if (const auto status = wait_for_end(embedded.child, kGrace))
+    embedded.status = *status;
+  if (embedded.page == nullptr || embedded.child.pid > 0)
     return {};
   const std::string kill = describe_kill(embedded.status);
   if (kill.empty())
@@ -105,6 +88,31 @@ std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int t
   embedded.child = std::move(child);
   embedded.page = &page;
   return transport::socket_stream(std::move(ours), "the embedded server");
+}
+
+// A command whose standard input and output are the connection: Note [Relaunch] in server/stdio.cpp.
+struct Command {
+  std::vector<std::string> words;
+  Mutex mutex;
+  // The session may be in the first one's process, so that it is left alone until the session is over.
+  Child first GUARDED_BY(mutex);
+  Child latest GUARDED_BY(mutex);
+};
+
+std::unique_ptr<transport::Stream> launch(Command& command) {
+  auto [ours, theirs] = socket_pair();
+  MutexLock lock(command.mutex);
+  Child& child = command.first.pid == -1 && !command.first.pidfd ? command.first : command.latest;
+  wait_for_end(command.first, std::chrono::milliseconds(0));
+  end_child(command.latest, std::chrono::milliseconds(0));  // its connection is lost
+  child = spawn_command(command.words, std::move(theirs));
+  return transport::socket_stream(std::move(ours), command.words.front());
+}
+
+void end_command(Command& command) {
+  MutexLock lock(command.mutex);
+  end_child(command.latest, kGrace);
+  end_child(command.first, kGrace);
 }
 
 // Read once, by who asks for the session: a thread that dials again must not look at the environment.
@@ -154,6 +162,15 @@ Session::Way way_to(const std::string& url, const std::string& server_path) {
     return with_delay(transport::dial(address, deadline), net);
   };
   return {[dial] { return dial(std::chrono::steady_clock::now() + kDialPatience); }, nullptr, dial};
+}
+
+Session::Way way_through(std::vector<std::string> words) {
+  const std::string net = pretended_network();
+  auto command = std::make_shared<Command>();
+  command->words = std::move(words);
+  auto open = [command, net] { return with_delay(launch(*command), net); };
+  return {open, [command] { end_command(*command); },
+          [open](std::chrono::steady_clock::time_point /*deadline*/) { return open(); }};
 }
 
 std::string token_from_environment() {

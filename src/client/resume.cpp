@@ -14,8 +14,10 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{50};
 constexpr milliseconds kLongestPause{1500};
-// For one attempt: a server that is stopped, or a network that swallows everything, must not use up all patience.
-constexpr milliseconds kAttempt{5000};
+// For one attempt: a server that is stopped, or a network that swallows everything, must not use up all patience. One
+// that needed all of it is followed by one that may take twice as long: a command that is run again may be slow.
+constexpr milliseconds kFirstAttempt{5000};
+constexpr milliseconds kLongestAttempt{20000};
 // The first line comes after a second, so that a short cut is told in one line: that it is over.
 constexpr milliseconds kFirstLine{1000};
 constexpr milliseconds kBetweenLines{5000};
@@ -57,10 +59,12 @@ void Session::on_broken(std::exception_ptr cause, uint64_t received) {
   resuming_ = true;
   milliseconds next_line = kFirstLine;
   milliseconds pause = kFirstPause;
+  milliseconds attempt = kFirstAttempt;
   while (!connection_->is_ending()) {
     std::string failure;
+    const milliseconds before = since(begin);
     try {
-      failure = try_to_resume(received, std::min(kAttempt, patience_ - since(begin)));
+      failure = try_to_resume(received, std::min(attempt, patience_ - before));
     } catch (const std::exception& refused) {
       throw ConnectionError(why + "; it could not be resumed: " + refused.what());
     }
@@ -83,6 +87,8 @@ void Session::on_broken(std::exception_ptr cause, uint64_t received) {
                             std::to_string(patience_.count()) + " ms): " + failure);
     }
     pause = std::min(pause * 2, kLongestPause);
+    if (since(begin) - before >= attempt)
+      attempt = std::min(attempt * 2, kLongestAttempt);
   }
   resuming_ = false;
   if (!connection_->is_ending()) {

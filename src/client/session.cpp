@@ -57,9 +57,10 @@ Session::Session(std::string url, Way way, std::string token)
       redial_(std::move(way.redial)),
       patience_(resume_patience()),
       post_mortem_(std::move(way.post_mortem)) {
-  opener_ = std::thread([this, open = std::move(way.open), token = std::move(token)]() mutable {
+  std::thread([this, open = std::move(way.open), token = std::move(token)]() mutable {
     this->open(std::move(open), std::move(token));
-  });
+    opener_ended_ = true;
+  }).detach();  // sessions are never destroyed
 }
 
 void Session::open(Open open, std::string token) {
@@ -85,7 +86,10 @@ void Session::open(Open open, std::string token) {
     is_stopped = is_lost();
     opened_.store(true, std::memory_order_release);
   } catch (...) {
-    return fail(std::current_exception());
+    fail(std::current_exception());
+    if (clean_up_)
+      clean_up_();
+    return;
   }
   changed_.notify_all();
   if (is_stopped)
@@ -185,6 +189,17 @@ void Session::queue_free(StorageRecord* record) noexcept {
     record->next = head;
   } while (!frees_.compare_exchange_weak(head, record, std::memory_order_release,
                                          std::memory_order_relaxed));
+  if (is_lost())
+    forget_frees();
+}
+
+// Nobody sends them any more.
+void Session::forget_frees() noexcept {
+  for (StorageRecord* record = frees_.exchange(nullptr); record != nullptr;) {
+    StorageRecord* const next = record->next;
+    RecordPool::instance().give_back(record);
+    record = next;
+  }
 }
 
 std::vector<std::byte> Session::take_messages(uint32_t& calls) {
@@ -357,6 +372,31 @@ void Session::stop(std::chrono::milliseconds patience, const std::string& reason
     connection_->close(reason, patience);
   if (clean_up_)
     clean_up_();
+}
+
+bool Session::release() {
+  constexpr std::chrono::seconds kPatience{1};
+  WithoutGil without_gil;
+  if (!opener_ended_ ||
+      (opened_.load(std::memory_order_acquire) && !connection_->release(kPatience)))
+    return false;
+  std::vector<std::unique_ptr<CallLines::Page>> lines;
+  std::unordered_map<uint64_t, std::shared_ptr<Request>> requests;
+  {
+    MutexLock lock(replies_mutex_);  // under which lines are looked for
+    lines = lines_.take_pages();
+    requests.swap(requests_);
+    failed_lines_.clear();
+  }
+  {
+    MutexLock lock(submit_mutex_);  // under which lines are put
+    signatures_.clear();
+    segments_.clear();
+    writer_ = {};
+    free_names_ = {};
+  }
+  forget_frees();
+  return true;
 }
 
 std::string Session::state() {

@@ -171,6 +171,9 @@ class Session : public transport::Connection::Handler {
   // Asks and waits. `name` follows for the kinds that have one. Gives the answer's body.
   std::vector<std::byte> query(wire::QueryKind kind, const char* what, uint64_t name = 0);
 
+  // Once it is stopped: gives back everything but the object itself, to which tensors may still point. False: its
+  // threads have not ended yet.
+  bool release();
   // Flushes for at most `patience`, then closes. Later use raises SessionLost.
   void stop(std::chrono::milliseconds patience, const std::string& reason);
 
@@ -198,6 +201,7 @@ class Session : public transport::Connection::Handler {
   void lose_device(const wire::Error& error);
   [[noreturn]] void raise_lost();
   void append_frees() REQUIRES(submit_mutex_);
+  void forget_frees() noexcept;
   void complete(uint64_t id, bool failed, wire::Reader& reader);
   void note_failure(const wire::Error& error);
   LineId line_of(const wire::Error& error);
@@ -267,7 +271,7 @@ class Session : public transport::Connection::Handler {
 
   const std::function<void()> clean_up_;
   std::unique_ptr<transport::Connection> connection_;  // set once, before opened_
-  std::thread opener_;
+  std::atomic<bool> opener_ended_{false};
 
   const Redial redial_;
   const std::chrono::milliseconds patience_;

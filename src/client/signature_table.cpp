@@ -4,7 +4,7 @@
 
 namespace torch_remote::client {
 
-SignatureTable::SignatureTable() : buckets_(wire::kMaxSignatures * 2, 0) {}
+SignatureTable::SignatureTable(size_t buckets) : buckets_(buckets, 0) {}
 
 SignaturePtr SignatureTable::find(uint64_t hash, std::span<const std::byte> key) {
   for (uint32_t at = buckets_[bucket_of(hash)]; at != 0; at = next_[at - 1]) {
@@ -37,6 +37,10 @@ void SignatureTable::replace(SignaturePtr known) {
   slots_[there->slot] = known;
   there->slot = Signature::kNotOnWire;
   there->announced = false;
+}
+
+void SignatureTable::clear() {
+  *this = SignatureTable(1);
 }
 
 void SignatureTable::mark_failed(uint64_t slot) {

@@ -42,7 +42,8 @@ using SignaturePtr = c10::intrusive_ptr<Signature>;
 // algorithm. Externally synchronised: the session's submit lock.
 class SignatureTable {
  public:
-  SignatureTable();
+  // `buckets`: a power of two.
+  explicit SignatureTable(size_t buckets = wire::kMaxSignatures * 2);
 
   // Null when there is none.
   SignaturePtr find(uint64_t hash, std::span<const std::byte> key);
@@ -56,6 +57,9 @@ class SignatureTable {
 
   // Puts `known` where the signature with the same key is, if it is still there.
   void replace(SignaturePtr known);
+
+  // Of a session that is over: gives the memory back.
+  void clear();
 
   uint32_t operators_introduced = 0;
   std::vector<uint32_t> wire_operators;  // by OperatorInfo::id: wire id + 1, 0 when not introduced

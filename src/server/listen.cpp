@@ -257,7 +257,7 @@ class Listener {
     if (control == nullptr)
       return refuse(std::move(client), sessions_.describe_missing(route));
     // One that does not take it is ending, or stopped: the client will try again.
-    pass_descriptor(*control, client.preamble, client.socket);
+    pass_descriptors(*control, client.preamble, std::array{client.socket.get()});
   }
 
   void refuse(HalfOpen client, const std::string& reason) {

@@ -19,6 +19,7 @@
 #include "server/listen.h"
 #include "server/schema_file.h"
 #include "server/serve.h"
+#include "server/stdio.h"
 #include "server/token.h"
 #include "transport/fd_stream.h"
 #include "wire/limits.h"
@@ -44,12 +45,15 @@ struct Arguments {
   int parent_pid = 0;
   int page_fd = -1;
   bool is_stdio = false;
+  bool only_resumes = false;
 };
 
 void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--listen", arguments.listen,
                  "tcp://127.0.0.1:PORT (0 picks one) or unix:///path");
-  app.add_flag("--stdio", arguments.is_stdio, "one session over standard input and output");
+  app.add_flag("--stdio", arguments.is_stdio,
+               "one connection over standard input and output; run again, it resumes");
+  app.add_flag("--resume", arguments.only_resumes, "with --stdio: begin no new session");
   app.add_option("--session-fd", arguments.session_fd, "one session on an inherited socket");
   app.add_option("--token-file", arguments.token_file,
                  "a file with the token that clients must know; made if it is missing");
@@ -62,8 +66,7 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--max-lifetime", arguments.max_lifetime, "end after this long: 30s, 10m, 2h");
   app.add_option(
       "--lease", arguments.lease,
-      "with --listen: how long a session waits for a client that was cut off; 10m unless "
-      "told, 0 not at all");
+      "how long a session waits for a client that was cut off; 10m unless told, 0 not at all");
   app.add_option("--max-sessions", arguments.max_sessions,
                  "with --listen: how many clients at once")
       ->check(CLI::Range(size_t{1}, size_t{4096}))
@@ -127,18 +130,6 @@ ServeOptions options_of(const Arguments& arguments) {
                 std::nullopt, Activity::make_shared_memory(), std::move(place));
 }
 
-// Standard output belongs to the protocol: whatever else is printed goes to standard error.
-[[noreturn]] void serve_stdio(const Arguments& arguments, ServeOptions options) {
-  options.limits = limits_of(arguments);
-  Fd incoming(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
-  Fd outgoing(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
-  const Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  ::dup2(nothing.get(), STDIN_FILENO);
-  ::dup2(STDERR_FILENO, STDOUT_FILENO);
-  serve_session(transport::pipe_stream(std::move(incoming), std::move(outgoing), "standard input"),
-                options, std::nullopt, Activity::make_shared_memory(), {new_session_route(), Fd()});
-}
-
 int run(const Arguments& arguments) {
   const int modes = (arguments.listen.empty() ? 0 : 1) + (arguments.is_stdio ? 1 : 0) +
                     (arguments.session_fd >= 0 ? 1 : 0);
@@ -147,11 +138,13 @@ int run(const Arguments& arguments) {
                  "torch-remote serve: give one of --listen URL, --stdio or --session-fd N\n");
     return 2;
   }
-  const ServeOptions options = options_of(arguments);
+  ServeOptions options = options_of(arguments);
   if (arguments.session_fd >= 0)
     serve_inherited(arguments, options);
-  if (arguments.is_stdio)
-    serve_stdio(arguments, options);
+  if (arguments.is_stdio) {
+    options.limits = limits_of(arguments);
+    serve_stdio(options, arguments.only_resumes);
+  }
   try_libraries(options.libraries);
   listen(arguments.listen, arguments.metrics, options, limits_of(arguments));
   std::fflush(nullptr);
@@ -162,6 +155,7 @@ int run(const Arguments& arguments) {
 }  // namespace torch_remote::server
 
 int main(int argc, char** argv) {
+  ::signal(SIGPIPE, SIG_IGN);  // whoever read standard error may be gone
   CLI::App app("Runs tensor operators for torch-remote clients.", "torch-remote serve");
   torch_remote::server::Arguments arguments;
   torch_remote::server::describe(app, arguments);

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <atomic>
+#include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -46,6 +48,16 @@ void begin(std::unique_ptr<transport::Stream> stream, const PreambleBytes& pream
   under_way->fetch_add(1);
 }
 
+// A socket; or two pipes, and what holds the process that passed them.
+std::unique_ptr<transport::Stream> stream_over(std::vector<Fd> passed, const std::string& peer) {
+  if (passed.size() == 1)
+    return transport::socket_stream(std::move(passed[0]), peer);
+  if (passed.size() != 3)
+    throw std::invalid_argument("a connection of " + std::to_string(passed.size()) + " parts");
+  return transport::pipe_stream(std::move(passed[0]), std::move(passed[1]), peer,
+                                std::move(passed[2]));
+}
+
 }  // namespace
 
 void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer) {
@@ -53,12 +65,11 @@ void take_back_clients(Fd control, Session& session, const Identity& identity, s
     begin_worker_thread("tr-resume");
     const auto under_way = std::make_shared<std::atomic<int>>(0);
     PreambleBytes preamble;
-    for (Fd socket; (socket = receive_descriptor(control, preamble));) {
+    for (std::vector<Fd> passed; !(passed = receive_descriptors(control, preamble)).empty();) {
       if (under_way->load() >= kMaxReturning)
         continue;
       try {
-        begin(transport::socket_stream(std::move(socket), peer), preamble, session, identity,
-              under_way);
+        begin(stream_over(std::move(passed), peer), preamble, session, identity, under_way);
       } catch (const std::exception& error) {
         log(LogLevel::kError, "a client could not be taken back", {{"reason", error.what()}});
       }

@@ -18,8 +18,8 @@ struct Identity {
 // Handshakes of clients that come back under way; more are dropped. Each has kHandshakeTime.
 constexpr int kMaxReturning = 8;
 
-// Starts the thread `tr-resume`, which takes connections that the listener passes over `control` and
-// gives those whose client proves that it is the session's own to the session. A thread of its own
+// Starts the thread `tr-resume`, which takes connections that a listener, or a command that was run again
+// (server/stdio.h), passes over `control`, and gives those whose client proves that it is the session's own to the session. A thread of its own
 // for each, so that a stranger who says nothing does not keep the client out. Never ends; the session
 // is never destroyed.
 void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer);

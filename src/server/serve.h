@@ -23,7 +23,7 @@ struct ServeOptions {
   unsigned simulated_devices = 1;
   std::string call_log;  // a CallLog's prefix; empty: calls are not logged
   int parent_pid = 0;    // the session ends with that process; 0: with none
-  std::chrono::milliseconds lease = std::chrono::minutes(10);  // with a listener only
+  std::chrono::milliseconds lease = std::chrono::minutes(10);  // where SessionPlace has a control
   std::chrono::milliseconds keepalive = transport::Connection::Options().keepalive;
   size_t max_sessions = 64;          // of a listener
   uint64_t max_memory = UINT64_MAX;  // that a session's storages hold
@@ -33,8 +33,8 @@ struct ServeOptions {
   bool has_listener = false;           // which watches the limits; else the session does
 };
 
-// What whoever starts a session's process gives it: its number, where a listener passes connections of a
-// client that comes back, and where to leave its figures and its last calls.
+// What whoever starts a session's process gives it: its number, where connections of a client that comes back are
+// passed to it (by a listener, or by a command that is run again), and where to leave its figures and its last calls.
 struct SessionPlace {
   uint64_t route = 0;
   Fd control;

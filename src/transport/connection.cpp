@@ -43,16 +43,33 @@ Connection::Impl::Impl(std::unique_ptr<Stream> stream, Handler& handler, const O
 
 Connection::Impl::~Impl() {
   abort();
+  join_threads();
+  release_bulks();  // does something only if the reader was never started
+}
+
+void Connection::Impl::join_threads() {
   for (std::thread* thread : {&reader_thread_, &writer_thread_, &watchdog_thread_}) {
     if (thread->joinable()) {
       thread->join();
     }
   }
-  release_bulks();  // does something only if the reader was never started
 }
 
 bool Connection::Impl::is_in_forked_child() const noexcept {
   return ::getpid() != pid_;
+}
+
+std::thread Connection::Impl::run(void (Impl::*loop)() noexcept) {
+  std::thread thread([this, loop] {
+    own_connection = this;
+    (this->*loop)();
+    MutexLock lock(mutex_);
+    --running_;
+    changed_.notify_all();
+  });
+  MutexLock lock(mutex_);
+  ++running_;
+  return thread;
 }
 
 void Connection::Impl::start() {
@@ -61,18 +78,12 @@ void Connection::Impl::start() {
     check_internal(!started_, "a connection is started once");
     started_ = true;
   }
-  const auto as_own_thread = [this](void (Impl::*run)() noexcept) {
-    return std::thread([this, run] {
-      own_connection = this;
-      (this->*run)();
-    });
-  };
   try {
     if (options_.keepalive.count() > 0) {
-      watchdog_thread_ = as_own_thread(&Impl::run_watchdog);
+      watchdog_thread_ = run(&Impl::run_watchdog);
     }
-    writer_thread_ = as_own_thread(&Impl::run_writer);
-    reader_thread_ = as_own_thread(&Impl::run_reader);  // last: it is the one that calls on_end()
+    writer_thread_ = run(&Impl::run_writer);
+    reader_thread_ = run(&Impl::run_reader);  // last: it is the one that calls on_end()
   } catch (...) {
     stop(std::current_exception());
     throw;
@@ -91,7 +102,32 @@ void Connection::Impl::stop(std::exception_ptr cause) noexcept {
     work_.notify_all();
     changed_.notify_all();
   }
-  stream->shutdown();
+  if (stream != nullptr) {
+    stream->shutdown();
+  }
+}
+
+bool Connection::Impl::release(std::chrono::milliseconds wait) {
+  const Clock::time_point deadline = Clock::now() + wait;
+  std::shared_ptr<Stream> stream;
+  std::optional<SendLedger> unsent;  // destroyed without the lock, like the stream
+  {
+    MutexLock lock(mutex_);
+    while (running_ > 0 && Clock::now() < deadline) {
+      changed_.wait_until(mutex_, deadline);
+    }
+    if (!stopping_ || running_ > 0) {
+      return false;
+    }
+    current_stream_ = nullptr;
+    stream = std::move(stream_);
+    unsent.swap(ledger_);
+  }
+  join_threads();
+  incoming_.reset();
+  reader_.reset();
+  outgoing_.reset();
+  return true;
 }
 
 void Connection::Impl::abort() noexcept {
@@ -128,7 +164,7 @@ std::string Connection::Impl::peer_close_reason() {
 }
 
 void Connection::Impl::publish_totals() noexcept {
-  const SendLedger::Totals& totals = ledger_.totals();
+  const SendLedger::Totals& totals = ledger_->totals();
   bytes_in_flight_.store(totals.bytes, std::memory_order_relaxed);
   calls_in_flight_.store(totals.calls, std::memory_order_relaxed);
   last_applied_.store(totals.last_applied, std::memory_order_relaxed);
@@ -195,6 +231,10 @@ void Connection::abort() noexcept {
   if (!impl_->is_in_forked_child()) {
     impl_->abort();
   }
+}
+
+bool Connection::release(std::chrono::milliseconds wait) {
+  return impl_->is_in_forked_child() || impl_->release(wait);
 }
 
 std::optional<uint64_t> Connection::suspend(std::exception_ptr cause) {

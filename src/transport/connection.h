@@ -132,6 +132,9 @@ class Connection {
   void close(std::string_view reason,
              std::chrono::milliseconds wait = std::chrono::milliseconds(2000));
   void abort() noexcept;  // ends it at once; what is queued is lost
+  // Once it has ended: gives back threads, stream and buffers; its methods may still be called. False: it has not
+  // within `wait`. Not from a handler's method.
+  bool release(std::chrono::milliseconds wait);
 
   // The reason in the peer's close frame; empty when there was none.
   std::string peer_close_reason() const;

@@ -36,7 +36,11 @@ class Connection::Impl {
 
   bool is_in_forked_child() const noexcept;
 
-  void abandon_in_forked_child() noexcept { current_stream_.load()->close_in_forked_child(); }
+  void abandon_in_forked_child() noexcept {
+    if (Stream* const stream = current_stream_.load()) {
+      stream->close_in_forked_child();
+    }
+  }
 
   void start();
   void flush() noexcept EXCLUDES(mutex_);
@@ -46,6 +50,7 @@ class Connection::Impl {
   void applied(uint64_t sequence) noexcept EXCLUDES(mutex_);
   void close(std::string_view reason, std::chrono::milliseconds wait) EXCLUDES(mutex_);
   void abort() noexcept;
+  bool release(std::chrono::milliseconds wait) EXCLUDES(mutex_);
   std::string peer_close_reason() EXCLUDES(mutex_);
   std::optional<uint64_t> suspend(std::exception_ptr cause) EXCLUDES(mutex_);
   bool resume(std::unique_ptr<Stream> stream, uint64_t peer_received) EXCLUDES(mutex_);
@@ -92,6 +97,8 @@ class Connection::Impl {
   // connection.cpp. The first cause wins; nullptr is a clean end.
   void stop(std::exception_ptr cause) noexcept EXCLUDES(mutex_);
   void publish_totals() noexcept REQUIRES(mutex_);
+  std::thread run(void (Impl::*loop)() noexcept) EXCLUDES(mutex_);
+  void join_threads();
 
   void wake_writer_if_ack_due_changed(std::optional<Clock::time_point> due_before) noexcept
       REQUIRES(mutex_);
@@ -159,7 +166,7 @@ class Connection::Impl {
   std::atomic<uint64_t> calls_in_flight_ = 0;
   std::atomic<uint64_t> last_applied_ = 0;
 
-  // stream_.get(), for the child of a fork: there nobody may lock.
+  // stream_.get(), for the child of a fork: there nobody may lock. Null after release().
   std::atomic<Stream*> current_stream_;
 
   std::shared_ptr<Stream> incoming_;      // confined to the reader thread
@@ -168,7 +175,7 @@ class Connection::Impl {
 
   Mutex mutex_;
   CondVar work_;     // the writer waits here
-  CondVar changed_;  // everybody else does: stopping_, writer_done_
+  CondVar changed_;  // everybody else does: stopping_, writer_done_, running_
   std::shared_ptr<Stream> stream_ GUARDED_BY(mutex_);
   uint64_t link_ GUARDED_BY(mutex_) = 1;  // how many streams there have been
   bool is_broken_ GUARDED_BY(mutex_) = false;
@@ -178,6 +185,7 @@ class Connection::Impl {
   std::optional<uint64_t> resend_after_ GUARDED_BY(mutex_);  // for the writer, after a resume
   SendLedger::Released acknowledged_by_resume_ GUARDED_BY(mutex_);  // for the reader
   bool started_ GUARDED_BY(mutex_) = false;
+  int running_ GUARDED_BY(mutex_) = 0;  // threads
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::exception_ptr cause_ GUARDED_BY(mutex_);
   bool flush_now_ GUARDED_BY(mutex_) = false;
@@ -188,8 +196,8 @@ class Connection::Impl {
   bool writer_done_ GUARDED_BY(mutex_) = false;
   std::string close_reason_ GUARDED_BY(mutex_);
   std::string peer_close_reason_ GUARDED_BY(mutex_);
-  std::deque<Bulk> bulks_ GUARDED_BY(mutex_);  // only the writer takes from the front
-  SendLedger ledger_ GUARDED_BY(mutex_);
+  std::deque<Bulk> bulks_ GUARDED_BY(mutex_);            // only the writer takes from the front
+  std::optional<SendLedger> ledger_ GUARDED_BY(mutex_);  // none after release()
   AckPolicy acks_ GUARDED_BY(mutex_);
   uint64_t received_ GUARDED_BY(mutex_) =
       0;  // highest sequence wholly received; only the reader changes it

@@ -101,7 +101,7 @@ void Connection::Impl::take_counters(const FrameHeader& header) {
       throw ProtocolError("frame " + std::to_string(header.sequence) + " came after frame " +
                           std::to_string(received_));
     }
-    moved = ledger_.advance(header.acknowledged, header.applied, released);
+    moved = ledger_->advance(header.acknowledged, header.applied, released);
     publish_totals();
   }
   let_go(std::move(released));
@@ -177,7 +177,9 @@ void Connection::Impl::release_bulks() {
   SendLedger::Released acknowledged;
   {
     MutexLock lock(mutex_);
-    unacknowledged = ledger_.take_pending();
+    if (ledger_) {
+      unacknowledged = ledger_->take_pending();
+    }
     unsent.swap(bulks_);
     std::swap(acknowledged, acknowledged_by_resume_);
   }

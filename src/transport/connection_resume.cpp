@@ -93,7 +93,7 @@ bool Connection::Impl::resume(std::unique_ptr<Stream> stream, uint64_t peer_rece
   if (stopping_ || !reader_parked_) {
     return false;
   }
-  ledger_.acknowledge(peer_received, acknowledged_by_resume_);
+  ledger_->acknowledge(peer_received, acknowledged_by_resume_);
   left = std::exchange(stream_, std::move(stream));
   current_stream_.store(stream_.get());
   ++link_;
@@ -125,7 +125,7 @@ bool Connection::Impl::is_ending() {
 
 uint64_t Connection::Impl::acknowledged() {
   MutexLock lock(mutex_);
-  return ledger_.acknowledged();
+  return ledger_ ? ledger_->acknowledged() : 0;
 }
 
 }  // namespace torch_remote::transport

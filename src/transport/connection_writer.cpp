@@ -199,7 +199,7 @@ void Connection::Impl::send_again(uint64_t resend_after) {
     FrameHeader header;
     {
       MutexLock lock(mutex_);
-      frame = ledger_.kept_after(resend_after);
+      frame = ledger_->kept_after(resend_after);
       if (!frame) {
         return;
       }
@@ -245,7 +245,7 @@ void Connection::Impl::send_messages() {
     {
       MutexLock lock(mutex_);
       header = stamp(FrameKind::kMessages, payload->size());
-      header.sequence = ledger_.add_messages(payload, calls);
+      header.sequence = ledger_->add_messages(payload, calls);
       publish_totals();
     }
     write_frame(header, {}, *payload);
@@ -274,11 +274,11 @@ void Connection::Impl::send_chunk(const Chunk& chunk) {
     Bulk& bulk = bulks_.front();
     owner = bulk.owner;
     if (chunk.last) {
-      header.sequence = ledger_.add_last_chunk(chunk.prefix, chunk.bytes, std::move(bulk.owner),
-                                               std::move(bulk.on_acked));
+      header.sequence = ledger_->add_last_chunk(chunk.prefix, chunk.bytes, std::move(bulk.owner),
+                                                std::move(bulk.on_acked));
       bulks_.pop_front();
     } else {
-      header.sequence = ledger_.add_chunk(chunk.prefix, chunk.bytes, bulk.owner);
+      header.sequence = ledger_->add_chunk(chunk.prefix, chunk.bytes, bulk.owner);
       bulk.offset += chunk.bytes.size();
     }
   }

@@ -57,8 +57,11 @@ class HeldSigpipe {
 // but only in a poll that includes `wake_`.
 class PipeStream : public Stream {
  public:
-  PipeStream(Fd incoming, Fd outgoing, std::string peer)
-      : peer_(std::move(peer)), incoming_(std::move(incoming)), outgoing_(std::move(outgoing)) {
+  PipeStream(Fd incoming, Fd outgoing, std::string peer, Fd companion)
+      : peer_(std::move(peer)),
+        incoming_(std::move(incoming)),
+        outgoing_(std::move(outgoing)),
+        companion_(std::move(companion)) {
     std::tie(wake_, wake_writer_) = pipe_pair();
     make_non_blocking(incoming_.get());
     make_non_blocking(outgoing_.get());
@@ -107,6 +110,7 @@ class PipeStream : public Stream {
     }
     MutexLock lock(write_mutex_);
     outgoing_.reset();
+    companion_.reset();
   }
 
   std::string peer() const override { return peer_; }
@@ -116,6 +120,7 @@ class PipeStream : public Stream {
     is_shut_down_ = true;
     incoming_.reset();
     outgoing_.reset();
+    companion_.reset();
     wake_.reset();
     wake_writer_.reset();
   }
@@ -152,12 +157,14 @@ class PipeStream : public Stream {
   Fd incoming_ GUARDED_BY(read_mutex_);
   Mutex write_mutex_;
   Fd outgoing_ GUARDED_BY(write_mutex_);
+  Fd companion_ GUARDED_BY(write_mutex_);
 };
 
 }  // namespace
 
-std::unique_ptr<Stream> pipe_stream(Fd incoming, Fd outgoing, std::string peer) {
-  return std::make_unique<PipeStream>(std::move(incoming), std::move(outgoing), std::move(peer));
+std::unique_ptr<Stream> pipe_stream(Fd incoming, Fd outgoing, std::string peer, Fd companion) {
+  return std::make_unique<PipeStream>(std::move(incoming), std::move(outgoing), std::move(peer),
+                                      std::move(companion));
 }
 
 }  // namespace torch_remote::transport

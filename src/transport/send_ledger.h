@@ -88,7 +88,7 @@ class SendLedger {
   void apply(uint64_t applied);
   void keep(Kept frame);
 
-  const bool keeps_frames_;
+  bool keeps_frames_;
   uint64_t sent_ = 0;  // highest sequence number given out
   uint64_t acknowledged_ = 0;
   std::deque<Messages> messages_;  // not applied, oldest first

@@ -38,7 +38,12 @@ def later(seconds: float, action: Callable[[], object]) -> threading.Timer:
 
 @pytest.mark.parametrize("where", ["unix", "local"])
 @pytest.mark.parametrize("moment", range(MOMENTS))
-def test_a_killed_session_is_lost_at_once(moment: int, where: str, server: str) -> None:
+def test_a_killed_session_is_lost_at_once(
+    moment: int,
+    where: str,
+    server: str,
+    uncut: Uncut,  # what is made once in this process is made
+) -> None:
     killed: list[float] = []
     with torch_remote.connect(server if where == "unix" else "local") as machine:
         pid = int(machine.status()["pid"])
@@ -87,6 +92,7 @@ def test_a_stopped_session_goes_on_when_it_is_continued(
 
 CLIENTS = """
 import json, os, signal, sys
+sys.path.insert(0, sys.argv[1])
 import torch_remote
 from training import train
 
@@ -137,8 +143,7 @@ class Clients:
 @pytest.fixture
 def clients(server: str) -> Iterator[Clients]:
     with subprocess.Popen(
-        [sys.executable, "-c", CLIENTS],
-        cwd=Path(__file__).parent,
+        [sys.executable, "-c", CLIENTS, str(Path(__file__).parent)],
         env={**os.environ, "TORCH_REMOTE": server},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

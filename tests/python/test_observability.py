@@ -53,6 +53,40 @@ def test_metrics_tell_sessions_calls_bytes_memory_and_errors(tmp_path: Path) -> 
     assert not door.exists()
 
 
+def test_a_server_goes_on_although_nobody_reads_its_log(tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    with pytest.raises(BlockingIOError):
+        while os.write(theirs, bytes(1 << 16)):
+            pass
+    os.set_blocking(theirs, True)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "torch_remote_cli", "serve", "--listen", f"unix://{tmp_path}/s"],
+        env={**os.environ, "TORCH_REMOTE_LOG": "debug"},
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith("listening on ")
+        for _ in range(3):
+            with torch_remote.connect(f"unix://{tmp_path}/s") as machine:
+                assert torch.ones(2, device=machine.devices[0]).tolist() == [1, 1]
+        os.set_blocking(ours, False)
+        with pytest.raises(BlockingIOError):
+            while os.read(ours, 1 << 16):
+                pass
+        os.set_blocking(ours, True)
+        with torch_remote.connect(f"unix://{tmp_path}/s") as machine:
+            assert re.search(rb"\d lines were lost", os.read(ours, 1 << 16))
+    finally:
+        server.terminate()
+        server.communicate()
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_metrics_are_told_on_a_unix_socket_only(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen"]
     refused = subprocess.run(

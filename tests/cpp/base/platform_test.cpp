@@ -3,10 +3,13 @@
 #include <array>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +52,75 @@ TEST(Platform, DescriptorsAreCloseOnExec) {
   for (const Fd* descriptor : {&a, &b, &in, &out}) {
     EXPECT_NE(::fcntl(descriptor->get(), F_GETFD) & FD_CLOEXEC, 0);
   }
+}
+
+void fill(const Fd& pipe) {
+  const int flags = ::fcntl(pipe.get(), F_GETFL);
+  ::fcntl(pipe.get(), F_SETFL, flags | O_NONBLOCK);
+  while (::write(pipe.get(), "x", 1) == 1) {
+  }
+  ::fcntl(pipe.get(), F_SETFL, flags);
+}
+
+TEST(WritePatiently, AFullPipeIsNotWaitedForLongerThanThat) {
+  const auto [in, out] = pipe_pair();
+  fill(out);
+  EXPECT_FALSE(write_patiently(out.get(), "lost", std::chrono::milliseconds(1)));
+}
+
+TEST(WritePatiently, ALongTextArrivesWhole) {
+  const auto [in, out] = pipe_pair();
+  const std::string text(300'000, 'y');
+  std::thread writer([&, &to = out] {
+    EXPECT_TRUE(write_patiently(to.get(), text + "\n", std::chrono::seconds(60)));
+  });
+  EXPECT_EQ(read_line(in), text);
+  writer.join();
+}
+
+TEST(NamedSocket, ANameIsTakenOnceAndGoesWithItsSocket) {
+  const std::string name = "torch-remote-test-" + std::to_string(::getpid());
+  Fd socket = named_socket(name);
+  ASSERT_TRUE(socket);
+  EXPECT_FALSE(named_socket(name));
+  EXPECT_TRUE(socket_to(name));
+  socket.reset();
+  EXPECT_FALSE(socket_to(name));
+}
+
+TEST(NamedSocket, DescriptorsArePassedByName) {
+  const std::string name = "torch-remote-test-" + std::to_string(::getpid());
+  const Fd socket = named_socket(name);
+  const Fd sender = socket_to(name);
+  const auto [in, out] = pipe_pair();
+  const std::array<std::byte, 2> sent{std::byte{1}, std::byte{2}};
+  const std::array<int, 2> passed{in.get(), out.get()};
+  ASSERT_EQ(::send(sender.get(), sent.data(), 0, 0), 0);  // no message: skipped
+  ASSERT_EQ(::send(sender.get(), sent.data(), 2, 0), 2);  // nothing passed: skipped
+  ASSERT_TRUE(pass_descriptors(sender, sent, passed));
+  std::array<std::byte, 2> received{};
+  const std::vector<Fd> taken = receive_descriptors(socket, received);
+  ASSERT_EQ(taken.size(), 2U);
+  EXPECT_EQ(received, sent);
+  ASSERT_EQ(::write(taken[1].get(), "through\n", 8), 8);
+  EXPECT_EQ(read_line(in), "through");
+}
+
+TEST(SpawnCommand, ItsStandardInputAndOutputAreTheSocket) {
+  auto [ours, theirs] = socket_pair();
+  Child child = spawn_command({"sh", "-c", "read line; echo \"$line too\""}, std::move(theirs));
+  ASSERT_EQ(::write(ours.get(), "hello\n", 6), 6);
+  EXPECT_EQ(read_line(ours), "hello too");
+  EXPECT_EQ(wait_for_end(child, std::chrono::seconds(60)), 0);
+  EXPECT_EQ(wait_for_end(child, std::chrono::seconds(60)), std::nullopt);
+}
+
+TEST(EndChild, OneThatStaysIsKilled) {
+  auto [ours, theirs] = socket_pair();
+  Child child = spawn_command({"sh", "-c", "exec sleep 600"}, std::move(theirs));
+  const pid_t pid = child.pid;
+  end_child(child, std::chrono::milliseconds(1));
+  EXPECT_EQ(::kill(pid, 0), -1);
 }
 
 TEST(SpawnServer, TheChildTalksOverTheInheritedDescriptor) {

@@ -146,6 +146,21 @@ TEST_P(ConnectionTest, CloseDeliversWhatWasQueuedAndEndsBothSidesCleanly) {
   EXPECT_TRUE(b_handler_.lane(3) == *bytes);
 }
 
+TEST_P(ConnectionTest, OnceEndedItGivesItsThreadsAndStreamBackAndCanStillBeAsked) {
+  EXPECT_FALSE(a_->release(std::chrono::milliseconds(1)));
+  a_->close("bye");
+  EXPECT_TRUE(a_->release(std::chrono::seconds(60)));
+  a_->flush();
+  a_->flush_soon();
+  a_->applied(1);
+  a_->close("again");
+  a_->abort();
+  EXPECT_TRUE(a_->is_ending());
+  EXPECT_EQ(a_->acknowledged(), 0U);
+  EXPECT_FALSE(send(1, pattern(10)).get());
+  EXPECT_TRUE(a_->release(std::chrono::milliseconds(1)));
+}
+
 TEST_P(ConnectionTest, CloseFromBothSidesAtOnceIsClean) {
   std::thread other([this] { b_->close("b"); });
   a_->close("a");
