@@ -1,7 +1,8 @@
 # `make` lists the targets. demo and test set up all they need: Debian packages, .venv, torch.
-# JOBS=n limits the compiler, FUZZ_SECONDS=n the fuzzers; build/*.log has what is not shown.
+# JOBS=n limits the compiler, FUZZ_SECONDS=n (or FUZZ_RUNS=n for each) the fuzzers; build/*.log has what is not shown.
 export JOBS ?= $(shell nproc)
 export FUZZ_SECONDS ?= 120
+export FUZZ_RUNS
 
 PYTHON = .venv/bin/python
 FILES = git ls-files --cached --others --exclude-standard

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh PRESET: runs every fuzz target in turn, FUZZ_SECONDS in all. New inputs stay in
-# build/PRESET/corpus; what crashes is left in build/PRESET and belongs, once fixed, in
+# fuzz.sh PRESET: runs every fuzz target in turn, FUZZ_SECONDS in all, or FUZZ_RUNS executions of each.
+# New inputs stay in build/PRESET/corpus; what crashes is left in build/PRESET and belongs, once fixed, in
 # tests/fuzz/corpus/<target>.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +13,8 @@ targets=("build/$preset/targets"/*_fuzz)
 [ ${#targets[@]} -gt 0 ] || fail "There is no fuzz target in build/$preset/targets to run."
 seconds=$((total / ${#targets[@]}))
 [ "$seconds" -gt 0 ] || seconds=1
+limit=-max_total_time=$seconds
+[ -z "${FUZZ_RUNS:-}" ] || limit=-runs=$FUZZ_RUNS
 
 for target in "${targets[@]}"; do
   name=$(basename "$target")
@@ -20,8 +22,8 @@ for target in "${targets[@]}"; do
   mkdir -p "$corpus"
   folders=("$corpus")
   [ ! -d "tests/fuzz/corpus/$name" ] || folders+=("tests/fuzz/corpus/$name")
-  step "$name for $seconds s" "$preset-$name" "$target" \
-    "-max_total_time=$seconds" -timeout=60 -rss_limit_mb=2048 "-artifact_prefix=build/$preset/" \
+  step "$name, ${limit#-}" "$preset-$name" "$target" \
+    "$limit" -timeout=60 -rss_limit_mb=2048 "-artifact_prefix=build/$preset/" \
     "${folders[@]}"
   tail -n 1 "build/$preset-$name.log"
 done

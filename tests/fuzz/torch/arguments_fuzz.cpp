@@ -29,6 +29,11 @@ constexpr uint64_t kStorageBytes = 512;
   std::abort();
 }
 
+// toScalar() takes numbers above 2^63-1 too, and isScalar() does not say so.
+bool is_number(const c10::IValue& value) {
+  return value.isScalar() || value.isUnsigned();
+}
+
 bool fits_list(const c10::Type& element, const c10::IValue& value) {
   switch (element.kind()) {
     case c10::TypeKind::TensorType:
@@ -42,8 +47,8 @@ bool fits_list(const c10::Type& element, const c10::IValue& value) {
     case c10::TypeKind::BoolType:
       return value.isBoolList();
     case c10::TypeKind::NumberType:
-      return value.isList() && std::all_of(value.toListRef().begin(), value.toListRef().end(),
-                                           [](const auto& item) { return item.isScalar(); });
+      return value.isList() &&
+             std::all_of(value.toListRef().begin(), value.toListRef().end(), is_number);
     case c10::TypeKind::StringType:
       return value.isList() && std::all_of(value.toListRef().begin(), value.toListRef().end(),
                                            [](const auto& item) { return item.isString(); });
@@ -68,7 +73,7 @@ bool fits(const c10::Type& type, const c10::IValue& value) {
     case c10::TypeKind::BoolType:
       return value.isBool();
     case c10::TypeKind::NumberType:
-      return value.isScalar();
+      return is_number(value);
     case c10::TypeKind::StringType:
       return value.isString();
     case c10::TypeKind::ComplexType:

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "schema_values.h"
+#include "base/error.h"
 
 namespace torch_remote::fuzz {
 
@@ -94,6 +94,17 @@ void Script::send_chunk() {
                   is_whole || draw_.rarely(2));
 }
 
+// One that cannot be decoded is sent all the same, and is the end of the session.
+wire::Signature Script::decode(const wire::Writer& body, const Naming& naming) {
+  wire::Reader reader(body.view());
+  try {
+    return wire::decode_signature(reader, naming.number + (naming.is_introduced ? 1 : 0));
+  } catch (const ProtocolError&) {
+    end_frame();
+    throw;
+  }
+}
+
 void Script::signature() {
   Naming naming;
   naming.slot = draw_.rarely(32) ? draw_.number() : draw_.below(8);
@@ -106,10 +117,7 @@ void Script::signature() {
   draw_signature(draw_, operators_[naming.number], naming, body);
   tag(Tag::kSignature);
   writer_.raw(body.view());
-  wire::Reader reader(body.view());
-  // Throws, as the server will: then there is nothing more to be done with it.
-  wire::Signature decoded =
-      wire::decode_signature(reader, naming.is_introduced ? naming.number + 1 : naming.number);
+  wire::Signature decoded = decode(body, naming);
   std::erase_if(signatures_, [&](const auto& known) { return known.first == naming.slot; });
   signatures_.emplace_back(naming.slot, std::move(decoded));
 }

@@ -1,14 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "draw.h"
+#include "schema_values.h"
 #include "wire/messages.h"
 
 namespace torch_remote::fuzz {
@@ -48,6 +48,8 @@ class Script {
   void context();
   void heal();
   void end_frame();
+
+  wire::Signature decode(const wire::Writer& body, const Naming& naming);
 
   void tag(wire::Tag tag) { writer_.u8(static_cast<uint8_t>(tag)); }
 
