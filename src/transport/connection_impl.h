@@ -196,7 +196,7 @@ class Connection::Impl {
   bool writer_done_ GUARDED_BY(mutex_) = false;
   std::string close_reason_ GUARDED_BY(mutex_);
   std::string peer_close_reason_ GUARDED_BY(mutex_);
-  std::deque<Bulk> bulks_ GUARDED_BY(mutex_);  // only the writer takes from the front
+  std::deque<Bulk> bulks_ GUARDED_BY(mutex_);            // only the writer takes from the front
   std::optional<SendLedger> ledger_ GUARDED_BY(mutex_);  // none after release()
   AckPolicy acks_ GUARDED_BY(mutex_);
   uint64_t received_ GUARDED_BY(mutex_) =

@@ -275,7 +275,7 @@ void Connection::Impl::send_chunk(const Chunk& chunk) {
     owner = bulk.owner;
     if (chunk.last) {
       header.sequence = ledger_->add_last_chunk(chunk.prefix, chunk.bytes, std::move(bulk.owner),
-                                               std::move(bulk.on_acked));
+                                                std::move(bulk.on_acked));
       bulks_.pop_front();
     } else {
       header.sequence = ledger_->add_chunk(chunk.prefix, chunk.bytes, bulk.owner);
