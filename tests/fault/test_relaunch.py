@@ -19,7 +19,7 @@ from training import train
 import torch_remote
 from torch_remote._machines import Machine, connect_through
 
-KILLS = int(os.environ.get("TORCH_REMOTE_FAULT_MOMENTS", "2"))
+KILLS = int(os.environ.get("TORCH_REMOTE_FAULT_MOMENTS", "4")) // 2  # each takes a second or more
 SERVE = [sys.executable, "-m", "torch_remote_cli", "serve", "--stdio"]
 HOP = [sys.executable, str(Path(__file__).parent / "hop.py")]
 
