@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # fuzz.sh PRESET: runs every fuzz target in turn, FUZZ_SECONDS in all, or FUZZ_RUNS executions of each.
-# New inputs stay in build/PRESET/corpus; what crashes is left in build/PRESET and belongs, once fixed, in
+# FUZZ_SEED makes two runs alike. New inputs stay in build/PRESET/corpus; what crashes is left in build/PRESET and belongs, once fixed, in
 # tests/fuzz/corpus/<target>.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ for target in "${targets[@]}"; do
   folders=("$corpus")
   [ ! -d "tests/fuzz/corpus/$name" ] || folders+=("tests/fuzz/corpus/$name")
   step "$name, ${limit#-}" "$preset-$name" "$target" \
-    "$limit" -timeout=60 -rss_limit_mb=2048 "-artifact_prefix=build/$preset/" \
+    "$limit" "-seed=${FUZZ_SEED:-0}" -timeout=60 -rss_limit_mb=2048 "-artifact_prefix=build/$preset/" \
     "${folders[@]}"
   tail -n 1 "build/$preset-$name.log"
 done
