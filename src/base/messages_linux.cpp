@@ -30,14 +30,29 @@ struct NamedAddress {
 };
 
 Fd message_socket() {
-  Fd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket) {
     throw_system_errno("socket", errno);
   }
   return socket;
 }
 
-// A message of one part, with room for descriptors and for who sent it.
+// Whether the other end of a connected socket belongs to a process of this user. The kernel tells.
+bool is_of_this_user(const Fd& socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+bool is_listening(const Fd& socket) {
+  int listens = 0;
+  socklen_t size = sizeof listens;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 &&
+         listens != 0;
+}
+
+// A message of one part, with room for descriptors.
 struct MessageWithDescriptors {
   explicit MessageWithDescriptors(std::span<std::byte> bytes) : part{bytes.data(), bytes.size()} {
     header.msg_iov = &part;
@@ -47,22 +62,14 @@ struct MessageWithDescriptors {
   }
 
   iovec part;
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMaxPassed * sizeof(int)) +
-                                             CMSG_SPACE(sizeof(ucred))> control{};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMaxPassed * sizeof(int))> control{};
   msghdr header{};
 };
 
-// What the message carries. None if it came from another user: a named socket is told who sent each.
 std::vector<Fd> descriptors_of(MessageWithDescriptors& message) {
   std::vector<Fd> passed;
-  bool is_ours = true;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message.header); part != nullptr;
        part = CMSG_NXTHDR(&message.header, part)) {
-    if (part->cmsg_type == SCM_CREDENTIALS) {
-      ucred sender{};
-      std::memcpy(&sender, CMSG_DATA(part), sizeof sender);
-      is_ours = sender.uid == ::geteuid();
-    }
     for (size_t at = 0;
          part->cmsg_type == SCM_RIGHTS && CMSG_LEN(at + sizeof(int)) <= part->cmsg_len;
          at += sizeof(int)) {
@@ -71,10 +78,40 @@ std::vector<Fd> descriptors_of(MessageWithDescriptors& message) {
       passed.emplace_back(descriptor);
     }
   }
-  if (!is_ours) {
-    passed.clear();
-  }
   return passed;
+}
+
+// The next message: its length and what it carries. Nothing: there was none, and errno says why; a length of 0 with
+// nothing carried is the end.
+ssize_t receive(const Fd& over, std::span<std::byte> message, std::vector<Fd>& passed) {
+  MessageWithDescriptors taken(message);
+  const ssize_t got = ::recvmsg(over.get(), &taken.header, MSG_CMSG_CLOEXEC);
+  passed = got < 0 ? std::vector<Fd>() : descriptors_of(taken);
+  return got;
+}
+
+// From whoever connects to a named socket: one message each. Empty: there is no such socket any more.
+std::vector<Fd> receive_by_name(const Fd& listener, std::span<std::byte> message) {
+  for (;;) {
+    const Fd sender(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!sender && (errno == EBADF || errno == EINVAL)) {
+      return {};
+    }
+    if (!sender) {
+      if (errno != EINTR && errno != ECONNABORTED) {
+        ::usleep(10000);  // no memory for it just now
+      }
+      continue;
+    }
+    const timeval patience{1, 0};  // a process of ours, which says at once what it has to say
+    ::setsockopt(sender.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    std::vector<Fd> passed;
+    if (is_of_this_user(sender) &&
+        receive(sender, message, passed) == static_cast<ssize_t>(message.size()) &&
+        !passed.empty()) {
+      return passed;
+    }
+  }
 }
 
 }  // namespace
@@ -88,26 +125,26 @@ std::pair<Fd, Fd> message_pair() {
 }
 
 Fd named_socket(const std::string& name) {
+  constexpr int kWaiting = 16;
   Fd socket = message_socket();
-  const int yes = 1;
   const NamedAddress address(name);
-  if (::setsockopt(socket.get(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
-    throw_system_errno("setsockopt", errno);
+  if (::bind(socket.get(), address.get(), address.size) != 0) {
+    if (errno != EADDRINUSE) {
+      throw_system_errno("bind", errno);
+    }
+    return {};
   }
-  if (::bind(socket.get(), address.get(), address.size) == 0) {
-    return socket;
+  if (::listen(socket.get(), kWaiting) != 0) {
+    throw_system_errno("listen", errno);
   }
-  if (errno != EADDRINUSE) {
-    throw_system_errno("bind", errno);
-  }
-  return {};
+  return socket;
 }
 
 Fd socket_to(const std::string& name) {
   Fd socket = message_socket();
   const NamedAddress address(name);
   if (::connect(socket.get(), address.get(), address.size) == 0) {
-    return socket;
+    return is_of_this_user(socket) ? std::move(socket) : Fd();
   }
   if (errno != ECONNREFUSED) {
     throw_system_errno("connect", errno);
@@ -130,20 +167,19 @@ bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
 }
 
 std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message) noexcept {
+  if (is_listening(over)) {
+    return receive_by_name(over, message);
+  }
   for (;;) {
-    MessageWithDescriptors taken(message);
-    const ssize_t got = ::recvmsg(over.get(), &taken.header, MSG_CMSG_CLOEXEC);
-    const bool is_message = got > 0 || taken.header.msg_controllen > 0;
-    if (got < 0 ? errno == EBADF || errno == ENOTCONN || errno == ECONNRESET : !is_message) {
+    std::vector<Fd> passed;
+    const ssize_t got = receive(over, message, passed);
+    if (got < 0 ? errno == EBADF || errno == ENOTCONN || errno == ECONNRESET
+                : got == 0 && passed.empty()) {
       return {};
     }
     if (got < 0 && errno != EINTR) {
       ::usleep(10000);  // no memory for it just now
     }
-    if (got < 0) {
-      continue;
-    }
-    std::vector<Fd> passed = descriptors_of(taken);
     if (!passed.empty() && got == static_cast<ssize_t>(message.size())) {
       return passed;
     }

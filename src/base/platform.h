@@ -65,9 +65,9 @@ Fd shared_memory(const char* name, size_t bytes);
 // Two connected Unix sockets that keep messages apart and can pass descriptors on.
 std::pair<Fd, Fd> message_pair();
 // A socket under a name of its own that takes messages from processes of this user; there is no file. An empty one
-// when the name is taken. Others can send too; what they send is dropped.
+// when the name is taken. Others can connect too, and are turned away.
 Fd named_socket(const std::string& name);
-// A socket that sends to that name. Empty: there is none.
+// A socket that sends one message to that name. Empty: there is none, or it is another user's.
 Fd socket_to(const std::string& name);
 
 constexpr size_t kMaxPassed = 3;

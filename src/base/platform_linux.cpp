@@ -17,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -235,6 +236,7 @@ std::optional<int> wait_for_end(Child& child, std::chrono::milliseconds patience
   }
   int status = 0;
   ::waitpid(std::exchange(child.pid, -1), &status, 0);
+  child.pidfd.reset();
   return status;
 }
 
@@ -243,6 +245,7 @@ void end_child(Child& child, std::chrono::milliseconds grace) {
     return;
   ::kill(child.pid, SIGKILL);
   ::waitpid(std::exchange(child.pid, -1), nullptr, 0);
+  child.pidfd.reset();
 }
 
 Fd watch_parent(pid_t pid) {
@@ -302,18 +305,30 @@ void random_bytes(std::span<std::byte> into) {
 
 bool write_patiently(int descriptor, std::string_view text,
                      std::chrono::milliseconds patience) noexcept {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + patience;
+
+  struct stat about {};
+
+  // A file takes what it is given, and some file systems say EAGAIN for ever to whoever will not wait.
+  const bool may_be_full =
+      ::fstat(descriptor, &about) == 0 && (S_ISFIFO(about.st_mode) || S_ISSOCK(about.st_mode));
   while (!text.empty()) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd polled{descriptor, POLLOUT, 0};
-    if (::poll(&polled, 1, static_cast<int>(patience.count())) <= 0) {
+    if (::poll(&polled, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) <= 0) {
       return false;
     }
     // Other processes may fill the pipe between the look and the write.
     const iovec part{const_cast<char*>(text.data()), std::min<size_t>(text.size(), PIPE_BUF)};
-    ssize_t written = ::pwritev2(descriptor, &part, 1, -1, RWF_NOWAIT);
-    if (written < 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+    ssize_t written = may_be_full ? ::pwritev2(descriptor, &part, 1, -1, RWF_NOWAIT)
+                                  : ::write(descriptor, part.iov_base, part.iov_len);
+    if (written < 0 && may_be_full && (errno == EOPNOTSUPP || errno == ENOSYS)) {
       written = ::write(descriptor, part.iov_base, part.iov_len);
     }
-    if (written < 0 && errno != EAGAIN && errno != EINTR) {
+    const bool may_try_again = errno == EINTR || (errno == EAGAIN && Clock::now() < deadline);
+    if (written < 0 && !may_try_again) {
       return false;
     }
     text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));

@@ -62,10 +62,11 @@ void SessionPage::clear() noexcept {
   last_.store(0, std::memory_order_relaxed);
   has_begun_.store(0, std::memory_order_relaxed);
   reason_length_.store(0, std::memory_order_relaxed);
+  has_reason_.store(0, std::memory_order_relaxed);
 }
 
 void SessionPage::note_end(std::string_view reason) noexcept {
-  if (reason_length_.load(std::memory_order_relaxed) != 0)
+  if (reason.empty() || has_reason_.exchange(1, std::memory_order_relaxed) != 0)
     return;
   const size_t length = std::min(reason.size(), kReasonBytes);
   reason.copy(reason_.data(), length);

@@ -56,7 +56,7 @@ class SessionPage {
 
   bool has_begun() const noexcept { return has_begun_.load(std::memory_order_relaxed) != 0; }
 
-  // Why the session ends, once; cut where it is too long.
+  // Why the session ends; the first counts, cut where it is too long. Any thread.
   void note_end(std::string_view reason) noexcept;
   // Empty where it did not say.
   std::string end() const;
@@ -81,6 +81,7 @@ class SessionPage {
   std::array<Call, kCalls> calls_;
   std::array<char, kReasonBytes> reason_;
   std::atomic<uint32_t> reason_length_;
+  std::atomic<uint32_t> has_reason_;
 };
 
 // "killed by signal 9 (Killed)": what waitpid() said of a process that did not end by itself. Empty: it did.

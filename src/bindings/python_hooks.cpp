@@ -98,6 +98,8 @@ void install_python_hooks() {
 }
 
 void let_gil_takers_pass() {
+  if (client::in_forked_child())
+    return;  // the threads that are counted are the parent's
   py::gil_scoped_release without_gil;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);

@@ -76,6 +76,8 @@ void Machines::publish(int id, Session* session, uint8_t device) {
 }
 
 int Machines::connect(const std::string& url) {
+  if (in_forked_child())
+    refuse_in_forked_child();
   release_ended();
   int id = 0;
   {
@@ -88,11 +90,12 @@ int Machines::connect(const std::string& url) {
 }
 
 int Machines::connect_through(const std::string& url, std::vector<std::string> command) {
+  if (in_forked_child())
+    refuse_in_forked_child();
+  release_ended();
   int id = 0;
   {
     MutexLock opening(opening_);
-    if (in_forked_child())
-      refuse_in_forked_child();
     watch_forks();
     id = add(new Session(url, way_through(std::move(command)), ""));
   }

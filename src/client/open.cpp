@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include <unistd.h>
 
@@ -97,12 +98,13 @@ struct Command {
   // The session may be in the first one's process, so that it is left alone until the session is over.
   Child first GUARDED_BY(mutex);
   Child latest GUARDED_BY(mutex);
+  bool has_started GUARDED_BY(mutex) = false;
 };
 
 std::unique_ptr<transport::Stream> launch(Command& command) {
   auto [ours, theirs] = socket_pair();
   MutexLock lock(command.mutex);
-  Child& child = command.first.pid == -1 && !command.first.pidfd ? command.first : command.latest;
+  Child& child = std::exchange(command.has_started, true) ? command.latest : command.first;
   wait_for_end(command.first, std::chrono::milliseconds(0));
   end_child(command.latest, std::chrono::milliseconds(0));  // its connection is lost
   child = spawn_command(command.words, std::move(theirs));

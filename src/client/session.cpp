@@ -92,8 +92,12 @@ void Session::open(Open open, std::string token) {
     return;
   }
   changed_.notify_all();
-  if (is_stopped)
-    return connection_->abort();  // stop() has found nothing to close
+  if (is_stopped) {  // stop() has found nothing to close, and perhaps no process to end
+    connection_->abort();
+    if (clean_up_)
+      clean_up_();
+    return;
+  }
   connection_->flush();
 }
 

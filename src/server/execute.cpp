@@ -325,7 +325,8 @@ void Executor::store_output(const CallPlan& call, const wire::Output& output, c1
 
 void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at::Tensor tensor,
                            uint64_t name) {
-  Entry& entry = storages_.make(name, 0, devices_.device(call.plan.device));
+  Entry& entry =
+      storages_.make(name, wire::extent_bytes(output.spec), devices_.device(call.plan.device));
   try {
     if (C10_UNLIKELY(call.operation->shares_outputs))
       tensor = own_output(std::move(tensor));  // as the client was told when it asked
@@ -378,9 +379,17 @@ std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t na
   stack_.clear();
   if (fresh.size() > names)
     throw Refused("returned more tensors than the client has names for");
-  for (at::Tensor& tensor : fresh) {
-    Entry& entry = storages_.make(first++, 0, tensor.device());
-    storages_.adopt(entry, std::move(tensor));
+  uint64_t next = first;
+  try {
+    for (at::Tensor& tensor : fresh) {
+      Entry& entry = storages_.make(next, 0, tensor.device());
+      ++next;
+      storages_.adopt(entry, std::move(tensor));
+    }
+  } catch (...) {
+    while (next > first)  // the client is not told their names
+      storages_.free(--next);
+    throw;
   }
   if (!resized_.empty()) {
     wire::Result& resized = results.emplace_back();

@@ -66,8 +66,10 @@ void take_back_clients(Fd control, Session& session, const Identity& identity, s
     const auto under_way = std::make_shared<std::atomic<int>>(0);
     PreambleBytes preamble;
     for (std::vector<Fd> passed; !(passed = receive_descriptors(control, preamble)).empty();) {
-      if (under_way->load() >= kMaxReturning)
+      if (under_way->load() >= kMaxReturning) {
+        passed.clear();  // or it would wait for an answer
         continue;
+      }
       try {
         begin(stream_over(std::move(passed), peer), preamble, session, identity, under_way);
       } catch (const std::exception& error) {

@@ -24,8 +24,9 @@
 // that names a session, it sends the descriptors of its standard input and output to the session's process, which
 // does the handshake as with any client that comes back (server/resume.h). So no byte is copied by a third process.
 //
-// The session is found by a datagram socket in the kernel's abstract namespace: no file is left behind, and the kernel
-// says who sent a message, so that those of other users are dropped. Together with them goes one end of a socket pair:
+// The session is found by a socket in the kernel's abstract namespace: no file is left behind, and the kernel tells
+// both ends whose process the other is, so that nothing is taken from another user, nor given to one who has bound the
+// name of a session that is gone. Together with the descriptors goes one end of a socket pair:
 // the session closes it with the connection, and the command, which has the other end, ends.
 
 namespace torch_remote::server {

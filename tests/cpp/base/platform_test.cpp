@@ -1,6 +1,7 @@
 #include "base/platform.h"
 
 #include <array>
+#include <cstddef>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -10,6 +11,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,8 +97,8 @@ TEST(NamedSocket, DescriptorsArePassedByName) {
   const auto [in, out] = pipe_pair();
   const std::array<std::byte, 2> sent{std::byte{1}, std::byte{2}};
   const std::array<int, 2> passed{in.get(), out.get()};
-  ASSERT_EQ(::send(sender.get(), sent.data(), 0, 0), 0);  // no message: skipped
-  ASSERT_EQ(::send(sender.get(), sent.data(), 2, 0), 2);  // nothing passed: skipped
+  const Fd says_nothing = socket_to(name);
+  ASSERT_EQ(::send(socket_to(name).get(), sent.data(), 2, 0), 2);  // nothing passed: skipped
   ASSERT_TRUE(pass_descriptors(sender, sent, passed));
   std::array<std::byte, 2> received{};
   const std::vector<Fd> taken = receive_descriptors(socket, received);
@@ -104,6 +106,47 @@ TEST(NamedSocket, DescriptorsArePassedByName) {
   EXPECT_EQ(received, sent);
   ASSERT_EQ(::write(taken[1].get(), "through\n", 8), 8);
   EXPECT_EQ(read_line(in), "through");
+}
+
+// What the function gives in a process of another user.
+template <typename Function>
+int as_nobody(Function function) {
+  const pid_t pid = ::fork();
+  if (pid == 0)
+    ::_exit(::setuid(65534) != 0 ? 99 : function());
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WEXITSTATUS(status);
+}
+
+TEST(NamedSocket, OtherUsersAreTurnedAwayByBothEnds) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
+  const std::string name = "torch-remote-test-" + std::to_string(::getpid());
+  const Fd socket = named_socket(name);
+  EXPECT_EQ(as_nobody([&] { return socket_to(name) ? 1 : 0; }), 0);
+
+  // One who does not look whom he talks to, and then one of ours.
+  const auto [in, out] = pipe_pair();
+  const std::array<int, 1> passed{in.get()};
+  const std::array<std::byte, 1> theirs{std::byte{1}};
+  const std::array<std::byte, 1> ours{std::byte{2}};
+  EXPECT_EQ(as_nobody([&] {
+              const Fd stranger(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+              sockaddr_un address{};
+              address.sun_family = AF_UNIX;
+              name.copy(address.sun_path + 1, name.size());
+              const auto size =
+                  static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+              if (::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
+                return 1;
+              return pass_descriptors(stranger, theirs, passed) ? 0 : 2;
+            }),
+            0);
+  ASSERT_TRUE(pass_descriptors(socket_to(name), ours, passed));
+  std::array<std::byte, 1> received{};
+  EXPECT_EQ(receive_descriptors(socket, received).size(), 1U);
+  EXPECT_EQ(received, ours);
 }
 
 TEST(SpawnCommand, ItsStandardInputAndOutputAreTheSocket) {

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/platform.h"
+#include "server/resume.h"
 #include "transport/dial.h"
 #include "transport/frame.h"
 #include "wire/handshake.h"
@@ -242,6 +243,24 @@ TEST_F(ListenTest, WhoDoesNotKnowTheSecretIsRefusedAndTheClientStaysConnected) {
   guess[0] ^= std::byte{1};
 
   EXPECT_FALSE(come_back(*connect(), welcome.session, guess).ok());
+  EXPECT_TRUE(answers_a_ping(*client));
+}
+
+TEST_F(ListenTest, MoreThanMayReturnAtOnceAreClosed) {
+  start({});
+  const auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  wire::Preamble preamble;
+  preamble.intent = 1;
+  preamble.route = wire::session_route(welcome.session);
+  std::vector<std::unique_ptr<transport::Stream>> silent;
+  for (int i = 0; i <= kMaxReturning; ++i) {
+    silent.push_back(connect());
+    send(*silent.back(), wire::encode_preamble(preamble));
+  }
+
+  std::array<std::byte, 1> nothing{};
+  EXPECT_EQ(silent.back()->read_some(nothing), 0);
   EXPECT_TRUE(answers_a_ping(*client));
 }
 
