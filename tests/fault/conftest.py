@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,9 @@ from helpers import serving
 from training import train
 
 import torch_remote
+
+# Tests interrupt themselves and others; who runs them in the background may ignore that signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
