@@ -55,6 +55,9 @@ class Walker:
         at = 0
         while at < len(data):
             if not self._left and not self._head and not self._handshake:
+                if self._ends_before_the_fault():
+                    self._fault = None
+                    return at
                 self._frame += 1
                 self._offset = 0
             in_frames = self._frame >= 0
@@ -66,6 +69,10 @@ class Walker:
                 self._offset += size
             at += size
         return None
+
+    def _ends_before_the_fault(self) -> bool:
+        """A frame that is shorter than the place of the fault in it: the fault is at its end."""
+        return self._fault is not None and self._frame == self._fault.frame
 
     def _next(self, data: bytes) -> int:
         """Takes as much of the data as belongs to one part."""

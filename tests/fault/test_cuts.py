@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import serving
 from plans import Plan, at_header_bytes, at_random_bytes
-from proxy import BACK, THERE, Fault, FaultProxy
+from proxy import BACK, HEADER, THERE, Fault, FaultProxy
 from training import train
 
 import torch_remote
@@ -25,7 +25,13 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def assert_survives(proxy: FaultProxy, uncut: Uncut, steps: int, faults: int) -> None:
     with proxy, torch_remote.connect(proxy.url) as machine:
-        assert train(machine.devices[0], steps) == uncut[steps]
+        device = machine.devices[0]
+        assert train(device, steps) == uncut[steps]
+        # How many bytes the training was depends on how its calls fell into frames: go on till the plan is through.
+        for value in range(1000):
+            if proxy.fired >= faults:
+                break
+            assert torch.full((2048,), value).to(device).cpu().eq(value).all()
         assert machine.status()["state"] == "open"
         assert proxy.fired >= faults
 
@@ -41,18 +47,20 @@ def test_a_session_cut_at_random_bytes_ends_as_an_uncut_one(
 ) -> None:
     path = str(tmp_path / "p") if transport == "unix" else None
     plan = at_random_bytes(seed=len(transport), cuts=80)
-    assert_survives(FaultProxy(server, plan, path=path), uncut, 100, faults=60)
+    assert_survives(FaultProxy(server, plan, path=path), uncut, 100, faults=80)
 
 
 def test_a_session_cut_at_every_byte_boundary_of_a_header_ends_as_an_uncut_one(
     server: str, uncut: Uncut
 ) -> None:
-    assert_survives(FaultProxy(server, at_header_bytes(1, rounds=1)), uncut, 100, faults=60)
+    assert_survives(
+        FaultProxy(server, at_header_bytes(1, rounds=1)), uncut, 100, faults=2 * (HEADER + 1)
+    )
 
 
 def test_a_session_whose_line_is_truncated_ends_as_an_uncut_one(server: str, uncut: Uncut) -> None:
     plan = at_random_bytes(seed=9, cuts=20, kinds=("truncate", "cut"))
-    assert_survives(FaultProxy(server, plan), uncut, 30, faults=10)
+    assert_survives(FaultProxy(server, plan), uncut, 30, faults=20)
 
 
 @pytest.mark.parametrize("line", [{"delay": 0.002}, {"rate": 400_000}], ids=["delayed", "slow"])
