@@ -160,52 +160,6 @@ void Session::remember(SignaturePtr known) {
   signatures_.replace(std::move(known));
 }
 
-void Session::append_frees() {
-  StorageRecord* record = frees_.exchange(nullptr, std::memory_order_acquire);
-  if (record == nullptr)
-    return;
-  free_names_.clear();
-  while (record != nullptr) {
-    StorageRecord* next = record->next;
-    if (record->announced.load(std::memory_order_relaxed))
-      free_names_.push_back(record->name);
-    RecordPool::instance().give_back(record);
-    record = next;
-  }
-  if (free_names_.empty())
-    return;
-  // Oldest first: small differences.
-  std::reverse(free_names_.begin(), free_names_.end());
-  constexpr size_t kMost = 1 << 16;
-  for (size_t from = 0; from < free_names_.size(); from += kMost) {
-    const uint64_t before = encoded_ + writer_.size();
-    wire::encode_free(
-        writer_, std::span(free_names_).subspan(from, std::min(kMost, free_names_.size() - from)));
-    counters_.bytes_sent += encoded_ + writer_.size() - before;
-    if (writer_.size() >= kFrameTarget)
-      cut_frame();
-  }
-}
-
-void Session::queue_free(StorageRecord* record) noexcept {
-  StorageRecord* head = frees_.load(std::memory_order_relaxed);
-  do {
-    record->next = head;
-  } while (!frees_.compare_exchange_weak(head, record, std::memory_order_release,
-                                         std::memory_order_relaxed));
-  if (is_lost())
-    forget_frees();
-}
-
-// Nobody sends them any more.
-void Session::forget_frees() noexcept {
-  for (StorageRecord* record = frees_.exchange(nullptr); record != nullptr;) {
-    StorageRecord* const next = record->next;
-    RecordPool::instance().give_back(record);
-    record = next;
-  }
-}
-
 std::vector<std::byte> Session::take_messages(uint32_t& calls) {
   MutexLock lock(submit_mutex_);
   if (segments_.empty()) {

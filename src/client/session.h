@@ -33,6 +33,7 @@ using marshal::StorageRecord;
 
 // A frame is cut when it has this many bytes.
 constexpr size_t kFrameTarget = 64 << 10;
+constexpr uint64_t kFreedAtOnce = 1 << 20;
 
 // What the caller waits for: the answer to one READ or QUERY.
 struct Request {
@@ -235,7 +236,8 @@ class Session : public transport::Connection::Handler {
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_generator_{wire::kFirstGenerator};
   std::atomic<uint64_t> next_request_{1};
-  std::atomic<StorageRecord*> frees_{nullptr};
+  std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in client/frees.cpp
+  std::atomic<uint64_t> freed_bytes_{0};        // about: of the storages in that list
   std::atomic<bool> lost_{false};
   std::atomic<bool> opened_{false};
 
@@ -286,6 +288,8 @@ bool Session::try_submit(uint32_t calls, Append&& append) {
     return false;
   {
     MutexLock lock(submit_mutex_);
+    if (freed_bytes_.load(std::memory_order_relaxed) >= kFreedAtOnce)
+      append_frees();
     const uint64_t before = encoded_ + writer_.size();
     if (!append(writer_, names_, signatures_))
       return true;
@@ -295,8 +299,10 @@ bool Session::try_submit(uint32_t calls, Append&& append) {
     counters_.bytes_sent += added;
     buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
     buffered_calls_.fetch_add(calls, std::memory_order_relaxed);
-    if (writer_.size() >= kFrameTarget)
+    if (writer_.size() >= kFrameTarget) {
+      append_frees();
       cut_frame();
+    }
   }
   if (opened_.load(std::memory_order_acquire))
     connection_->flush_soon();

@@ -91,11 +91,14 @@ class Executor {
   const Poison& outcome() const { return outcome_; }
 
   // The client waits for the last call and raises its failure: what it was to write keeps its bytes, as locally. Of use
-  // within the frame of the call.
+  // until let_go().
   void forgive();
 
-  // Storages may be freed now.
-  void end_frame() { entries_.clear(); }
+  // Forgets the last call's storages: they may be freed now.
+  void let_go() {
+    entries_.clear();
+    tensors_.clear();
+  }
 
   uint64_t calls() const { return calls_; }
 

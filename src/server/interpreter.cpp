@@ -53,7 +53,6 @@ Interpreter::Handler Interpreter::find_handler(uint8_t tag) {
 void Interpreter::apply(std::span<const std::byte> payload) {
   wire::Reader reader(payload);
   names_ = {};
-  frees_.clear();
   try {
     while (!reader.empty()) {
       const Handler handler = find_handler(reader.u8());
@@ -63,9 +62,7 @@ void Interpreter::apply(std::span<const std::byte> payload) {
     executor_.locate(lost.error);
     throw;
   }
-  executor_.end_frame();
-  for (const uint64_t name : frees_)
-    storages_.free(name);
+  executor_.let_go();
 }
 
 wire::Counters Interpreter::counters() const {
@@ -167,8 +164,9 @@ void Interpreter::on_begin(wire::Reader& reader) {
 }
 
 void Interpreter::on_free(wire::Reader& reader) {
-  const std::vector<uint64_t> names = wire::decode_free(reader);
-  frees_.insert(frees_.end(), names.begin(), names.end());
+  executor_.let_go();
+  for (const uint64_t name : wire::decode_free(reader))
+    storages_.free(name);
 }
 
 // --- answers

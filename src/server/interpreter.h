@@ -29,7 +29,7 @@ class Interpreter {
   Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
               Replies& replies, CallLog* call_log = nullptr, uint64_t max_memory = UINT64_MAX);
 
-  // Applies the messages of one frame in order, and then its frees. Throws ProtocolError on bytes
+  // Applies the messages of one frame in order. Throws ProtocolError on bytes
   // that no client of ours sends: the session cannot go on.
   void apply(std::span<const std::byte> payload);
 
@@ -82,7 +82,6 @@ class Interpreter {
 
   // Of the frame being applied.
   wire::NameState names_;
-  std::vector<uint64_t> frees_;
   marshal::Slots slots_;
 };
 

@@ -15,15 +15,26 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(Interpreter, FreesApplyAfterTheCallsOfTheirFrame) {
+TEST(Interpreter, AFreeAppliesWhereItStands) {
   Server server;
   server.apply(FrameText().store(1, {1}).store(2, {2}).signature(add_signature(0, 0, {1})));
 
-  server.apply(FrameText().free({1, 2}).call(0).storage(1).storage(2).real(1).output(3));
+  server.apply(
+      FrameText().call(0).storage(1).storage(2).real(1).output(3).free({1, 2}).store(1, {5}));
 
   EXPECT_THAT(server.read(3, spec({1})).floats(), ElementsAre(3));
-  EXPECT_EQ(server.interpreter.counters().storages, 1);
-  EXPECT_EQ(server.interpreter.counters().storage_bytes, 4);
+  EXPECT_THAT(server.read(1, spec({1})).floats(), ElementsAre(5));
+  EXPECT_EQ(server.interpreter.counters().storages, 2);
+  EXPECT_EQ(server.interpreter.counters().storage_bytes, 8);
+}
+
+TEST(Interpreter, ACallBehindTheFreeOfItsStorageIsAProtocolError) {
+  Server server;
+  server.apply(FrameText().store(1, {1}).store(2, {2}).signature(add_signature(0, 0, {1})));
+
+  EXPECT_THROW(
+      server.apply(FrameText().free({1, 2}).call(0).storage(1).storage(2).real(1).output(3)),
+      ProtocolError);
 }
 
 TEST(Interpreter, AFreedNameIsUnknown) {
