@@ -37,7 +37,17 @@ def _check_extension() -> None:
 
 _check_extension()
 
-from . import _C, _backend, _branches, _device, _errors, _interop, _kernels, _printing  # noqa: E402
+from . import (  # noqa: E402
+    _C,
+    _backend,
+    _branches,
+    _device,
+    _errors,
+    _interop,
+    _kernels,
+    _optimizers,
+    _printing,
+)
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
 from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
 from ._stats import Stats, count, stats  # noqa: E402
@@ -76,6 +86,7 @@ def _install(name: str) -> None:
     _interop.install()
     _kernels.install()
     _branches.install()
+    _optimizers.install()
     atexit.register(_shut_down)
 
 

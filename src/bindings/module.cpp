@@ -121,6 +121,19 @@ py::list operator_facts() {
   return all;
 }
 
+// Of the session of this device: which one, and its last call.
+std::pair<uintptr_t, uint64_t> call_number(int device) {
+  client::Session* const session =
+      Machines::instance().place(static_cast<c10::DeviceIndex>(device)).session;
+  return {reinterpret_cast<uintptr_t>(session), session->call_number()};
+}
+
+// Sessions are never destroyed.
+std::vector<uint64_t> taints(uintptr_t session, uint64_t cause,
+                             const std::vector<at::Tensor>& tensors) {
+  return reinterpret_cast<client::Session*>(session)->taints(cause, tensors);
+}
+
 void initialise() {
   client::register_backend();
   install_python_hooks();
@@ -181,6 +194,9 @@ PYBIND11_MODULE(_C, module) {
   module.def("synchronize", torch::wrap_pybind_function(synchronize));
   module.def("device_properties", torch::wrap_pybind_function(properties_of));
   module.def("default_generator", torch::wrap_pybind_function(default_generator));
+  module.def("set_undo", set_undo);
+  module.def("call_number", torch::wrap_pybind_function(call_number));
+  module.def("taints", torch::wrap_pybind_function(taints));
   module.def("take_rng_state", torch::wrap_pybind_function(take_rng_state));
   module.def("counters", counters);
   module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));

@@ -22,6 +22,7 @@ namespace {
 // Never given back.
 std::vector<PyObject*> exception_classes;  // by client::ErrorClass
 std::vector<PyObject*> failure_classes;    // by wire::ErrorKind
+PyObject* undo_function = nullptr;
 
 // Note [The GIL at exit]
 //
@@ -86,7 +87,28 @@ void check_signals() {
   throw error;
 }
 
+// Of Python: what it has to say on its own is told on stderr, for the failure comes first.
+bool undo(const client::Session& session, uint64_t cause) {
+  const TakingGil taking;
+  py::gil_scoped_acquire gil;
+  if (undo_function == nullptr)
+    return false;
+  try {
+    return py::cast<bool>(py::handle(undo_function)(reinterpret_cast<uintptr_t>(&session), cause));
+  } catch (py::error_already_set& error) {
+    if (error.matches(PyExc_KeyboardInterrupt))
+      PyErr_SetInterrupt();
+    else
+      error.discard_as_unraisable("torch_remote: taking back a skipped step");
+    return false;
+  }
+}
+
 }  // namespace
+
+void set_undo(py::object function) {
+  undo_function = function.release().ptr();
+}
 
 void install_python_hooks() {
   client::python_hooks.raise = &raise;
@@ -95,6 +117,7 @@ void install_python_hooks() {
   client::python_hooks.acquire_gil = &acquire_gil;
   client::python_hooks.check_signals = &check_signals;
   client::python_hooks.find_line = &find_line;
+  client::python_hooks.undo = &undo;
 }
 
 void let_gil_takers_pass() {

@@ -13,4 +13,7 @@ void let_gil_takers_pass();
 // The classes raised: those of client::ErrorClass, and for a failed call those of wire::ErrorKind, each in order.
 void set_exception_types(const pybind11::tuple& classes, const pybind11::tuple& kinds);
 
+// client::PythonHooks::undo, with the session's address.
+void set_undo(pybind11::object function);
+
 }  // namespace torch_remote::bindings

@@ -7,6 +7,8 @@
 
 namespace torch_remote::client {
 
+class Session;
+
 enum class ErrorClass { kRemote, kSessionLost, kProtocol, kConnection, kDeviceLost };
 
 // How this process raises our exceptions and waits without the GIL. `bindings` fills it in; without Python
@@ -19,6 +21,9 @@ struct PythonHooks {
   void (*acquire_gil)(void* state) = nullptr;
   void (*check_signals)() = nullptr;  // throws when the user has interrupted; with the GIL released
   LineId (*find_line)() = nullptr;    // this thread's topmost frame outside torch; without the GIL
+  // The user is about to be told of a failure. Takes back what the program has done on its own side since; true: also
+  // everything that it has written on the server since is to be undone.
+  bool (*undo)(const Session& session, uint64_t cause) = nullptr;
 };
 
 extern PythonHooks python_hooks;

@@ -31,12 +31,11 @@ using torch::CppFunction;
 
 // Composite-explicit operators that stay on the client: they make tensors (and end in `empty` and one call),
 // or only look at metadata.
-constexpr std::array<std::string_view, 41> kStayHere = {
+constexpr std::array<std::string_view, 40> kStayHere = {
     "aten::_to_copy",
     "aten::copy_",
     "aten::empty_like",
     "aten::zeros_like",
-    "aten::ones_like",
     "aten::full_like",
     "aten::rand_like",
     "aten::randn_like",
@@ -266,6 +265,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &kernels::empty_memory_format);
   m.impl("empty_strided", &kernels::empty_strided);
   m.impl("_efficientzerotensor", &kernels::efficient_zero_tensor);
+  m.impl("ones_like", CppFunction::makeFromBoxedFunction<&kernels::ones_like>());
   m.impl("tril_indices", &kernels::tril_indices);
   m.impl("triu_indices", &kernels::triu_indices);
   m.impl("as_strided", &kernels::as_strided);

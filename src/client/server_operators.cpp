@@ -1,7 +1,6 @@
 #include "client/server_operators.h"
 
 #include <algorithm>
-#include <functional>
 
 #include <torch/version.h>
 
@@ -13,22 +12,8 @@
 namespace torch_remote::client {
 namespace {
 
-std::vector<std::byte> ask(Session& session, wire::QueryKind kind, const std::string& what,
-                           const std::function<void(wire::Writer&)>& write_body) {
-  const auto request = session.make_request({}, nullptr);
-  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
-    writer.varint(request->id);
-    writer.u8(static_cast<uint8_t>(kind));
-    write_body(writer);
-    return true;
-  });
-  session.wait(request, what.c_str());
-  return {request->body.begin(), request->body.end()};
-}
-
 wire::OperatorAnswer ask_operator(Session& session, const OperatorInfo& info) {
-  const auto body = ask(session, wire::QueryKind::kOperator, info.name, [&](wire::Writer& writer) {
+  const auto body = session.query(wire::QueryKind::kOperator, info.name, [&](wire::Writer& writer) {
     encode(writer, wire::OperatorQuery{info.introduction.name, info.introduction.overload});
   });
   wire::Reader reader(body);
@@ -73,7 +58,7 @@ bool ServerOperators::is_same(Session& session, const OperatorInfo& info) {
   }
   std::vector<uint64_t> fingerprints;
   if (!has_asked) {
-    const auto body = ask(session, wire::QueryKind::kOperators, "operators", [](wire::Writer&) {});
+    const auto body = session.query(wire::QueryKind::kOperators, "operators");
     wire::Reader reader(body);
     fingerprints = wire::decode_fingerprints(reader);
   }

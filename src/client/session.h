@@ -142,7 +142,7 @@ class Session : public transport::Connection::Handler {
   [[noreturn]] void raise_failed(const wire::Error& error, uint8_t device,
                                  const std::string& others);
   // To be called just before the user is told of an error: the server takes the marks of skipped calls away.
-  void heal(const wire::Error& error);
+  void heal(const wire::Error& error, bool undoes = false);
   // A request that was not sent after all.
   void forget(const Request& request);
   // An upload's bytes have all arrived, or never will.
@@ -168,9 +168,14 @@ class Session : public transport::Connection::Handler {
   // the server has not done everything within `patience`.
   std::string report_untold(std::chrono::milliseconds patience);
   wire::Counters server_counters();
+  // What the failure with this number has done to the tensors' storages: see wire::Taint.
+  std::vector<uint64_t> taints(uint64_t cause, const std::vector<at::Tensor>& tensors);
+  // Of the last call, upload or resize that was submitted; 0: there was none.
+  uint64_t call_number();
   wire::Context server_context();
-  // Asks and waits. `name` follows for the kinds that have one. Gives the answer's body.
-  std::vector<std::byte> query(wire::QueryKind kind, const char* what, uint64_t name = 0);
+  // Asks and waits. Gives the answer's body.
+  std::vector<std::byte> query(wire::QueryKind kind, const std::string& what,
+                               const std::function<void(wire::Writer&)>& write_body = nullptr);
 
   // Once it is stopped: gives back everything but the object itself, to which tensors may still point. False: its
   // threads have not ended yet.

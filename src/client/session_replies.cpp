@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "client/session.h"
+#include "client/storage.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {
@@ -38,15 +39,17 @@ void Session::raise_failed(const wire::Error& error, uint8_t device, const std::
   if (error.signature != 0)
     with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
   const std::string text = describe(error, device) + others;
-  heal(error);
+  const bool undoes =
+      error.call != 0 && python_hooks.undo != nullptr && python_hooks.undo(*this, error.call);
+  heal(error, undoes);
   raise_remote(error, text);
 }
 
-void Session::heal(const wire::Error& error) {
+void Session::heal(const wire::Error& error, bool undoes) {
   if (error.call == 0)
     return;  // a read, say: nothing was poisoned
   try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    encode(writer, wire::Heal{error.call});
+    encode(writer, wire::Heal{error.call, undoes});
     return true;
   });
   MutexLock lock(replies_mutex_);
@@ -174,18 +177,45 @@ void Session::complete_upload(uint64_t request) {
   changed_.notify_all();
 }
 
-std::vector<std::byte> Session::query(wire::QueryKind kind, const char* what, uint64_t name) {
+std::vector<std::byte> Session::query(wire::QueryKind kind, const std::string& what,
+                                      const std::function<void(wire::Writer&)>& write_body) {
   const auto request = make_request({}, nullptr);
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
     writer.varint(request->id);
     writer.u8(static_cast<uint8_t>(kind));
-    if (name != 0)
-      writer.varint(name);
+    if (write_body)
+      write_body(writer);
     return true;
   });
-  wait(request, what);
+  wait(request, what.c_str());
   return std::move(request->body);
+}
+
+std::vector<uint64_t> Session::taints(uint64_t cause, const std::vector<at::Tensor>& tensors) {
+  std::vector<uint64_t> taints(tensors.size(), wire::kUntouched);
+  wire::TaintQuery asked{cause, {}};
+  std::vector<size_t> places;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].is_privateuseone())
+      continue;
+    const StorageRecord* const record = record_of(tensors[i]);
+    if (session_of(*record) != this || !record->announced.load(std::memory_order_relaxed))
+      continue;
+    asked.names.push_back(record->name);
+    places.push_back(i);
+  }
+  const auto body = query(wire::QueryKind::kTaints, "what a failure has done",
+                          [&](wire::Writer& writer) { encode(writer, asked); });
+  wire::Reader reader(body);
+  for (const size_t place : places)
+    taints[place] = reader.varint();
+  return taints;
+}
+
+uint64_t Session::call_number() {
+  MutexLock lock(submit_mutex_);
+  return call_number_;
 }
 
 // What CUDA says of a call may come any number of calls later.

@@ -76,7 +76,7 @@ void Executor::skip(const Plan& plan, const Poison& cause) {
   for (const TensorRecipe& view : plan.tensors) {
     if (!view.is_written)
       continue;
-    entries_[view.storage]->tainted().mark_skipped(cause);
+    entries_[view.storage]->tainted().mark_skipped(cause, number_);
     has_marks_ = true;
   }
 }
@@ -103,11 +103,11 @@ void Executor::locate(wire::Error& lost) const {
     lost.operator_name = last_operation_->name;
 }
 
-void Executor::heal(uint64_t cause) {
-  failures_.told(cause);
-  const bool is_newest = keeping_for_ != nullptr && keeping_for_->call == cause;
+void Executor::heal(const wire::Heal& message) {
+  failures_.told(message.cause);
+  const bool is_newest = keeping_for_ != nullptr && keeping_for_->call == message.cause;
   if (has_marks_)
-    has_marks_ = storages_.heal(cause, is_newest);
+    has_marks_ = storages_.heal(message, is_newest);
   if (is_newest)
     stop_keeping();
 }

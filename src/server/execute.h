@@ -40,8 +40,8 @@ struct CallPlan {
 //
 // Part of an update may read nothing of what failed (momentum.mul_(0.9) before momentum.add_(gradient)). So, after a
 // failure, the bytes of an older storage are kept before a call writes it. If a call on it is skipped later, HEAL
-// puts them back. They are dropped when the client is told any value, since what it has seen is not undone; when
-// another call fails; and all together when there is no room for one.
+// puts them back; one that undoes puts back all that were kept. They are dropped when the client is told a value made
+// since, for what it has seen is not undone; when another call fails; and all together when there is no room for one.
 class Executor {
  public:
   // Without a call log nothing is logged.
@@ -79,11 +79,17 @@ class Executor {
   void locate(wire::Error& lost) const;
 
   // The user has been told of the failure with this number.
-  void heal(uint64_t cause);
+  void heal(const wire::Heal& message);
 
-  // The client is told a value.
+  // The client is told what calls have made.
   void note_told() {
     if (keeping_for_ != nullptr)
+      stop_keeping();
+  }
+
+  // The client is told the value of a storage. One that is as it was before the failure tells nothing of what came after.
+  void note_told(uint64_t name, const Entry& entry) {
+    if (keeping_for_ != nullptr && (name > keeping_for_->newest_name || entry.has_kept()))
       stop_keeping();
   }
 

@@ -14,8 +14,8 @@ constexpr size_t kMostListed = 256;
 
 Poison Taint::cause() const {
   Poison first = poison_;
-  for (const Poison& cause : skipped_)
-    first = earlier(first, cause);
+  for (const Mark& mark : skipped_)
+    first = earlier(first, mark.cause);
   return first;
 }
 
@@ -24,10 +24,10 @@ void Taint::poison_with(const Poison& cause) {
     poison_ = cause;
 }
 
-void Taint::mark_skipped(const Poison& cause) {
-  if (poison_ == cause || std::ranges::find(skipped_, cause) != skipped_.end())
+void Taint::mark_skipped(const Poison& cause, uint64_t call) {
+  if (poison_ == cause || std::ranges::find(skipped_, cause, &Mark::cause) != skipped_.end())
     return;
-  skipped_.push_back(cause);
+  skipped_.push_back({cause, call});
 }
 
 void Taint::forgive(const Poison& cause) {
@@ -41,7 +41,16 @@ void Taint::overwrite() {
 }
 
 bool Taint::heal(uint64_t cause) {
-  return std::erase_if(skipped_, [cause](const Poison& mark) { return mark->call == cause; }) != 0;
+  return std::erase_if(skipped_, [&](const Mark& mark) { return mark.cause->call == cause; }) != 0;
+}
+
+uint64_t Taint::answer(uint64_t cause) const {
+  if (poison_ != nullptr && poison_->call == cause)
+    return wire::kPoisoned;
+  for (const Mark& mark : skipped_)
+    if (mark.cause->call == cause)
+      return wire::kSkipped + mark.call;
+  return wire::kUntouched;
 }
 
 void Failures::add(const Poison& cause) {

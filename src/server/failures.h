@@ -37,7 +37,7 @@ class Taint {
   bool is_skipped() const { return !skipped_.empty(); }
 
   void poison_with(const Poison& cause);  // keeps the one that is there
-  void mark_skipped(const Poison& cause);
+  void mark_skipped(const Poison& cause, uint64_t call);
   void forgive(const Poison& cause);  // the storage keeps its bytes after all
   void overwrite();                   // it has been overwritten whole
 
@@ -52,11 +52,19 @@ class Taint {
   // Takes the marks of this cause away. False: there were none.
   bool heal(uint64_t cause);
 
+  // What the failure with this number has done here, as a QUERY kTaints is answered.
+  uint64_t answer(uint64_t cause) const;
+
   bool is_empty() const { return poison_ == nullptr && skipped_.empty() && !kept_; }
 
  private:
-  Poison poison_;                // an error in the place of the bytes
-  std::vector<Poison> skipped_;  // why calls that were to write it have not run; not told yet
+  struct Mark {
+    Poison cause;
+    uint64_t call;  // the first that was skipped for it
+  };
+
+  Poison poison_;              // an error in the place of the bytes
+  std::vector<Mark> skipped_;  // why calls that were to write it have not run; not told yet
   c10::Storage kept_;
 };
 

@@ -172,7 +172,7 @@ void Interpreter::on_free(wire::Reader& reader) {
 // --- answers
 
 void Interpreter::on_heal(wire::Reader& reader) {
-  executor_.heal(wire::decode_heal(reader).cause);
+  executor_.heal(wire::decode_heal(reader));
 }
 
 void Interpreter::answer_failure(uint64_t request, std::exception_ptr cause, const char* what) {
@@ -195,7 +195,7 @@ void Interpreter::answer_view(const wire::Read& read) {
     return replies_.error(read.request, *cause);
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
-  executor_.note_told();
+  executor_.note_told(read.storage, entry);
   if (!view.is_cpu())
     return replies_.tensor(read.request, view.cpu(), nullptr);
   if (entry.sending == nullptr)
@@ -224,6 +224,8 @@ void Interpreter::on_query(wire::Reader& reader) {
       return query_operators(request);
     case wire::QueryKind::kOperator:
       return query_operator(request, reader);
+    case wire::QueryKind::kTaints:
+      return query_taints(request, reader);
   }
 }
 
@@ -247,6 +249,16 @@ void Interpreter::query_barrier(uint64_t request) {
     return;
   wire::Writer body;
   encode(body, failures_.untold());
+  replies_.reply(request, body.view());
+}
+
+void Interpreter::query_taints(uint64_t request, wire::Reader& reader) {
+  const wire::TaintQuery query = wire::decode_taint_query(reader);
+  wire::Writer body;
+  for (const uint64_t name : query.names) {
+    const Entry& entry = storages_.find(name);
+    body.varint(entry.taint == nullptr ? wire::kUntouched : entry.taint->answer(query.cause));
+  }
   replies_.reply(request, body.view());
 }
 

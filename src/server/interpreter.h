@@ -55,6 +55,7 @@ class Interpreter {
   void query_call(uint64_t request, wire::Reader& reader);
   void query_barrier(uint64_t request);
   void query_outcome(uint64_t request);
+  void query_taints(uint64_t request, wire::Reader& reader);
   void query_counters(uint64_t request);
   void query_context(uint64_t request);
   void query_generator(uint64_t request, wire::Reader& reader);

@@ -159,12 +159,13 @@ void StorageTable::drop_kept() {
     take_kept(*entry);
 }
 
-bool StorageTable::heal(uint64_t cause, bool puts_back) {
+bool StorageTable::heal(const wire::Heal& message, bool puts_back) {
   bool has_others = false;
   for (auto& [name, entry] : entries_) {
     if (entry->taint == nullptr)
       continue;
-    if (entry->taint->heal(cause) && puts_back) {
+    const bool was_marked = entry->taint->heal(message.cause);
+    if (puts_back && (was_marked || message.undoes)) {
       c10::Storage kept = take_kept(*entry);
       if (kept && kept.nbytes() == entry->nbytes)
         replace_memory(*entry, std::move(kept));

@@ -41,6 +41,8 @@ struct Entry {
   // Why its value is not what the client's program says; null: it is.
   Poison cause() const { return taint == nullptr ? nullptr : taint->cause(); }
 
+  bool has_kept() const { return taint != nullptr && taint->has_kept(); }
+
   Taint& tainted() {
     if (taint == nullptr)
       taint = std::make_unique<Taint>();
@@ -70,9 +72,9 @@ class StorageTable {
   // Keeps the bytes as they are, once. False: there is no room.
   bool keep(Entry& entry);
   void drop_kept();
-  // Takes the skipped marks of this cause away; where there were some and `puts_back`, the kept bytes come back. Looks at
-  // every storage. True: some have marks of other causes.
-  bool heal(uint64_t cause, bool puts_back);
+  // Takes the skipped marks of this cause away; where there were some, and everywhere if it undoes, the kept bytes come
+  // back if `puts_back`. Looks at every storage. True: some have marks of other causes.
+  bool heal(const wire::Heal& message, bool puts_back);
 
   uint64_t newest_name() const { return newest_name_; }
 

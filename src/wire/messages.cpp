@@ -25,6 +25,40 @@ Enum checked_enum(uint8_t value, Enum last, const char* what) {
   return static_cast<Enum>(value);
 }
 
+void encode_names(Writer& writer, std::span<const uint64_t> names) {
+  writer.varint(names.size());
+  uint64_t previous = 0;
+  for (const uint64_t name : names) {
+    writer.zigzag(static_cast<int64_t>(name - previous));
+    previous = name;
+  }
+}
+
+std::vector<uint64_t> decode_names(Reader& reader, const char* what) {
+  const uint64_t n = reader.count(kMaxFrees, what);
+  std::vector<uint64_t> names;
+  uint64_t previous = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    previous += static_cast<uint64_t>(reader.zigzag());
+    names.push_back(previous);
+  }
+  return names;
+}
+
+uint64_t decode_cause(Reader& reader) {
+  const uint64_t call = reader.varint();
+  if (call == 0)
+    throw ProtocolError("call 0 is never valid");
+  return call;
+}
+
+bool decode_flag(Reader& reader) {
+  const uint8_t flag = reader.u8();
+  if (flag > 1)
+    throw ProtocolError("a flag is neither 0 nor 1");
+  return flag == 1;
+}
+
 }  // namespace
 
 const char* to_text(Tag value) {
@@ -167,23 +201,11 @@ Begin decode_begin(Reader& reader) {
 
 void encode_free(Writer& writer, std::span<const uint64_t> names) {
   tag(writer, Tag::kFree);
-  writer.varint(names.size());
-  uint64_t previous = 0;
-  for (const uint64_t name : names) {
-    writer.zigzag(static_cast<int64_t>(name - previous));
-    previous = name;
-  }
+  encode_names(writer, names);
 }
 
 std::vector<uint64_t> decode_free(Reader& reader) {
-  const uint64_t n = reader.count(kMaxFrees, "frees");
-  std::vector<uint64_t> names;
-  uint64_t previous = 0;
-  for (uint64_t i = 0; i < n; ++i) {
-    previous += static_cast<uint64_t>(reader.zigzag());
-    names.push_back(previous);
-  }
-  return names;
+  return decode_names(reader, "frees");
 }
 
 void encode(Writer& writer, const Read& message) {
@@ -204,7 +226,7 @@ Read decode_read(Reader& reader) {
 }
 
 QueryKind decode_query_kind(Reader& reader) {
-  return checked_enum(reader.u8(), QueryKind::kOperator, "query kind");
+  return checked_enum(reader.u8(), QueryKind::kTaints, "query kind");
 }
 
 void encode(Writer& writer, const Counters& counters) {
@@ -246,13 +268,22 @@ Error decode_error(Reader& reader) {
 void encode(Writer& writer, const Heal& message) {
   tag(writer, Tag::kHeal);
   writer.varint(message.cause);
+  writer.u8(message.undoes ? 1 : 0);
 }
 
 Heal decode_heal(Reader& reader) {
-  const uint64_t call = reader.varint();
-  if (call == 0)
-    throw ProtocolError("call 0 is never valid");
-  return {call};
+  const uint64_t cause = decode_cause(reader);
+  return {cause, decode_flag(reader)};
+}
+
+void encode(Writer& writer, const TaintQuery& query) {
+  writer.varint(query.cause);
+  encode_names(writer, query.names);
+}
+
+TaintQuery decode_taint_query(Reader& reader) {
+  const uint64_t cause = decode_cause(reader);
+  return {cause, decode_names(reader, "storages")};
 }
 
 void encode(Writer& writer, const Failures& failures) {

@@ -21,10 +21,10 @@ namespace torch_remote::wire {
 //     GENERATOR name:varint action:u8 [seed:u64 | state:bytes]
 //     RESIZE    storage:varint device:u8 nbytes:varint      makes the storage if it is not there
 //     BEGIN     upload:varint storage:varint offset:varint length:varint inline:u8 [raw]
-//     FREE      n:varint zigzag*n                           applies after the calls of its frame
+//     FREE      n:varint zigzag*n                           applies where it stands
 //     READ      request:varint storage:varint offset:varint spec
 //     QUERY     request:varint kind:u8 …                    (QueryKind)
-//     HEAL      cause:varint                                the user has been told of the failure with this number
+//     HEAL      cause:varint undoes:u8                      the user has been told of the failure with this number
 //   server → client
 //     REPLY     request:varint body:bytes                   READ: the elements; QUERY: as its kind says
 //     ERROR     request:varint error                        request 0: nobody asked; the session goes on
@@ -183,6 +183,7 @@ Read decode_read(Reader& reader);
 //   kContext                                                   every setting, as it is on the server
 //   kOperators                                                 what clients may call (wire/operators.h)
 //   kOperator   name:text overload:text                        one of them
+//   kTaints     cause:varint names                             what a failure has done to storages (Taints)
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
@@ -192,9 +193,25 @@ enum class QueryKind : uint8_t {
   kContext = 5,
   kOperators = 6,
   kOperator = 7,
+  kTaints = 8,
 };
 
 QueryKind decode_query_kind(Reader& reader);
+
+// QUERY kTaints: has the failure with this number poisoned these storages, or kept calls from writing them?
+struct TaintQuery {
+  uint64_t cause = 0;
+  std::vector<uint64_t> names;
+};
+
+void encode(Writer& writer, const TaintQuery& query);
+TaintQuery decode_taint_query(Reader& reader);
+
+// Its answer, one of these for each name: kUntouched, kPoisoned, or kSkipped and the number of the first call that was
+// skipped, added.
+//
+//   taints := varint*n
+enum Taint : uint64_t { kUntouched = 0, kPoisoned = 1, kSkipped = 2 };
 
 // The body of a REPLY to kCounters.
 struct Counters {
@@ -266,7 +283,8 @@ void encode(Writer& writer, const Error& error);
 Error decode_error(Reader& reader);
 
 struct Heal {
-  uint64_t cause = 0;  // Error::call
+  uint64_t cause = 0;   // Error::call
+  bool undoes = false;  // everything that was written since, as far as its bytes are kept
 };
 
 void encode(Writer& writer, const Heal& message);

@@ -70,7 +70,7 @@ void fuzz_fingerprints(Bytes bytes) {
 }
 
 using Fuzz = void (*)(Bytes);
-constexpr std::array<Fuzz, 17> kAll = {
+constexpr std::array<Fuzz, 18> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
@@ -88,6 +88,7 @@ constexpr std::array<Fuzz, 17> kAll = {
     fuzz<OperatorAnswer, decode_operator_answer, false>,
     fuzz<Heal, decode_heal, true>,
     fuzz<Failures, decode_failures, false>,
+    fuzz<TaintQuery, decode_taint_query, false>,
 };
 
 }  // namespace

@@ -21,12 +21,13 @@ def bad_gather() -> torch.Tensor:
 
 
 def too_much(x: torch.Tensor) -> torch.Tensor:
-    """More than the address space of any process."""
-    return x.flatten()[0].expand(2**45).clone().sum()
+    """More than the address space of any process; a new signature each time."""
+    return x.flatten()[0].expand(2**45 + next(SIZES)).clone().sum()
 
 
 def bad_index(x: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.embedding(torch.tensor([7], device=x.device), x).sum()
+    index = torch.full((next(SIZES),), 7, device=x.device)
+    return torch.nn.functional.embedding(index, x).sum()
 
 
 class FailsInBackward(torch.autograd.Function):
@@ -47,9 +48,14 @@ FAILURES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    "sgd_one_by_one": lambda parameters: torch.optim.SGD(parameters, lr=0.1, foreach=False),
-    # Its count of steps is on the device; one on the CPU goes on counting steps that are skipped (docs/errors.md).
+    "sgd_one_by_one": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.1, momentum=0.9, foreach=False
+    ),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),  # counts steps on the CPU
+    "adamw_one_by_one": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, foreach=False),
     "fused_adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01, fused=True),
+    "nadam": lambda parameters: torch.optim.NAdam(parameters, lr=0.01, foreach=True),
+    "rprop": lambda parameters: torch.optim.Rprop(parameters, lr=0.01),
 }
 
 
@@ -58,7 +64,10 @@ def train(
     make_optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
     fail: Callable[[torch.Tensor], torch.Tensor],
 ) -> tuple[list[float], object, int]:
-    """Six steps; a large batch fails, and is tried again as a small one. The loss is read at the end of a step."""
+    """Six steps; a large batch fails, and is tried again as a small one. The loss is read at the end of a step.
+
+    The first step fails, in which an optimizer makes its state, and a later one.
+    """
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
     model.to(device)
@@ -74,11 +83,13 @@ def train(
         loss = model[2](hidden).square().mean()
         loss.backward()
         optimizer.step()
-        return loss.item()
+        value = loss.item()
+        model[0].weight.sum().item()  # of a backward that has failed the loss tells nothing
+        return value
 
     for i in range(6):
         try:
-            losses.append(step(4 if i in (2, 3) else 2, i))
+            losses.append(step(4 if i in (0, 3) else 2, i))
         except (RuntimeError, IndexError):
             caught += 1
             losses.append(step(2, i))
@@ -92,6 +103,83 @@ def test_training_goes_on_with_the_weights_of_a_local_run(failure: str, optimize
     assert expected[2] == 2
     if DEVICE != "cpu":
         assert_same(train(DEVICE, OPTIMIZERS[optimizer], FAILURES[failure]), expected)
+
+
+def test_a_step_of_which_the_forward_failed_does_not_happen_though_its_gradients_need_no_value() -> (
+    None
+):
+    """The gradient of `linear(x).sum()` is the input: no call of the backward reads what failed."""
+
+    def run(device: str) -> object:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 2).to(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        caught = 0
+        for i in range(4):
+            x = torch.full((2, 3), i / 3).to(device)
+            try:
+                optimizer.zero_grad()
+                loss = (model(x) + (too_much(x) if i in (0, 2) else 0)).sum()
+                loss.backward()
+                optimizer.step()
+                loss.item()
+            except RuntimeError:
+                caught += 1
+        return model.state_dict(), optimizer.state_dict()["state"], caught
+
+    assert_same(run(DEVICE), run("cpu"))
+
+
+def test_what_was_written_with_a_skipped_step_is_undone_with_it() -> None:
+    """A counter on the device, as BatchNorm's, reads nothing of what failed and is counted."""
+    model = torch.nn.Linear(3, 2).to("remote")
+    optimizer = torch.optim.Adam(model.parameters())
+    count = torch.zeros((), device="remote")
+    loss = model(torch.ones(2, 3, device="remote") * bad_gather()).square().mean()
+    loss.backward()
+    optimizer.step()
+    count += 1
+    with pytest.raises(torch_remote.RemoteError):
+        loss.item()
+    assert count.item() == 0
+    assert len(optimizer.state) == 0
+    assert model.weight.grad is None
+
+
+def test_a_step_that_went_well_stays_though_something_else_has_failed_before_it() -> None:
+    model = torch.nn.Linear(3, 2).to("remote")
+    optimizer = torch.optim.Adam(model.parameters())
+    metric = bad_gather()
+    count = torch.zeros((), device="remote")
+    model(torch.ones(2, 3, device="remote")).square().mean().backward()
+    before = model.weight.detach().clone()
+    optimizer.step()
+    count += 1
+    with pytest.raises(torch_remote.RemoteError):
+        metric.item()
+    assert count.item() == 1
+    assert not torch.equal(model.weight, before)
+    assert [state["step"].item() for state in optimizer.state.values()] == [1, 1]
+    assert model.weight.grad is not None
+
+
+def test_of_two_optimizers_only_the_step_that_was_skipped_is_taken_back() -> None:
+    good, bad = (torch.nn.Linear(3, 2).to("remote") for _ in range(2))
+    optimizers = [torch.optim.Adam(model.parameters()) for model in (good, bad)]
+    x = torch.ones(2, 3, device="remote")
+    for _ in range(2):
+        for model, optimizer in zip((good, bad), optimizers, strict=True):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    for model, optimizer in zip((good, bad), optimizers, strict=True):
+        optimizer.zero_grad()
+        model(x * (bad_gather() if model is bad else 1)).square().mean().backward()
+        optimizer.step()
+    with pytest.raises(torch_remote.RemoteError):
+        bad.weight.sum().item()
+    counts = [[s["step"].item() for s in optimizer.state.values()] for optimizer in optimizers]
+    assert counts == [[3, 3], [2, 2]]
 
 
 class Fragile(torch.optim.Optimizer):

@@ -224,7 +224,8 @@ RemoteGenerator::Told RemoteGenerator::told() const {
 
 std::vector<std::byte> RemoteGenerator::read_snapshot() const {
   const Told where = told();
-  return where.session->query(wire::QueryKind::kGenerator, "generator state", where.name);
+  return where.session->query(wire::QueryKind::kGenerator, "generator state",
+                              [&](wire::Writer& writer) { writer.varint(where.name); });
 }
 
 void RemoteGenerator::remember_seed(uint64_t seed) {
@@ -260,7 +261,8 @@ uint64_t RemoteGenerator::get_offset() const {
   const KeepGil keep;
   const uint64_t wanted = name();
   const std::vector<std::byte> state =
-      place().session->query(wire::QueryKind::kGenerator, "generator offset", wanted);
+      place().session->query(wire::QueryKind::kGenerator, "generator offset",
+                             [&](wire::Writer& writer) { writer.varint(wanted); });
   TORCH_CHECK(state.size() == kCudaStateBytes, "the server's generator has no offset");
   uint64_t offset = 0;
   std::memcpy(&offset, state.data() + sizeof(uint64_t), sizeof(offset));

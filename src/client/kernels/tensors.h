@@ -5,9 +5,11 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <c10/core/SymIntArrayRef.h>
 
-// Kernels that work on metadata alone: factories, views, resizes. Nothing travels.
+// Kernels that work on metadata alone: factories, views, resizes. Nothing travels but where it says so.
 namespace torch_remote::client::kernels {
 
 // Under torch.use_deterministic_algorithms(True) new memory has a known value, as on every device.
@@ -29,6 +31,9 @@ at::Tensor tril_indices(int64_t row, int64_t column, int64_t offset,
 at::Tensor triu_indices(int64_t row, int64_t column, int64_t offset,
                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                         std::optional<at::Device> device, std::optional<bool> pin_memory);
+// Autograd begins a backward with ones_like(loss). As a call that reads the loss it is skipped when the loss has failed,
+// and with it the backward and the update, which locally would not have been reached.
+void ones_like(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 
 at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                       std::optional<c10::SymInt> offset);

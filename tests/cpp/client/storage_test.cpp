@@ -1,25 +1,27 @@
 #include "client/storage.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "client/session.h"
 
 namespace torch_remote::client {
 namespace {
 
-// A session that reaches nobody: records need one to be given back to. It is never destroyed, as
-// the process's own are not.
+// A session that is being opened for as long as the test runs: records need one to be given back to, and one that is lost
+// sends no frees. It is never destroyed, as the process's own are not.
 Session& session() {
-  static auto* made = new Session(
-      "nowhere",
-      {[]() -> std::unique_ptr<transport::Stream> { throw ConnectionError("nobody is there"); },
-       nullptr},
-      "");
+  static auto* made = new Session("nowhere",
+                                  {[]() -> std::unique_ptr<transport::Stream> {
+                                     while (true)
+                                       std::this_thread::sleep_for(std::chrono::hours(1));
+                                   },
+                                   nullptr},
+                                  "");
   return *made;
 }
 

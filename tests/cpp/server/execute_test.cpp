@@ -175,6 +175,41 @@ TEST(Execute, WhatAnUpdateHadBegunBeforeItWasSkippedIsUndoneByAHeal) {
   EXPECT_THAT(server.read(5, spec({1})).floats(), ElementsAre(13)) << "stays good";
 }
 
+TEST(Execute, AHealThatUndoesPutsBackWhatWasWrittenSinceTheFailure) {
+  Server server;
+  server.apply(FrameText().store(4, {5}).store(5, {6}).store(6, {7}));
+  fail_a_call(server);
+  server.apply(FrameText().signature(add_in_place(1, 1)));
+
+  server.apply(FrameText().call(1).storage(5).storage(6).whole(1));  // has nothing to do with it
+  server.apply(FrameText().call(1).storage(4).storage(3).whole(1));  // is skipped
+
+  server.apply(FrameText().heal(server.read(4, spec({1})).error.call, true));
+  EXPECT_THAT(server.read(5, spec({1})).floats(), ElementsAre(6));
+}
+
+TEST(Execute, AFailureTellsWhatItHasDoneToStorages) {
+  Server server;
+  server.apply(FrameText().store(4, {5}).store(5, {6}));
+  fail_a_call(server);
+  const uint64_t cause = server.read(3, spec({1})).error.call;
+  server.apply(FrameText().signature(add_in_place(1, 1)));
+  server.apply(FrameText().call(1).storage(5).storage(5).whole(1));  // call cause + 1
+  for (int i = 0; i < 2; ++i)
+    server.apply(FrameText().call(1).storage(4).storage(3).whole(1));
+
+  const auto ask = [&](uint64_t number) {
+    const Reply reply = server.apply(FrameText().taints(9, number, {3, 4, 5})).at(0);
+    wire::Reader reader(reply.body);
+    return std::vector<uint64_t>{reader.varint(), reader.varint(), reader.varint()};
+  };
+
+  EXPECT_THAT(ask(cause),
+              ElementsAre(wire::kPoisoned, wire::kSkipped + cause + 2, wire::kUntouched));
+  EXPECT_THAT(ask(cause + 1), ElementsAre(0, 0, 0));
+  EXPECT_THROW(server.apply(FrameText().taints(9, cause, {77})), ProtocolError);
+}
+
 TEST(Execute, CallsUploadsAndResizesAreNumberedTogether) {
   Server server;
   server.apply(FrameText().store(101, {1, 2}).resize(102, 8).upload(102, {0, 1}));  // 1 to 4

@@ -219,8 +219,14 @@ class FrameText {
     return *this;
   }
 
-  FrameText& heal(uint64_t cause) {
-    encode(writer, wire::Heal{cause});
+  FrameText& heal(uint64_t cause, bool undoes = false) {
+    encode(writer, wire::Heal{cause, undoes});
+    return *this;
+  }
+
+  FrameText& taints(uint64_t request, uint64_t cause, const std::vector<uint64_t>& asked) {
+    query(request, wire::QueryKind::kTaints);
+    encode(writer, wire::TaintQuery{cause, asked});
     return *this;
   }
 

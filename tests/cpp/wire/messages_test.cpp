@@ -164,7 +164,8 @@ TEST(Messages, QueryKindsAreChecked) {
   EXPECT_EQ(decoded(from_hex("02"), decode_query_kind), QueryKind::kCounters);
   EXPECT_EQ(decoded(from_hex("04"), decode_query_kind), QueryKind::kOutcome);
   EXPECT_EQ(decoded(from_hex("07"), decode_query_kind), QueryKind::kOperator);
-  EXPECT_THROW(decoded(from_hex("08"), decode_query_kind), ProtocolError);
+  EXPECT_EQ(decoded(from_hex("08"), decode_query_kind), QueryKind::kTaints);
+  EXPECT_THROW(decoded(from_hex("09"), decode_query_kind), ProtocolError);
 }
 
 TEST(Messages, CountersComeBack) {
@@ -191,10 +192,24 @@ TEST(Messages, AnErrorComesBackAndHasGoldenBytes) {
 }
 
 TEST(Messages, AHealComesBackAndHasGoldenBytes) {
-  const auto body = body_of(Heal{300}, Tag::kHeal);
-  EXPECT_EQ(hex(body), "ac02");
+  const auto body = body_of(Heal{300, true}, Tag::kHeal);
+  EXPECT_EQ(hex(body), "ac0201");
   EXPECT_EQ(decoded(body, decode_heal).cause, 300);
-  EXPECT_THROW(decoded(from_hex("00"), decode_heal), ProtocolError);
+  EXPECT_TRUE(decoded(body, decode_heal).undoes);
+  EXPECT_THROW(decoded(from_hex("0000"), decode_heal), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("0102"), decode_heal), ProtocolError);
+}
+
+TEST(Messages, ATaintQueryComesBackAndHasGoldenBytes) {
+  Writer writer;
+  encode(writer, TaintQuery{300, {5, 7, 6}});
+  EXPECT_EQ(hex(writer.view()), "ac02030a0401");
+  Reader reader(writer.view());
+  const TaintQuery back = decode_taint_query(reader);
+  EXPECT_EQ(back.cause, 300);
+  EXPECT_EQ(back.names, (std::vector<uint64_t>{5, 7, 6}));
+  Reader zero(from_hex("0000"));
+  EXPECT_THROW(decode_taint_query(zero), ProtocolError);
 }
 
 TEST(Messages, FailuresComeBackAndHaveGoldenBytes) {

@@ -175,12 +175,14 @@ void Script::free() {
 void Script::query() {
   tag(Tag::kQuery);
   writer_.varint(draw_.rarely(64) ? 0 : next_request_++);
-  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(7));
+  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(8));
   // The list of all operators is made anew for each that asks, and would be most of what is done here.
   const bool is_slow = kind == static_cast<uint8_t>(wire::QueryKind::kOperators);
   writer_.u8(is_slow && !draw_.rarely(64) ? static_cast<uint8_t>(wire::QueryKind::kOutcome) : kind);
   if (kind == static_cast<uint8_t>(wire::QueryKind::kGenerator))
     writer_.varint(draw_.number());
+  if (kind == static_cast<uint8_t>(wire::QueryKind::kTaints))
+    encode(writer_, wire::TaintQuery{1 + draw_.below(64), live_});
   if (kind != static_cast<uint8_t>(wire::QueryKind::kOperator))
     return;
   const auto& schema = all_operators()[draw_.below(all_operators().size())].schema();
@@ -213,6 +215,7 @@ void Script::context() {
 void Script::heal() {
   tag(Tag::kHeal);
   writer_.varint(draw_.number());
+  writer_.u8(draw_.rarely(64) ? draw_.byte() : static_cast<uint8_t>(draw_.below(2)));
 }
 
 void Script::end_frame() {
