@@ -71,7 +71,9 @@ def _form_of(optimizer: Optimizer) -> _Form:
     if form is not None and form.mark == mark:
         return form
     parameters = _parameters(optimizer)
-    form = _Form(mark, sorted({p.device.index for p in parameters if _is_remote(p)}), [], [], [])
+    form = _Form(
+        mark, sorted({p.device.index for p in parameters if _backend.is_ours(p)}), [], [], []
+    )
     for i, parameter in enumerate(parameters):
         state = optimizer.state.get(parameter)
         form.keys.append(None if state is None else tuple(state))
@@ -82,10 +84,6 @@ def _form_of(optimizer: Optimizer) -> _Form:
                 form.numbers.append((i, key))
     _forms[optimizer] = form
     return form
-
-
-def _is_remote(tensor: Tensor) -> bool:
-    return tensor.device.type == _backend.name()
 
 
 def _note_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -149,7 +147,7 @@ def _drop_gradients(session: int, cause: int) -> None:
         parameter
         for optimizer in list(_forms)
         for parameter in _parameters(optimizer)
-        if parameter.grad is not None and _is_remote(parameter.grad)
+        if parameter.grad is not None and _backend.is_ours(parameter.grad)
     ]
     gradients = [parameter.grad for parameter in with_gradient if parameter.grad is not None]
     taints = _C.taints(session, cause, gradients) if gradients else []
