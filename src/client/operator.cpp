@@ -36,7 +36,8 @@ constexpr std::string_view kDependOnData[] = {
 // server is asked, once for each signature.
 constexpr std::string_view kAskTheServer[] = {
     "aten::roll",
-    "aten::mkldnn_rnn_layer",  // oneDNN decides how large its workspace is
+    "aten::mkldnn_rnn_layer",           // oneDNN decides how large its workspace is
+    "aten::mkldnn_rnn_layer_backward",  // of which dtype the gradients of bfloat16 are, too
     "aten::_fft_r2c",
     "aten::_fft_c2r",
     "aten::_fft_c2c",
