@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,7 @@ def _mark(optimizer: Optimizer) -> tuple[int, ...]:
     state = optimizer.state
     first = next(iter(state.values()), None)
     sizes = [len(group["params"]) for group in optimizer.param_groups]
-    return id(state), len(state), id(first), len(first or ()), *sizes
+    return id(state), len(state), id(first), len(first) if isinstance(first, dict) else 0, *sizes
 
 
 def _is_counter(value: object) -> bool:
@@ -76,8 +77,8 @@ def _form_of(optimizer: Optimizer) -> _Form:
     )
     for i, parameter in enumerate(parameters):
         state = optimizer.state.get(parameter)
-        form.keys.append(None if state is None else tuple(state))
-        for key, value in (state or {}).items():
+        form.keys.append(None if state is None else tuple(state) if isinstance(state, dict) else ())
+        for key, value in state.items() if isinstance(state, dict) else ():
             if _is_counter(value):
                 form.counters.append(value)
             elif isinstance(value, int | float):
@@ -106,8 +107,8 @@ def _restore(optimizer: Optimizer, step: _Step) -> None:
         if keys is None:
             optimizer.state.pop(parameter, None)
             continue
-        state = optimizer.state[parameter]
-        for key in [key for key in state if key not in keys]:
+        state = optimizer.state.get(parameter)
+        for key in [key for key in state if key not in keys] if isinstance(state, dict) else ():
             del state[key]
     if step.counters is not None:
         for counter, value in zip(step.form.counters, step.counters, strict=True):
@@ -118,7 +119,7 @@ def _restore(optimizer: Optimizer, step: _Step) -> None:
 
 def _undo_steps(session: int, cause: int) -> bool:
     """True: there were some, and none that went well."""
-    since = [step for step in _steps if step.calls.get(session, -1) >= cause]
+    since = [step for step in list(_steps) if step.calls.get(session, -1) >= cause]
     was_undone = went_well = False
     for optimizer in {step.optimizer() for step in since} - {None}:
         assert optimizer is not None
@@ -131,7 +132,8 @@ def _undo_steps(session: int, cause: int) -> bool:
             was_undone = True
             _restore(optimizer, bad[0])
             for step in bad:
-                _steps.remove(step)
+                with suppress(ValueError):  # another thread's step may have pushed it out
+                    _steps.remove(step)
     return was_undone and not went_well
 
 
@@ -143,9 +145,10 @@ def _ends_behind(step: _Step, own: list[_Step], session: int, call: int) -> bool
 
 def _drop_gradients(session: int, cause: int) -> None:
     """Of the optimizers that have made a step: gradients in the place of which there is the failure."""
+    optimizers = [optimizer for ref in _forms.keyrefs() if (optimizer := ref()) is not None]
     with_gradient = [
         parameter
-        for optimizer in list(_forms)
+        for optimizer in optimizers
         for parameter in _parameters(optimizer)
         if parameter.grad is not None and _backend.is_ours(parameter.grad)
     ]

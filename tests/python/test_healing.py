@@ -331,3 +331,21 @@ def test_synchronize_raises_every_failure_that_nobody_has_read_once() -> None:
     assert "more failed" not in str(last.value)
     torch.remote.synchronize()
     del kept
+
+
+class Odd(torch.optim.SGD):
+    """Keeps things in its state that PyTorch's own do not: no dictionary, keys that are no parameters."""
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.state["all"] = torch.zeros(3)
+        self.state[self.param_groups[0]["params"][0]] = torch.zeros(2)
+
+
+def test_an_optimizer_whose_state_is_like_no_other_makes_its_steps() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device="remote"))
+    optimizer = Odd([weight], lr=1)
+    for _ in range(3):
+        optimizer.step()
+    with pytest.raises(torch_remote.RemoteError):
+        bad_gather().item()
+    assert set(optimizer.state) == {"all", weight}
