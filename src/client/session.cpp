@@ -375,8 +375,9 @@ void Session::raise_lost() {
 
 void Session::stop(std::chrono::milliseconds patience, const std::string& reason) {
   WithoutGil without_gil;
-  stopped_.store(true, std::memory_order_relaxed);
   const bool was_lost = is_lost();
+  if (!was_lost)
+    stopped_.store(true, std::memory_order_relaxed);
   fail(std::make_exception_ptr(ConnectionError(reason)));  // first: it is the cause of what follows
   if (!was_lost && opened_.load(std::memory_order_acquire))
     connection_->close(reason, patience);

@@ -180,7 +180,7 @@ class Session : public transport::Connection::Handler {
 
   bool is_lost() const { return lost_.load(std::memory_order_acquire); }
 
-  // "connecting", "open", "resuming", "lost", or "stopped" once stop() was called.
+  // "connecting", "open", "resuming", "lost", or "stopped" after a stop() that came before anything was lost.
   std::string state();
   // In a forked child: nothing may be touched any more.
   void abandon() noexcept;
@@ -240,7 +240,7 @@ class Session : public transport::Connection::Handler {
   std::atomic<uint64_t> next_request_{1};
   std::atomic<StorageRecord*> frees_{nullptr};
   std::atomic<bool> lost_{false};
-  std::atomic<bool> stopped_{false};  // by the user
+  std::atomic<bool> stopped_{false};  // by the user, and not lost before
   std::atomic<bool> opened_{false};
 
   Mutex submit_mutex_;

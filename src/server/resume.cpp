@@ -78,7 +78,7 @@ void take_back_clients(Fd control, Session& session, const Identity& identity, s
         log(LogLevel::kError, "a client could not be taken back", {{"reason", error.what()}});
       }
     }
-    log(LogLevel::kWarning, "the listener is gone; the session ends with its connection");
+    log(LogLevel::kInfo, "the listener is gone; the session ends with its connection");
     session.expect_no_return();
   }).detach();
 }

@@ -144,7 +144,7 @@ def test_the_state_of_a_machine_tells_a_stopped_one_from_a_lost_one() -> None:
     assert stopped.status()["state"] == "stopped"
     assert wait_until(lambda: lost.status()["state"] == "lost")
     lost.stop()
-    assert lost.status()["state"] == "stopped"
+    assert lost.status()["state"] == "lost"
 
 
 def test_a_machine_connected_after_the_first_backward_can_do_backward() -> None:
