@@ -44,7 +44,7 @@ class Stats:
     def _mispredicted_if_known(self) -> str:
         try:
             return f"{self.mispredicted:,}"
-        except RuntimeError:  # a server that is lost cannot be asked; the others rows are known
+        except RuntimeError:  # a server that is lost cannot be asked; the other rows are known
             return "unknown"
 
 
