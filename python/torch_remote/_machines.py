@@ -33,7 +33,10 @@ class Machine:
         return [torch.device(name(), index) for index in _C.machine_devices(self.id)]
 
     def status(self) -> dict[str, str]:
-        """Where it is and how it fares: url, host, pid, session, torch_version, state."""
+        """Where it is and how it fares: url, host, pid, session, torch_version, state.
+
+        The state is `open`, `resuming`, `lost` or, after `stop()`, `stopped`.
+        """
         return dict(_C.machine_info(self.id))
 
     def stop(self) -> None:

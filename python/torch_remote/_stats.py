@@ -37,7 +37,15 @@ class Stats:
         return Stats(**{name: mine[name] - theirs[name] for name in mine})
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<20}{value:>16,}" for name, value in self.as_dict().items())
+        rows = {name: f"{value:,}" for name, value in self.as_dict().items()}
+        rows["mispredicted"] = self._mispredicted_if_known()
+        return "\n".join(f"{name:<20}{value:>16}" for name, value in rows.items())
+
+    def _mispredicted_if_known(self) -> str:
+        try:
+            return f"{self.mispredicted:,}"
+        except RuntimeError:  # a server that is lost cannot be asked; the other rows are known
+            return "unknown"
 
 
 class _Block(Stats):

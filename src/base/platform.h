@@ -29,6 +29,9 @@ Fd stream_socket(int family);
 // skipped.
 Fd accept_connection(const Fd& listener);
 
+// Who is at the other end of a connected socket, for logs: "pid 4711, uid 1000" or "127.0.0.1:40112". The kernel tells.
+std::string describe_peer(const Fd& socket);
+
 struct Child {
   pid_t pid = -1;
   Fd pidfd;  // readable once the process has ended; empty where the kernel has no pidfd

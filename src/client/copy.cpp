@@ -40,7 +40,7 @@ class Upload {
     begin_.bytes = bytes;
     session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
       declare(writer);
-      session_.number_call(line_);
+      session_.number_call(site_);
       encode(writer, begin_);
       return true;
     });
@@ -55,7 +55,7 @@ class Upload {
     const auto request = session_.make_request({}, nullptr);
     begin_.upload = request->id;
     Session& session = session_;
-    session_.upload(begin_, line_, bytes, std::move(owner),
+    session_.upload(begin_, site_, bytes, std::move(owner),
                     [&session, id = request->id](bool) { session.complete_upload(id); });
     if (wait)
       session_.wait(request, "an upload");
@@ -66,7 +66,7 @@ class Upload {
   bool declare(wire::Writer& writer) {
     if (record_.announced.exchange(true, std::memory_order_relaxed))
       return false;
-    session_.number_call(line_);
+    session_.number_call(site_);
     encode(writer, wire::Resize{record_.name, record_.server_device,
                                 record_.nbytes.load(std::memory_order_relaxed)});
     return true;
@@ -74,7 +74,7 @@ class Upload {
 
   StorageRecord& record_;
   Session& session_;
-  const LineId line_ = current_line();
+  const CallSite site_{current_line(), record_.server_device};
   wire::Begin begin_;
 };
 
@@ -150,7 +150,7 @@ void read_into(const at::Tensor& tensor, std::span<std::byte> into,
   read.spec = marshal::spec_of(tensor);
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     if (!record.announced.exchange(true, std::memory_order_relaxed)) {
-      session.number_call(0);  // making a storage does not fail
+      session.number_call({0, record.server_device});  // making a storage does not fail
       encode(writer, wire::Resize{record.name, record.server_device,
                                   record.nbytes.load(std::memory_order_relaxed)});
     }

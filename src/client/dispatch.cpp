@@ -207,8 +207,8 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   }
   Outputs outputs(*signature, capture, device, place);
   const std::shared_ptr<Request> outcome = ask_for_outcome(place, *signature);
-  if (!send_call(*place.session, signature, capture, outputs, arguments, current_line(),
-                 outcome.get())) {
+  if (!send_call(*place.session, signature, capture, outputs, arguments,
+                 {current_line(), place.device}, outcome.get())) {
     if (outcome != nullptr)
       place.session->forget(*outcome);
     return Step::kAgain;

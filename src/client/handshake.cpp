@@ -53,25 +53,42 @@ Bytes body_of(const Message& message) {
   return writer.take();
 }
 
-// Makes sure that the server knows the key before anything is proven to it. `what` the key is, for messages.
-wire::ProofMessage prove(const std::string& key, const char* what, const Bytes& ours,
-                         wire::Hello theirs) {
+// What both ends prove that they know; with words for the user when the server does not.
+struct Key {
+  std::string secret;
+  const char* if_unproven;
+  const char* if_wrong;
+};
+
+Key token_key(const std::string& token) {
+  return {token,
+          "the server does not prove that it knows the token: it has none, or is another server; "
+          "unset TORCH_REMOTE_TOKEN_FILE and TORCH_REMOTE_TOKEN on this side, or start the server "
+          "with --token-file",
+          "the server does not know this token (wrong token, or another server); "
+          "TORCH_REMOTE_TOKEN_FILE on this side must name a copy of the server's --token-file"};
+}
+
+Key session_key(const Ticket& ticket) {
+  return {wire::resume_key(ticket.secret, ticket.token),
+          "the server does not prove that it knows the session; is it another server?",
+          "the server does not know this session (another session's secret, or another server)"};
+}
+
+// Makes sure that the server knows the key before anything is proven to it.
+wire::ProofMessage prove(const Key& key, const Bytes& ours, wire::Hello theirs) {
   wire::ProofMessage message;
-  if (key.empty())
+  if (key.secret.empty())
     return message;
-  if (!theirs.has_proof) {
-    throw ConnectionError(std::string("the server does not prove that it knows the ") + what +
-                          "; is it another server?");
-  }
+  if (!theirs.has_proof)
+    throw ConnectionError(key.if_unproven);
   const wire::Proof proof = theirs.proof;
   theirs.has_proof = false;
   const Bytes bare = body_of(theirs);
-  if (!wire::equal_proofs(proof, wire::make_proof(key, wire::Side::kServer, ours, bare))) {
-    throw ConnectionError(std::string("the server does not know this ") + what + " (wrong " + what +
-                          ", or another server)");
-  }
+  if (!wire::equal_proofs(proof, wire::make_proof(key.secret, wire::Side::kServer, ours, bare)))
+    throw ConnectionError(key.if_wrong);
   message.has_proof = true;
-  message.proof = wire::make_proof(key, wire::Side::kClient, ours, bare);
+  message.proof = wire::make_proof(key.secret, wire::Side::kClient, ours, bare);
   return message;
 }
 
@@ -82,7 +99,7 @@ void check_not_refused(const Bytes& answer) {
 }
 
 wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble, uint64_t received,
-                       const std::string& key, const char* what) {
+                       const Key& key) {
   wire::Hello hello;
   random_bytes(hello.nonce);
   hello.torch_version = TORCH_VERSION;
@@ -96,11 +113,12 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
   check_not_refused(answer);
   const wire::Hello theirs = wire::decode_hello(answer);
   wire::agree(theirs.min, theirs.max);
-  if (key.empty() && theirs.has_proof) {
+  if (key.secret.empty() && theirs.has_proof) {
     throw ConnectionError(
-        "the server wants a token; set TORCH_REMOTE_TOKEN_FILE or TORCH_REMOTE_TOKEN");
+        "the server wants a token; on this side set TORCH_REMOTE_TOKEN_FILE to a copy of the "
+        "server's --token-file, or TORCH_REMOTE_TOKEN to what is in it");
   }
-  write_block(stream, {}, body_of(prove(key, what, ours, theirs)));
+  write_block(stream, {}, body_of(prove(key, ours, theirs)));
 
   wire::Welcome welcome = wire::decode_welcome(read_block(stream));
   if (!welcome.ok())
@@ -112,7 +130,7 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
 
 wire::Welcome shake_hands(transport::Stream& stream, const std::string& token) {
   const transport::Deadline deadline(stream, kPatience);
-  wire::Welcome welcome = exchange(stream, {}, 0, token, "token");
+  wire::Welcome welcome = exchange(stream, {}, 0, token_key(token));
   if (welcome.answer != wire::Answer::kNew || welcome.devices.empty())
     throw ProtocolError("the server has no device");
   return welcome;
@@ -124,8 +142,7 @@ uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint
   wire::Preamble preamble;
   preamble.intent = 1;
   preamble.route = wire::session_route(ticket.session);
-  const wire::Welcome welcome = exchange(stream, preamble, received,
-                                         wire::resume_key(ticket.secret, ticket.token), "session");
+  const wire::Welcome welcome = exchange(stream, preamble, received, session_key(ticket));
   if (welcome.answer != wire::Answer::kResumed)
     throw ProtocolError("the server began a session where one was to be resumed");
   return welcome.received;

@@ -130,12 +130,14 @@ LineId current_line() {
   return line;
 }
 
-LineId CallLines::find(uint64_t call) const {
+std::optional<CallSite> CallLines::find(uint64_t call) const {
   const uint64_t place = call % kKept;
   const Page* const page = pages_[place / kPage].load(std::memory_order_acquire);
   const uint64_t found =
       page == nullptr ? 0 : (*page)[place % kPage].load(std::memory_order_relaxed);
-  return (found >> 32) == (call & UINT32_MAX) ? static_cast<LineId>(found) : 0;
+  if (found >> 40 != (call & 0xffffff))
+    return std::nullopt;
+  return CallSite{static_cast<LineId>(found), static_cast<uint8_t>(found >> 32)};
 }
 
 CallLines::Page* CallLines::add_page(uint64_t number) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -37,24 +38,31 @@ std::string describe_line(LineId line);
 // Where this thread is. On the path of every call: no lock, no GIL.
 LineId current_line();
 
-// The lines of a session's last calls, by number (Note [Numbers of calls] in wire/messages.h). One thread at a time
+// Where a call was made, and for which of the server's devices.
+struct CallSite {
+  LineId line = 0;
+  uint8_t device = 0;
+};
+
+// The sites of a session's last calls, by number (Note [Numbers of calls] in wire/messages.h). One thread at a time
 // puts, any thread finds.
 class CallLines {
  public:
-  using Page = std::array<std::atomic<uint64_t>, 2048>;  // call:32 line:32
+  using Page = std::array<std::atomic<uint64_t>, 2048>;  // call:24 device:8 line:32
 
   ~CallLines();
 
-  void put(uint64_t call, LineId line) {
+  void put(uint64_t call, CallSite site) {
     const uint64_t place = call % kKept;
     Page* page = pages_[place / kPage].load(std::memory_order_relaxed);
     if (page == nullptr)
       page = add_page(place / kPage);
-    (*page)[place % kPage].store(call << 32 | line, std::memory_order_relaxed);
+    (*page)[place % kPage].store(call << 40 | uint64_t{site.device} << 32 | site.line,
+                                 std::memory_order_relaxed);
   }
 
-  // 0 when it was not known, or is too long ago.
-  LineId find(uint64_t call) const;
+  // Nothing when it is too long ago.
+  std::optional<CallSite> find(uint64_t call) const;
 
   // Forgets all. The pages may be destroyed when nobody who was inside put() or find() is any more.
   std::vector<std::unique_ptr<Page>> take_pages();

@@ -32,7 +32,16 @@ Session* Machines::open(const std::string& url) {
     path = server_path_;
   }
   watch_forks();
-  return new Session(url, way_to(url, path), url == "local" ? "" : token_from_environment());
+  Session::Way way = way_to(url, path);
+  std::string token;
+  try {
+    token = url == "local" ? "" : token_from_environment();
+  } catch (const std::exception&) {  // told as other reasons why a server cannot be reached are
+    way.open = [why = std::current_exception()]() -> std::unique_ptr<transport::Stream> {
+      std::rethrow_exception(why);
+    };
+  }
+  return new Session(url, std::move(way), token);
 }
 
 int Machines::add(Session* session) {

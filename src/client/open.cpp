@@ -1,7 +1,6 @@
 #include "client/open.h"
 
 #include <cstdlib>
-#include <fstream>
 #include <sstream>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/platform.h"
 #include "base/session_page.h"
+#include "base/token_file.h"
 #include "transport/delay_line.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
@@ -176,11 +176,12 @@ Session::Way way_through(std::vector<std::string> words) {
 }
 
 std::string token_from_environment() {
-  if (const char* path = std::getenv("TORCH_REMOTE_TOKEN_FILE")) {
-    std::ifstream file(path);
-    std::string token;
-    if (!(file >> token))
-      throw ConnectionError(std::string("cannot read a token from ") + path);
+  constexpr const char* kVariable = "TORCH_REMOTE_TOKEN_FILE";
+  const char* const path = std::getenv(kVariable);
+  if (path != nullptr && *path != '\0') {
+    std::string token = read_token_file(kVariable, expand_home(path)).token;
+    if (token.empty())
+      throw std::runtime_error(std::string(kVariable) + ": there is no token in " + path);
     return token;
   }
   const char* token = std::getenv("TORCH_REMOTE_TOKEN");

@@ -40,10 +40,9 @@ void watch_forks() {
   (void)registered;
 }
 
-transport::Connection::Options keepalive_options() {
-  transport::Connection::Options options;
-  options.keepalive = duration_from_environment("TORCH_REMOTE_KEEPALIVE", options.keepalive);
-  return options;
+std::chrono::milliseconds keepalive_limit() {
+  return duration_from_environment("TORCH_REMOTE_KEEPALIVE",
+                                   transport::Connection::Options().keepalive);
 }
 
 std::chrono::milliseconds resume_patience() {

@@ -14,7 +14,7 @@ bool in_forked_child();
 void watch_forks();
 
 // TORCH_REMOTE_KEEPALIVE, else the default.
-transport::Connection::Options keepalive_options();
+std::chrono::milliseconds keepalive_limit();
 
 // TORCH_REMOTE_PATIENCE, else 60 s: how long a session tries to come back to its server. 0: not at all.
 std::chrono::milliseconds resume_patience();

@@ -34,12 +34,12 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   // Before the message: it refuses what no server has.
   const uint64_t address = RecordPool::instance().new_address(nbytes);
   Session& session = *session_of(*record);
-  const LineId line = current_line();
+  const CallSite site{current_line(), record->server_device};
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     record->nbytes.store(nbytes, std::memory_order_relaxed);
     if (!record->announced.load(std::memory_order_relaxed))
       return false;  // the server will hear the new size
-    session.number_call(line);
+    session.number_call(site);
     encode(writer, wire::Resize{record->name, record->server_device, nbytes});
     return true;
   });

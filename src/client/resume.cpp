@@ -29,7 +29,8 @@ milliseconds since(Clock::time_point begin) {
 }  // namespace
 
 transport::Connection::Options Session::connection_options(const wire::Welcome& welcome) {
-  transport::Connection::Options options = keepalive_options();
+  transport::Connection::Options options;
+  options.keepalive = keepalive_;
   options.is_resumable = redial_ && welcome.lease > 0 && patience_.count() > 0;
   return options;
 }

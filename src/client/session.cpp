@@ -55,6 +55,7 @@ Session::Session(std::string url, Way way, std::string token)
       window_since_(Clock::now()),
       clean_up_(std::move(way.clean_up)),
       redial_(std::move(way.redial)),
+      keepalive_(keepalive_limit()),
       patience_(resume_patience()),
       post_mortem_(std::move(way.post_mortem)) {
   std::thread([this, open = std::move(way.open), token = std::move(token)]() mutable {
@@ -136,12 +137,12 @@ void Session::cut_frame() {
   names_ = {};
 }
 
-void Session::upload(const wire::Begin& begin, LineId line, std::span<const std::byte> bytes,
+void Session::upload(const wire::Begin& begin, CallSite site, std::span<const std::byte> bytes,
                      std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged) {
   welcome();  // bulk bytes need a connection to be handed to
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) NO_THREAD_SAFETY_ANALYSIS {
     cut_frame();
-    number_call(line);
+    number_call(site);
     encode(writer, begin);
     cut_frame();
     return true;
@@ -316,7 +317,11 @@ void Session::raise_lost() {
   }
   if (kind == ErrorClass::kSessionLost || kind == ErrorClass::kDeviceLost) {
     const std::string name = id.empty() ? "the session" : "session " + id;
-    raise(kind, name + " on " + url_ + " is lost, and with it the values of its tensors: " + text);
+    raise(kind,
+          name + " on " + url_ +
+              " is lost, and with it the values of its tensors (to go on, make them anew after "
+              "torch_remote.connect(...)): " +
+              text);
   }
   Machines::instance().drop_unreached(this);
   raise(kind, "cannot use " + url_ + ": " + text);
@@ -325,6 +330,8 @@ void Session::raise_lost() {
 void Session::stop(std::chrono::milliseconds patience, const std::string& reason) {
   WithoutGil without_gil;
   const bool was_lost = is_lost();
+  if (!was_lost)
+    stopped_.store(true, std::memory_order_relaxed);
   fail(std::make_exception_ptr(ConnectionError(reason)));  // first: it is the cause of what follows
   if (!was_lost && opened_.load(std::memory_order_acquire))
     connection_->close(reason, patience);
@@ -344,7 +351,7 @@ bool Session::release() {
     MutexLock lock(replies_mutex_);  // under which lines are looked for
     lines = lines_.take_pages();
     requests.swap(requests_);
-    failed_lines_.clear();
+    failed_sites_.clear();
   }
   {
     MutexLock lock(submit_mutex_);  // under which lines are put
@@ -358,6 +365,8 @@ bool Session::release() {
 }
 
 std::string Session::state() {
+  if (stopped_.load(std::memory_order_relaxed))
+    return "stopped";
   if (is_lost())
     return "lost";
   if (resuming_.load(std::memory_order_relaxed))

@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -113,9 +114,9 @@ class Session : public transport::Connection::Handler {
     context_.append_changes(writer);
   }
 
-  // What follows is a CALL, QUERY kCall, BEGIN or RESIZE, made at this line. Its number.
-  uint64_t number_call(LineId line) NO_THREAD_SAFETY_ANALYSIS {
-    lines_.put(++call_number_, line);
+  // What follows is a CALL, QUERY kCall, BEGIN or RESIZE, made there. Its number.
+  uint64_t number_call(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
+    lines_.put(++call_number_, site);
     return call_number_;
   }
 
@@ -126,7 +127,7 @@ class Session : public transport::Connection::Handler {
   void cut_frame() REQUIRES(submit_mutex_);
 
   // A bulk upload: BEGIN first in a frame of its own, the bytes on a lane of their own.
-  void upload(const wire::Begin& begin, LineId line, std::span<const std::byte> bytes,
+  void upload(const wire::Begin& begin, CallSite site, std::span<const std::byte> bytes,
               std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged);
 
   std::shared_ptr<Request> make_request(std::span<std::byte> destination,
@@ -185,6 +186,7 @@ class Session : public transport::Connection::Handler {
 
   bool is_lost() const { return lost_.load(std::memory_order_acquire); }
 
+  // "connecting", "open", "resuming", "lost", or "stopped" after a stop() that came before anything was lost.
   std::string state();
   // In a forked child: nothing may be touched any more.
   void abandon() noexcept;
@@ -210,7 +212,8 @@ class Session : public transport::Connection::Handler {
   void forget_frees() noexcept;
   void complete(uint64_t id, bool failed, wire::Reader& reader);
   void note_failure(const wire::Error& error);
-  LineId line_of(const wire::Error& error);
+  std::optional<CallSite> site_of(const wire::Error& error);
+  // `device` is for an error whose call is not known.
   std::string describe(const wire::Error& error, uint8_t device);
   void adapt_window();
   bool has_credit();
@@ -244,6 +247,7 @@ class Session : public transport::Connection::Handler {
   std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in client/frees.cpp
   std::atomic<uint64_t> freed_bytes_{0};        // about: of the storages in that list
   std::atomic<bool> lost_{false};
+  std::atomic<bool> stopped_{false};  // by the user, and not lost before
   std::atomic<bool> opened_{false};
 
   Mutex submit_mutex_;
@@ -266,7 +270,7 @@ class Session : public transport::Connection::Handler {
   CondVar changed_;
   std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_ GUARDED_BY(replies_mutex_);
   wire::Welcome welcome_ GUARDED_BY(replies_mutex_);
-  std::unordered_map<uint64_t, LineId> failed_lines_ GUARDED_BY(replies_mutex_);  // not told yet
+  std::unordered_map<uint64_t, CallSite> failed_sites_ GUARDED_BY(replies_mutex_);  // not told yet
   std::string cause_ GUARDED_BY(replies_mutex_);
   ErrorClass cause_class_ GUARDED_BY(replies_mutex_) = ErrorClass::kSessionLost;
   bool was_open_ GUARDED_BY(replies_mutex_) = false;
@@ -281,6 +285,7 @@ class Session : public transport::Connection::Handler {
   std::atomic<bool> opener_ended_{false};
 
   const Redial redial_;
+  const std::chrono::milliseconds keepalive_;
   const std::chrono::milliseconds patience_;
   const std::function<std::string()> post_mortem_;
   Ticket ticket_;  // set once, before connection_

@@ -53,25 +53,29 @@ void Session::heal(const wire::Error& error, bool undoes) {
     return true;
   });
   MutexLock lock(replies_mutex_);
-  failed_lines_.erase(error.call);
+  failed_sites_.erase(error.call);
 }
 
-// The line of a failed call is kept from when the server tells of it, unasked, until the user has been told.
+// The site of a failed call is kept from when the server tells of it, unasked, until the user has been told.
 void Session::note_failure(const wire::Error& error) {
   constexpr size_t kMost = 1024;
   MutexLock lock(replies_mutex_);
-  if (failed_lines_.size() < kMost)
-    failed_lines_.emplace(error.call, lines_.find(error.call));
+  const auto site = lines_.find(error.call);
+  if (site && failed_sites_.size() < kMost)
+    failed_sites_.emplace(error.call, *site);
 }
 
-LineId Session::line_of(const wire::Error& error) {
+std::optional<CallSite> Session::site_of(const wire::Error& error) {
+  if (error.call == 0)
+    return std::nullopt;
   MutexLock lock(replies_mutex_);
-  const auto found = failed_lines_.find(error.call);
-  return found != failed_lines_.end() ? found->second : lines_.find(error.call);
+  const auto found = failed_sites_.find(error.call);
+  return found != failed_sites_.end() ? found->second : lines_.find(error.call);
 }
 
 std::string Session::describe(const wire::Error& error, uint8_t device) {
-  return error.operator_name + " on " + describe(device) + describe_line(line_of(error)) + ": " +
+  const CallSite site = site_of(error).value_or(CallSite{0, device});
+  return error.operator_name + " on " + describe(site.device) + describe_line(site.line) + ": " +
          error.message;
 }
 
@@ -220,13 +224,15 @@ uint64_t Session::call_number() {
 
 // What CUDA says of a call may come any number of calls later.
 void Session::lose_device(const wire::Error& error) {
-  std::string text = error.operator_name + " on " + describe(uint8_t{0});
+  const CallSite last = lines_.find(error.call).value_or(CallSite{});
+  const CallSite first = lines_.find(error.first).value_or(CallSite{});
+  std::string text = error.operator_name + " on " + describe(last.device);
   if (error.first >= error.call) {
-    text += describe_line(lines_.find(error.call));
+    text += describe_line(last.line);
   } else {
     text += ", or one of the " + std::to_string(error.call - error.first) + " calls before it";
-    const std::string from = describe_line(lines_.find(error.first));
-    const std::string to = describe_line(lines_.find(error.call));
+    const std::string from = describe_line(first.line);
+    const std::string to = describe_line(last.line);
     if (!from.empty() && !to.empty())
       text += " (the first" + from + "; the last" + to + ")";
     text += "; TORCH_REMOTE_BLOCKING=1 tells which";

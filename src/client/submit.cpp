@@ -183,7 +183,7 @@ void Outputs::encode_names(wire::Writer& writer, wire::NameState& names) const {
 }
 
 bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture,
-               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, LineId line,
+               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, CallSite site,
                Request* outcome) {
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& names, SignatureTable& table) {
@@ -196,7 +196,7 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
     if (!signature->announced)
       announce_signature(writer, table, *signature, arguments, session.counters());
     session.mirror_context(writer);
-    const uint64_t call = session.number_call(line);
+    const uint64_t call = session.number_call(site);
     writer.u8(static_cast<uint8_t>(wire::Tag::kCall));
     writer.varint(signature->slot);
     capture.encode_slots(writer, names);
@@ -328,7 +328,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   request->device = place.device;
   const uint64_t names = names_for(info);
   const uint64_t first = session.new_names(std::max<uint64_t>(names, 1));
-  const LineId line = current_line();
+  const CallSite site{current_line(), place.device};
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& state, SignatureTable& table) {
     if (!capture.is_current())
@@ -340,7 +340,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
     if (!signature->announced)
       announce_signature(writer, table, *signature, arguments, session.counters());
     session.mirror_context(writer);
-    request->call = session.number_call(line);
+    request->call = session.number_call(site);
     writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
     writer.varint(request->id);
     writer.u8(static_cast<uint8_t>(wire::QueryKind::kCall));

@@ -52,7 +52,7 @@ class Outputs {
 // Sends a call whose outputs are known. False: another thread announced one of its storages meanwhile, or
 // its signature was replaced; look at the call again. `outcome` may be null; else it asks how this call went.
 bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture,
-               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, LineId line,
+               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, CallSite site,
                Request* outcome);
 
 // Waits for the outcome of a call that was sent. Raises the server's error as the local operator would.

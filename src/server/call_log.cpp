@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/log.h"
 
 namespace torch_remote::server {
@@ -16,18 +17,32 @@ constexpr size_t kMostPending = size_t{64} << 10;
 // Of one session: a file that nobody looks at must not fill the disk.
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
+// Nothing when it could not be made, and errno says why.
+Fd make_file(const std::string& path) {
+  return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+}
+
 Fd open_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (file < 0) {
+  Fd file = make_file(path);
+  if (!file) {
     // Where the server keeps its files is none of the client's business.
     log(LogLevel::kError, "calls cannot be logged",
         {{"file", path}, {"cause", std::strerror(errno)}});
     throw std::runtime_error("the server cannot write its log of calls");
   }
-  return Fd(file);
+  return file;
 }
 
 }  // namespace
+
+void try_call_log(const std::string& prefix) {
+  if (prefix.empty())
+    return;
+  const std::string path = prefix + "." + std::to_string(::getpid());
+  if (!make_file(path))
+    throw std::invalid_argument(describe_errno("--log-calls: making " + path, errno));
+  ::unlink(path.c_str());
+}
 
 CallLog::CallLog(SessionPage& page, const std::string& prefix, const std::string& session)
     : page_(page), path_(prefix + "." + session), file_(prefix.empty() ? Fd() : open_file(path_)) {}

@@ -8,6 +8,9 @@
 
 namespace torch_remote::server {
 
+// Whether a session could write a file `prefix`.SESSION; std::invalid_argument says why not. Leaves nothing behind.
+void try_call_log(const std::string& prefix);
+
 // The operators that a session has run, in order, for who runs the server: the last few in the session's page, and all
 // in a file where one is wanted (tests and debugging).
 //

@@ -1,8 +1,10 @@
 #include "server/devices.h"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 
 #include <unistd.h>
@@ -17,6 +19,8 @@
 
 namespace torch_remote::server {
 namespace {
+
+constexpr std::string_view kOneCuda = "cuda:";
 
 std::string processor_name() {
   std::ifstream info("/proc/cpuinfo");
@@ -40,11 +44,21 @@ unsigned cuda_devices() {
   return static_cast<unsigned>(at::detail::getCUDAHooks().deviceCount());
 }
 
+[[noreturn]] void refuse_name(const std::string& wanted) {
+  throw std::invalid_argument("--device " + wanted + ": use auto, cpu, cuda or cuda:n");
+}
+
 Devices one_cuda(const std::string& wanted) {
-  const int index = std::stoi(wanted.substr(5));
-  if (index < 0 || static_cast<unsigned>(index) >= cuda_devices()) {
+  uint8_t index = 0;  // as many as a c10::Device can name, and more
+  const char* const end = wanted.data() + wanted.size();
+  const auto [rest, error] = std::from_chars(wanted.data() + kOneCuda.size(), end, index);
+  if (rest != end || error == std::errc::invalid_argument)
+    refuse_name(wanted);
+  const unsigned count = cuda_devices();
+  if (error != std::errc() || index >= count) {
     throw std::invalid_argument("--device " + wanted + ": this machine has " +
-                                std::to_string(cuda_devices()) + " CUDA devices");
+                                (count == 0 ? "no" : std::to_string(count)) + " CUDA device" +
+                                (count > 1 ? "s" : ""));
   }
   return {c10::DeviceType::CUDA, 1, static_cast<c10::DeviceIndex>(index)};
 }
@@ -64,11 +78,10 @@ Devices::Devices(c10::DeviceType type, unsigned count, c10::DeviceIndex first)
     : type_(type), count_(count), first_(first) {}
 
 Devices Devices::choose(const std::string& wanted, unsigned simulated) {
-  if (wanted.starts_with("cuda:"))
+  if (wanted.starts_with(kOneCuda))
     return one_cuda(wanted);
-  if (wanted != "auto" && wanted != "cpu" && wanted != "cuda") {
-    throw std::invalid_argument("--device " + wanted + ": use auto, cpu, cuda or cuda:n");
-  }
+  if (wanted != "auto" && wanted != "cpu" && wanted != "cuda")
+    refuse_name(wanted);
   const unsigned cuda = wanted == "cpu" ? 0 : cuda_devices();
   if (cuda > 0)
     return {c10::DeviceType::CUDA, std::min<unsigned>(cuda, wire::kMaxDevices)};

@@ -97,12 +97,17 @@ void check_proof(const wire::ProofMessage& message, const Hellos& hellos, const 
   if (token.empty())
     return;
   if (intent == Intent::kNew && !message.has_proof)
-    throw AuthenticationError("this server wants a token");
+    throw AuthenticationError(
+        "this server wants a token; set TORCH_REMOTE_TOKEN_FILE on the client to a copy of the "
+        "server's --token-file");
   const wire::Proof wanted =
       wire::make_proof(token, wire::Side::kClient, hellos.client, hellos.server);
   if (!wire::equal_proofs(message.proof, wanted)) {
-    throw AuthenticationError(intent == Intent::kNew ? "the token is wrong"
-                                                     : "this is another client's session");
+    throw AuthenticationError(
+        intent == Intent::kResume
+            ? "this is another client's session"
+            : "the token is wrong; TORCH_REMOTE_TOKEN_FILE on the client must "
+              "name a copy of the server's --token-file");
   }
 }
 
@@ -119,16 +124,19 @@ pid_t neighbour(const wire::Hello& hello) {
   return is_known && hello.process <= INT32_MAX ? static_cast<pid_t>(hello.process) : 0;
 }
 
-// A client that has another token than this server leaves when it sees the server's proof.
+// A client that has another token than this server, or only one of them has one, leaves when it sees the server's HELLO.
 Bytes read_proof(LimitedReader& reader, const std::string& token) {
   try {
     return reader.read_block();
   } catch (const ConnectionError&) {
-    if (token.empty())
-      throw;
+    if (token.empty()) {
+      throw ConnectionError(
+          "the client left, or took too long, in the middle of the handshake; it may have a token "
+          "while this server has none (--token-file)");
+    }
     throw AuthenticationError(
         "the client left, or took too long, before it proved that it knows the token; it may have "
-        "another one");
+        "another one, or none (TORCH_REMOTE_TOKEN_FILE on the client)");
   }
 }
 

@@ -15,8 +15,4 @@ namespace torch_remote::server {
 // std::invalid_argument with the library and the loader's words.
 std::vector<c10::OperatorName> load_libraries(const std::vector<std::string>& paths);
 
-// Loads them in a process that ends again, so that a listener can say at its start what would fail in every session.
-// Throws as above.
-void try_libraries(const std::vector<std::string>& paths);
-
 }  // namespace torch_remote::server

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <deque>
+#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -32,6 +33,9 @@ using Clock = std::chrono::steady_clock;
 // After this many failed authentications in a row, no connection is accepted for a second.
 constexpr int kFailuresBeforePause = 5;
 constexpr std::chrono::seconds kPause{1};
+// How long a client waits where all sessions are taken: a program that has stopped one and begins the next comes before
+// the process of the first has ended.
+constexpr std::chrono::seconds kWaitForRoom{2};
 
 volatile std::sig_atomic_t asked_to_end = 0;
 
@@ -42,6 +46,8 @@ struct HalfOpen {
   std::array<std::byte, wire::kPreambleBytes> preamble{};
   size_t received = 0;
   bool is_refused = false;  // it has been told why, and is given time to read it
+  // Set once it has said all and there is no room for it: how long it waits for some.
+  std::optional<Clock::time_point> room_by = std::nullopt;
 };
 
 enum class Progress { kWaiting, kComplete, kGone };
@@ -122,7 +128,7 @@ struct Door {
 
 ServeOptions with_listener(ServeOptions options, const LifetimeLimits& limits) {
   options.limits = limits;
-  options.has_listener = true;
+  options.listener = ::getpid();
   return options;
 }
 
@@ -161,7 +167,7 @@ class Listener {
     polled_.push_back({accepts() ? clients_.socket.get() : -1, POLLIN, 0});
     polled_.push_back({metrics_.socket.get(), POLLIN, 0});
     for (const HalfOpen& client : half_open_)
-      polled_.push_back({client.socket.get(), POLLIN, 0});
+      polled_.push_back({client.room_by ? -1 : client.socket.get(), POLLIN, 0});
     const timespec interval{0, std::chrono::nanoseconds(Activity::kInterval).count()};
     if (::ppoll(polled_.data(), polled_.size(), &interval, &signals_.during_wait()) < 0 &&
         errno != EINTR) {
@@ -236,19 +242,27 @@ class Listener {
     try {
       preamble = wire::decode_preamble(client.preamble);
     } catch (const ProtocolError& error) {
-      log(LogLevel::kWarning, "a connection was refused", {{"reason", error.what()}});
+      log(LogLevel::kWarning, "a connection was refused",
+          {{"peer", describe_peer(client.socket)}, {"reason", error.what()}});
       return sessions_.note_refusal();
     }
     if (preamble.intent == 1)
       return pass_on(std::move(client), preamble.route);
-    const size_t most = options_.max_sessions;
     reap();  // one that has just ended leaves room
-    if (sessions_.size() >= most && !sessions_.drop_a_stranger()) {
-      return refuse(std::move(client), "this server has " + std::to_string(most) +
-                                           (most == 1 ? " session" : " sessions") +
-                                           ", and takes no more (--max-sessions)");
-    }
+    if (sessions_.size() >= options_.max_sessions && !sessions_.drop_a_stranger())
+      return wait_for_room(std::move(client));
     begin_session(std::move(client), preamble);
+  }
+
+  void wait_for_room(HalfOpen client) {
+    if (!client.room_by)
+      client.room_by = Clock::now() + kWaitForRoom;
+    if (Clock::now() < *client.room_by)
+      return half_open_.push_back(std::move(client));
+    const size_t most = options_.max_sessions;
+    refuse(std::move(client), "this server has " + std::to_string(most) +
+                                  (most == 1 ? " session" : " sessions") +
+                                  ", and takes no more (--max-sessions)");
   }
 
   // To the session's own process: whether this is its client is for it to find out.
@@ -262,11 +276,13 @@ class Listener {
 
   void refuse(HalfOpen client, const std::string& reason) {
     sessions_.note_refusal();
-    log(LogLevel::kWarning, "a connection was refused", {{"reason", reason}});
+    log(LogLevel::kWarning, "a connection was refused",
+        {{"peer", describe_peer(client.socket)}, {"reason", reason}});
     const std::vector<std::byte> block = refusal_block(reason);
     ::send(client.socket.get(), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     ::shutdown(client.socket.get(), SHUT_WR);
     client.is_refused = true;
+    client.room_by.reset();
     half_open_.push_back(std::move(client));
   }
 
@@ -296,8 +312,9 @@ class Listener {
     metrics_.socket.reset();
     half_open_.clear();
     sessions_.forget();
-    serve_session(transport::socket_stream(std::move(socket), to_string(clients_.address)),
-                  options_, preamble, activity_, std::move(place));
+    const std::string peer = describe_peer(socket);
+    serve_session(transport::socket_stream(std::move(socket), peer), options_, preamble, activity_,
+                  std::move(place));
   }
 
   void end_sessions() {

@@ -15,8 +15,12 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/token_file.h"
+#include "server/call_log.h"
+#include "server/devices.h"
 #include "server/libraries.h"
 #include "server/listen.h"
+#include "server/rehearse.h"
 #include "server/schema_file.h"
 #include "server/serve.h"
 #include "server/stdio.h"
@@ -104,7 +108,7 @@ ServeOptions options_of(const Arguments& arguments) {
     options.token = read_or_make_token(arguments.token_file);
   options.device = arguments.device;
   options.simulated_devices = arguments.devices;
-  options.call_log = arguments.log_calls;
+  options.call_log = expand_home(arguments.log_calls);
   options.parent_pid = arguments.parent_pid;
   options.libraries = arguments.libraries;
   if (!arguments.lease.empty())
@@ -130,6 +134,18 @@ ServeOptions options_of(const Arguments& arguments) {
                 std::nullopt, Activity::make_shared_memory(), std::move(place));
 }
 
+// What would fail in every session is told now.
+void try_once(const ServeOptions& options) {
+  try_call_log(options.call_log);
+  const bool always_works = options.device == "auto" || options.device == "cpu";
+  if (options.libraries.empty() && always_works)
+    return;
+  rehearse([&] {
+    load_libraries(options.libraries);
+    Devices::choose(options.device, options.simulated_devices);
+  });
+}
+
 int run(const Arguments& arguments) {
   const int modes = (arguments.listen.empty() ? 0 : 1) + (arguments.is_stdio ? 1 : 0) +
                     (arguments.session_fd >= 0 ? 1 : 0);
@@ -145,7 +161,7 @@ int run(const Arguments& arguments) {
     options.limits = limits_of(arguments);
     serve_stdio(options, arguments.only_resumes);
   }
-  try_libraries(options.libraries);
+  try_once(options);
   listen(arguments.listen, arguments.metrics, options, limits_of(arguments));
   std::fflush(nullptr);
   ::_exit(0);  // torch's own exit handlers have nothing to do here

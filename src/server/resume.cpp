@@ -50,8 +50,10 @@ void begin(std::unique_ptr<transport::Stream> stream, const PreambleBytes& pream
 
 // A socket; or two pipes, and what holds the process that passed them.
 std::unique_ptr<transport::Stream> stream_over(std::vector<Fd> passed, const std::string& peer) {
-  if (passed.size() == 1)
-    return transport::socket_stream(std::move(passed[0]), peer);
+  if (passed.size() == 1) {
+    const std::string who = describe_peer(passed[0]);
+    return transport::socket_stream(std::move(passed[0]), who);
+  }
   if (passed.size() != 3)
     throw std::invalid_argument("a connection of " + std::to_string(passed.size()) + " parts");
   return transport::pipe_stream(std::move(passed[0]), std::move(passed[1]), peer,
@@ -76,6 +78,8 @@ void take_back_clients(Fd control, Session& session, const Identity& identity, s
         log(LogLevel::kError, "a client could not be taken back", {{"reason", error.what()}});
       }
     }
+    log(LogLevel::kInfo, "the listener is gone; the session ends with its connection");
+    session.expect_no_return();
   }).detach();
 }
 

@@ -20,8 +20,8 @@ constexpr int kMaxReturning = 8;
 
 // Starts the thread `tr-resume`, which takes connections that a listener, or a command that was run again
 // (server/stdio.h), passes over `control`, and gives those whose client proves that it is the session's own to the session. A thread of its own
-// for each, so that a stranger who says nothing does not keep the client out. Never ends; the session
-// is never destroyed.
+// for each, so that a stranger who says nothing does not keep the client out. The session is never destroyed. When the
+// listener is gone it ends: Session::expect_no_return().
 void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer);
 
 }  // namespace torch_remote::server

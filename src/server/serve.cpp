@@ -96,7 +96,7 @@ void watch_lifetime(const ServeOptions& options, Activity& activity,
                     std::shared_ptr<const std::atomic<bool>> is_busy) {
   if (options.limits.idle.count() == 0 && options.limits.age.count() == 0)
     return;
-  std::thread([limits = options.limits, ends_itself = !options.has_listener, &activity,
+  std::thread([limits = options.limits, listener = options.listener, &activity,
                is_busy = std::move(is_busy)] {
     name_this_thread("tr-lifetime");
     while (true) {
@@ -104,7 +104,7 @@ void watch_lifetime(const ServeOptions& options, Activity& activity,
       if (*is_busy)
         activity.touch();
       const auto reason = activity.reason_to_end(limits);
-      if (!ends_itself || !reason)
+      if (!reason || (listener != 0 && ::getppid() == listener))
         continue;
       log(LogLevel::kWarning, "the server ends itself", {{"reason", *reason}});
       leave(SessionExit::kClosed);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "base/fd.h"
 #include "base/session_page.h"
 #include "server/lifetime.h"
@@ -30,7 +32,7 @@ struct ServeOptions {
   LifetimeLimits limits;
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // the version that the server plays; none: its own
-  bool has_listener = false;           // which watches the limits; else the session does
+  pid_t listener = 0;                  // watches the limits while it lives; else the session does
 };
 
 // What whoever starts a session's process gives it: its number, where connections of a client that comes back are

@@ -117,6 +117,16 @@ void Session::resume(std::unique_ptr<transport::Stream> stream, uint64_t client_
   connection_.resume(std::move(stream), client_received);
 }
 
+void Session::expect_no_return() {
+  {
+    MutexLock lock(mutex_);
+    nobody_returns_ = true;
+    if (!is_broken_)
+      return;
+  }
+  connection_.abort();
+}
+
 void Session::stop(const std::string& reason, std::chrono::milliseconds wait) {
   connection_.close(reason, wait);
 }
@@ -166,23 +176,30 @@ void Session::on_broken(std::exception_ptr cause, uint64_t /*received*/) {
   const auto since = std::chrono::steady_clock::now();
   log(LogLevel::kInfo, "connection lost; the session waits for its client",
       {{"cause", text_of(cause)}, {"lease_ms", hooks_.lease.count()}});
-  set_broken(true);
+  if (!set_broken(true))
+    throw ConnectionError(text_of(cause) +
+                          "; the listener is gone, so that no client can come back");
   if (!connection_.wait_while_broken(since + hooks_.lease)) {
     throw ConnectionError(text_of(cause) + "; the client did not come back within the lease of " +
                           std::to_string(hooks_.lease.count()) + " ms");
   }
   set_broken(false);
+  if (connection_.is_ending())
+    return;
   const auto gone = std::chrono::steady_clock::now() - since;
   log(LogLevel::kInfo, "connection resumed",
       {{"after_ms", std::chrono::duration_cast<std::chrono::milliseconds>(gone).count()}});
 }
 
-void Session::set_broken(bool is_broken) {
+bool Session::set_broken(bool is_broken) {
+  bool may_return = false;
   {
     MutexLock lock(mutex_);
     is_broken_ = is_broken;
+    may_return = !nobody_returns_;
   }
   changed_.notify_all();
+  return may_return;
 }
 
 void Session::on_end(std::exception_ptr cause) noexcept {

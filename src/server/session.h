@@ -54,6 +54,9 @@ class Session : private transport::Connection::Handler {
   // has received so much; tells it what was received here. Throws ProtocolError or ConnectionError,
   // and then the stream is of no use.
   void resume(std::unique_ptr<transport::Stream> stream, uint64_t client_received);
+  // Any thread: no client can be brought back any more. The session ends with the connection that it has; at once when
+  // that is broken.
+  void expect_no_return();
   // Any thread: tells the client why, and ends.
   void stop(const std::string& reason, std::chrono::milliseconds wait);
 
@@ -69,7 +72,8 @@ class Session : private transport::Connection::Handler {
   bool end_with(const std::string& reason);
   void report_end();
   void publish_figures();
-  void set_broken(bool is_broken);
+  // False: nobody returns.
+  bool set_broken(bool is_broken);
 
   std::vector<std::byte> take_messages(uint32_t& calls) override;
   void on_messages(uint64_t sequence, std::vector<std::byte> payload) override;
@@ -90,6 +94,7 @@ class Session : private transport::Connection::Handler {
   bool has_ended_ GUARDED_BY(mutex_) = false;
   std::string cause_ GUARDED_BY(mutex_);  // empty: the client closed
   bool is_broken_ GUARDED_BY(mutex_) = false;
+  bool nobody_returns_ GUARDED_BY(mutex_) = false;
 
   Mutex resume_mutex_;  // one resume at a time; nothing is guarded by it
 

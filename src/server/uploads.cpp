@@ -1,6 +1,7 @@
 #include "server/uploads.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 
 #include "base/error.h"
 #include "wire/limits.h"
@@ -8,12 +9,20 @@
 namespace torch_remote::server {
 
 Staging::Staging(uint64_t length, std::shared_ptr<std::atomic<uint64_t>> total)
-    : length_(length), memory_(c10::GetCPUAllocator()->allocate(length)), total_(std::move(total)) {
+    : length_(length), total_(std::move(total)) {
+  try {
+    memory_ = c10::GetCPUAllocator()->allocate(length);
+  } catch (
+      const std::exception&) {  // of this upload alone, so that it is no reason to end the session
+    is_lost_ = true;
+    return;
+  }
   total_->fetch_add(length_);
 }
 
 Staging::~Staging() {
-  total_->fetch_sub(length_);
+  if (!is_lost_)
+    total_->fetch_sub(length_);
 }
 
 void Uploads::look_at_frame(std::span<const std::byte> payload) {
@@ -44,6 +53,10 @@ std::span<std::byte> Uploads::target(uint64_t lane, uint64_t offset, uint64_t le
   if (staging.is_complete_ || offset != staging.received_ ||
       length > staging.length_ - staging.received_) {
     throw ProtocolError("bytes of an upload are out of place");
+  }
+  if (staging.is_lost()) {
+    thrown_away_.resize(length);
+    return thrown_away_;
   }
   return {staging.data() + offset, static_cast<size_t>(length)};
 }
@@ -80,6 +93,8 @@ std::shared_ptr<Staging> Uploads::take(uint64_t upload, uint64_t length) {
   found->second.is_taken = true;
   if (staging->is_complete_)
     lanes_.erase(found);
+  TORCH_CHECK_WITH(OutOfMemoryError, !staging->is_lost(), "out of memory: the server has no ",
+                   length, " bytes of host memory for an upload");
   return staging;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include <c10/core/Allocator.h>
 
@@ -31,6 +32,9 @@ class Staging {
 
   std::byte* data() { return static_cast<std::byte*>(memory_.get()); }
 
+  // There was no memory for it: its bytes are thrown away as they come.
+  bool is_lost() const { return is_lost_; }
+
   // For the executor, once the upload is complete.
   c10::DataPtr take_memory() { return std::move(memory_); }
 
@@ -39,6 +43,7 @@ class Staging {
 
   const uint64_t length_;
   c10::DataPtr memory_;
+  bool is_lost_ = false;
   const std::shared_ptr<std::atomic<uint64_t>> total_;
   uint64_t received_ = 0;     // guarded by Uploads::mutex_
   bool is_complete_ = false;  // guarded by Uploads::mutex_
@@ -56,7 +61,8 @@ class Uploads {
   std::span<std::byte> target(uint64_t lane, uint64_t offset, uint64_t length);
   void received(uint64_t lane, uint64_t length, bool last);
 
-  // Executor: the memory of an upload whose BEGIN has come. Once for each.
+  // Executor: the memory of an upload whose BEGIN has come. Once for each. Throws c10::OutOfMemoryError when there was
+  // none for it.
   std::shared_ptr<Staging> take(uint64_t upload, uint64_t length);
   // Executor: until all bytes are there. Throws ConnectionError when they will never be.
   void wait(const Staging& staging);
@@ -74,6 +80,7 @@ class Uploads {
 
   void expect(const wire::Begin& begin);
 
+  std::vector<std::byte> thrown_away_;  // reader thread
   const std::shared_ptr<std::atomic<uint64_t>> total_ = std::make_shared<std::atomic<uint64_t>>(0);
 
   Mutex mutex_;

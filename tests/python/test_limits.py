@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,35 @@ def test_a_client_over_max_sessions_is_refused_and_let_in_when_another_has_left(
         with torch_remote.connect(url):
             assert not is_let_in()
         assert wait_until(is_let_in)
+
+
+def test_a_machine_that_was_stopped_leaves_its_place_to_the_next(tmp_path: Path) -> None:
+    with serving(f"unix://{tmp_path}/s", "--max-sessions", "1") as url:
+        for _ in range(5):
+            with torch_remote.connect(url) as machine:
+                assert torch.ones(2, device=machine.devices[0]).tolist() == [1, 1]
+
+
+def test_an_upload_that_the_server_has_no_memory_for_is_out_of_memory_and_the_session_goes_on() -> (
+    None
+):
+    big = torch.ones(64 << 20, dtype=torch.float32)
+    with torch_remote.connect("local") as machine:
+        device = machine.devices[0]
+        kept = torch.arange(3, device=device)
+        kept.tolist()
+        pid = int(machine.status()["pid"])
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+        before = resource.prlimit(pid, resource.RLIMIT_AS)
+        most = pages * resource.getpagesize() + big.nbytes // 2
+        resource.prlimit(pid, resource.RLIMIT_AS, (most, before[1]))
+        lost = big.to(device)
+        assert (kept + 1).tolist() == [1, 2, 3]
+        with pytest.raises(torch.OutOfMemoryError, match="268435456 bytes of host memory"):
+            lost[0].item()
+        resource.prlimit(pid, resource.RLIMIT_AS, before)
+        lost.copy_(big)  # overwritten whole, it is good again
+        assert lost[-1].item() == 1
 
 
 def test_a_session_over_max_memory_is_out_of_memory_and_goes_on(tmp_path: Path) -> None:
@@ -150,4 +180,5 @@ def test_a_client_names_the_variable_that_it_does_not_understand(variable: str) 
         timeout=60,
     )
     assert client.returncode != 0
-    assert f"{variable}: 'soon' is not a" in client.stderr
+    error = client.stderr.splitlines()[-1]  # of the program, and not what a server says beside it
+    assert f"{variable}: 'soon' is not a" in error

@@ -132,8 +132,19 @@ def test_tensors_of_a_stopped_machine_raise_session_lost() -> None:
     machine = torch_remote.connect("local")
     x = torch.ones(3, device=machine.devices[0])
     machine.stop()
-    with pytest.raises(torch_remote.SessionLost):
+    with pytest.raises(torch_remote.SessionLost, match=r"torch_remote\.connect\(\.\.\.\)"):
         x.tolist()
+
+
+def test_the_state_of_a_machine_tells_a_stopped_one_from_a_lost_one() -> None:
+    stopped, lost = torch_remote.connect("local"), torch_remote.connect("local")
+    assert [machine.status()["state"] for machine in (stopped, lost)] == ["open", "open"]
+    stopped.stop()
+    os.kill(int(lost.status()["pid"]), signal.SIGKILL)
+    assert stopped.status()["state"] == "stopped"
+    assert wait_until(lambda: lost.status()["state"] == "lost")
+    lost.stop()
+    assert lost.status()["state"] == "lost"
 
 
 def test_a_machine_connected_after_the_first_backward_can_do_backward() -> None:
@@ -142,6 +153,36 @@ def test_a_machine_connected_after_the_first_backward_can_do_backward() -> None:
         x = torch.ones(2, device=machine.devices[0], requires_grad=True)
         (x * 3).sum().backward()
         assert x.grad is not None and x.grad.tolist() == [3, 3]
+
+
+def test_a_failure_names_the_device_of_its_call(tmp_path: Path) -> None:
+    with (
+        serving(f"unix://{tmp_path}/s", "--device", "cpu", "--devices", "2") as url,
+        torch_remote.connect(url) as machine,
+    ):
+        for device in machine.devices:
+            x = torch.zeros(3, device=device)
+            failed = x[torch.tensor([9], device=device)]
+            with pytest.raises(IndexError, match=f" on {device} "):
+                torch_remote.synchronize()
+            with pytest.raises(IndexError, match=f" on {device} "):
+                failed.tolist()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_session_outlives_its_killed_listener_while_its_client_is_there(tmp_path: Path) -> None:
+    with serving(f"unix://{tmp_path}/s") as url, torch_remote.connect(url) as machine:
+        x = torch.ones(3, device=machine.devices[0])
+        session = int(machine.status()["pid"])
+        listener = parent_of(session)
+        os.kill(listener, signal.SIGKILL)
+        assert wait_until(lambda: parent_of(session) != listener)
+        assert (x + 1).tolist() == [2, 2, 2]
+        machine.stop()
+        assert wait_until(lambda: not is_alive(session))
 
 
 def test_connect_before_first_use_makes_device_zero(tmp_path: Path) -> None:

@@ -93,6 +93,32 @@ def test_a_server_goes_on_although_nobody_reads_its_log(tmp_path: Path) -> None:
         os.close(theirs)
 
 
+@pytest.mark.parametrize("listen", ["unix://{}/s", "tcp://127.0.0.1:0"])
+def test_the_servers_log_tells_who_the_client_is(
+    listen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_REMOTE_TOKEN_FILE", str(tmp_path / "token"))
+    command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen"]
+    server = subprocess.Popen(
+        [*command, listen.format(tmp_path), "--token-file", str(tmp_path / "token")],
+        env={**os.environ, "TORCH_REMOTE_LOG": "info"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    url = server.stdout.readline().removeprefix("listening on ").strip()
+    torch_remote.connect(url).stop()
+    server.terminate()
+    said = server.communicate(timeout=60)[1]
+    (begun,) = [line for line in said.splitlines() if "session begins" in line]
+    if listen.startswith("unix"):
+        assert f"pid {os.getpid()}, uid {os.geteuid()}" in begun
+    else:
+        assert re.search(r"peer=\W*127\.0\.0\.1:\d+", begun), begun
+        assert url.removeprefix("tcp://") not in begun
+
+
 def test_metrics_are_told_on_a_unix_socket_only(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen"]
     refused = subprocess.run(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import torch
+from helpers import wait_until
 
 import torch_remote
 
@@ -15,7 +19,16 @@ COUNTERS = [
 def test_counters_are_plain_integers_and_print_as_a_table() -> None:
     now = torch_remote.stats()
     assert all(type(getattr(now, name)) is int for name in COUNTERS)
-    assert [line.split()[0] for line in str(now).splitlines()] == COUNTERS[:-1]
+    assert [line.split()[0] for line in str(now).splitlines()] == COUNTERS
+
+
+def test_counters_print_although_a_server_is_lost() -> None:
+    machine = torch_remote.connect("local")
+    os.kill(int(machine.status()["pid"]), signal.SIGKILL)
+    assert wait_until(lambda: machine.status()["state"] == "lost")
+    assert str(torch_remote.stats()).split()[-2:] == ["mispredicted", "unknown"]
+    machine.stop()
+    assert str(torch_remote.stats()).split()[-1].isdigit()
 
 
 def test_a_block_counts_its_own_calls_and_runs_while_it_does() -> None:

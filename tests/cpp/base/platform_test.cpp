@@ -48,6 +48,12 @@ Child run_shell(const std::string& script, Fd inherited) {
                       only(std::move(inherited)));
 }
 
+TEST(Platform, ThePeerOfAUnixSocketIsAProcessOfAUser) {
+  const auto [a, b] = socket_pair();
+  EXPECT_EQ(describe_peer(a),
+            "pid " + std::to_string(::getpid()) + ", uid " + std::to_string(::geteuid()));
+}
+
 TEST(Platform, DescriptorsAreCloseOnExec) {
   const auto [a, b] = socket_pair();
   const auto [in, out] = pipe_pair();

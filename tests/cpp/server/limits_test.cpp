@@ -13,9 +13,9 @@
 #include "server/reply.h"
 #include "server/session.h"
 #include "server/storage_table.h"
-#include "session_client.h"
 #include "support.h"
 #include "transport/memory_stream.h"
+#include "wire_client.h"
 
 namespace torch_remote::server::testing {
 namespace {
@@ -89,7 +89,7 @@ TEST(ServerLimits, BytesOfFramesThatWaitForTheExecutor) {
   hooks.page = &page;
   Session session(std::move(here), devices, table, hooks);
   const auto executor = std::async(std::launch::async, [&] { session.run(); });
-  Client client(std::move(there));
+  WireClient client(std::move(there));
   wire::Begin begin;
   begin.upload = 7;
   begin.storage = 1;
@@ -103,7 +103,7 @@ TEST(ServerLimits, BytesOfFramesThatWaitForTheExecutor) {
   client.send(read.read(2, 1, spec({2})));  // waits for bytes that never come
   constexpr size_t kFrame = 15 << 20;
   for (size_t sent = 0; sent <= kMaxQueuedBytes; sent += kFrame)
-    client.send_bytes(std::vector<std::byte>(kFrame));
+    client.send(std::vector<std::byte>(kFrame));
   client.wait_for_end();
   executor.wait();
   EXPECT_THAT(page.end(), HasSubstr("bytes of frames that wait for the executor"));

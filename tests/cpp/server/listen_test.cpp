@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -66,6 +67,12 @@ class ListenTest : public testing::Test {
                            std::chrono::steady_clock::now() + kPatience);
   }
 
+  void kill_listener() {
+    ::kill(server_, SIGKILL);
+    ::waitpid(server_, nullptr, 0);
+    server_ = -1;
+  }
+
   int wait_for_exit() {
     int status = 0;
     ::waitpid(server_, &status, 0);
@@ -77,6 +84,14 @@ class ListenTest : public testing::Test {
   std::string url_;
   pid_t server_ = -1;
 };
+
+constexpr int kLong = 30'000;
+
+// Whether the process has ended, within so many milliseconds.
+bool is_over(const Fd& process, int patience) {
+  pollfd polled{process.get(), POLLIN, 0};
+  return ::poll(&polled, 1, patience) == 1;
+}
 
 void send(transport::Stream& stream, std::span<const std::byte> bytes) {
   const std::array<std::span<const std::byte>, 1> parts = {bytes};
@@ -282,6 +297,58 @@ TEST_F(ListenTest, ASessionWithoutALeaseEndsWithItsConnection) {
   while (::kill(static_cast<pid_t>(welcome.pid), 0) == 0)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(come_back(*connect(), welcome.session, welcome.secret).ok());
+}
+
+TEST_F(ListenTest, ASessionWhoseListenerWasKilledServesItsClientAndEndsWithTheConnection) {
+  start({});
+  auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  const Fd session = watch_parent(static_cast<pid_t>(welcome.pid));
+  kill_listener();
+
+  EXPECT_TRUE(answers_a_ping(*client));
+  EXPECT_FALSE(is_over(session, 0));
+  client.reset();
+  EXPECT_TRUE(is_over(session, kLong));
+}
+
+TEST_F(ListenTest, ASessionThatWaitsForItsClientEndsWhenTheListenerIsKilled) {
+  start({});
+  auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  const Fd session = watch_parent(static_cast<pid_t>(welcome.pid));
+  client.reset();
+
+  EXPECT_FALSE(is_over(session, 100));  // it has its lease
+  kill_listener();
+  EXPECT_TRUE(is_over(session, kLong));
+}
+
+TEST_F(ListenTest, ASessionWhoseListenerWasKilledKeepsToTheServersLimits) {
+  LifetimeLimits limits;
+  limits.idle = std::chrono::milliseconds(1500);
+  start({}, limits);
+  const auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  const Fd session = watch_parent(static_cast<pid_t>(welcome.pid));
+  kill_listener();
+  EXPECT_TRUE(is_over(session, kLong));
+}
+
+TEST_F(ListenTest, AClientWaitsForTheRoomThatASessionLeavesWhichEnds) {
+  ServeOptions options;
+  options.max_sessions = 1;
+  options.lease = std::chrono::milliseconds(0);
+  start(options);
+  auto first = connect();
+  ASSERT_TRUE(shake_hands(*first).ok());
+
+  const auto next = connect();
+  send(*next, wire::encode_preamble({}));
+  first.reset();
+  const Bytes ours = body_of(wire::Hello{});
+  send_block(*next, ours);
+  EXPECT_NO_THROW(wire::decode_hello(read_block(*next)));  // and no refusal
 }
 
 TEST_F(ListenTest, ItEndsItselfWhenNobodyUsesIt) {

@@ -8,9 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "session_client.h"
 #include "support.h"
 #include "transport/memory_stream.h"
+#include "wire_client.h"
 
 namespace torch_remote::server::testing {
 namespace {
@@ -45,7 +45,7 @@ class SessionTest : public ::testing::Test {
   std::thread executor_;
 
  protected:
-  Client client;
+  WireClient client;
   bool closed = false;
 };
 
@@ -100,7 +100,7 @@ TEST_F(SessionTest, ADownloadOnItsWayDoesNotSeeWhatComesAfterIt) {
 }
 
 TEST_F(SessionTest, AMalformedFrameEndsTheSessionWithAReason) {
-  client.send_bytes({std::byte{5}, std::byte{0xff}});
+  client.send(std::vector<std::byte>{std::byte{5}, std::byte{0xff}});
   EXPECT_THAT(client.wait_for_end(), HasSubstr("need 1 bytes"));
 }
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <c10/core/CPUAllocator.h>
+
 #include "base/error.h"
 #include "server/storage_table.h"
 #include "support.h"
@@ -50,6 +52,47 @@ TEST(Uploads, AWholeUploadBecomesTheStoragesMemoryWithoutACopy) {
 
   EXPECT_EQ(tensor.const_data_ptr(), staged);
   EXPECT_EQ(tensor.sum().item<float>(), 3);
+}
+
+// The processor's allocator for as long as it lives: has no memory.
+class NoMemory : public c10::Allocator {
+ public:
+  NoMemory() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, kPriority); }
+
+  ~NoMemory() override { c10::SetCPUAllocator(before_, kPriority); }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK(false, "can't allocate memory: you tried to allocate ", bytes, " bytes");
+  }
+
+  void copy_data(void* /*to*/, const void* /*from*/, size_t /*bytes*/) const override {}
+
+ private:
+  static constexpr uint8_t kPriority = 100;
+
+  c10::Allocator* const before_;
+};
+
+TEST(Uploads, OneThatThereIsNoMemoryForIsPoisonAndTheNextIsGood) {
+  Server server;
+  server.apply(FrameText().resize(1, 8).resize(2, 8));
+  const auto lost = begin_frame(7, 1, 0, 8);
+  const auto good = begin_frame(8, 2, 0, 8);
+  {
+    const NoMemory no_memory;
+    server.uploads.look_at_frame(lost);
+  }
+  arrive(server.uploads, 7, 0, {1}, false);
+  server.uploads.look_at_frame(good);
+  server.interpreter.apply(lost);
+  arrive(server.uploads, 8, 0, {3, 4}, true);
+  server.interpreter.apply(good);
+  arrive(server.uploads, 7, 4, {2}, true);
+
+  const Reply failed = server.read(1, spec({2}));
+  EXPECT_TRUE(failed.failed);
+  EXPECT_EQ(failed.error.kind, wire::ErrorKind::kOutOfMemory);
+  EXPECT_THAT(server.read(2, spec({2})).floats(), ElementsAre(3, 4));
 }
 
 TEST(Uploads, BytesMayComeBeforeOrAfterTheExecutorGetsToTheBegin) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "stream_pairs.h"
 
 namespace torch_remote::transport {
@@ -76,6 +77,15 @@ TEST(Listen, PortZeroIsReplacedByTheOneChosen) {
     EXPECT_NE(address.port, 0) << url;
     EXPECT_NO_THROW(dial(address, soon())) << url;
   }
+}
+
+TEST(Listen, ThePeerOfATcpConnectionIsAnAddressAndNotOurs) {
+  Address address = parse_address("tcp://127.0.0.1:0");
+  const Fd listener = listen_on(address);
+  const auto client = dial(address, soon());
+  const std::string peer = describe_peer(accept_connection(listener));
+  EXPECT_TRUE(peer.starts_with("127.0.0.1:")) << peer;
+  EXPECT_NE("tcp://" + peer, to_string(address));
 }
 
 TEST(Dial, APortThatNobodyListensOnIsAConnectionError) {

@@ -9,35 +9,30 @@
 #include <string>
 #include <vector>
 
+#include "base/cause.h"
 #include "base/mutex.h"
-#include "support.h"
+#include "server/support.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
 
 namespace torch_remote::server::testing {
 
-inline constexpr std::chrono::seconds kPatience{10};
+inline constexpr std::chrono::seconds kPatience{30};
 
-// The client's end of a connection to a session in this process.
-class Client : private transport::Connection::Handler {
+// A client that sends messages as they are written in a test, after the handshake. Thread-safe.
+class WireClient : private transport::Connection::Handler {
  public:
-  explicit Client(std::unique_ptr<transport::Stream> stream)
+  explicit WireClient(std::unique_ptr<transport::Stream> stream)
       : connection_(std::move(stream), *this, {}) {
     connection_.start();
   }
 
-  void send(FrameText& frame) {
-    {
-      MutexLock lock(mutex_);
-      outgoing_.push_back(frame.writer.take());
-    }
-    connection_.flush();
-  }
+  void send(FrameText& frame) { send(frame.writer.take()); }
 
-  void send_bytes(std::vector<std::byte> bytes) {
+  void send(std::vector<std::byte> payload) {
     {
       MutexLock lock(mutex_);
-      outgoing_.push_back(std::move(bytes));
+      outgoing_.push_back(std::move(payload));
     }
     connection_.flush();
   }
@@ -49,6 +44,7 @@ class Client : private transport::Connection::Handler {
     connection_.send_bulk(begin.upload, bytes, nullptr, [](bool) {});
   }
 
+  // Before a read whose answer comes as bulk bytes.
   void expect_bulk(uint64_t request, size_t bytes) {
     MutexLock lock(mutex_);
     bulk_[request].resize(bytes);
@@ -56,22 +52,25 @@ class Client : private transport::Connection::Handler {
 
   Reply wait(uint64_t request) {
     MutexLock lock(mutex_);
+    const auto deadline = CondVar::Clock::now() + kPatience;
     while (!replies_.contains(request)) {
-      if (has_ended_ || !changed_.wait_for(mutex_, kPatience))
+      if (has_ended_)
+        throw std::runtime_error("the session ended: " + cause_);
+      if (!changed_.wait_until(mutex_, deadline))
         throw std::runtime_error("no reply");
     }
     return replies_[request];
   }
 
+  // Why the connection ended: the server's words, or the error.
   std::string wait_for_end() {
-    {
-      MutexLock lock(mutex_);
-      while (!has_ended_) {
-        if (!changed_.wait_for(mutex_, kPatience))
-          throw std::runtime_error("no end");
-      }
+    MutexLock lock(mutex_);
+    const auto deadline = CondVar::Clock::now() + kPatience;
+    while (!has_ended_) {
+      if (!changed_.wait_until(mutex_, deadline))
+        throw std::runtime_error("no end");
     }
-    return connection_.peer_close_reason();
+    return cause_;
   }
 
   void close() { connection_.close("done"); }
@@ -109,10 +108,11 @@ class Client : private transport::Connection::Handler {
     done(std::move(reply));
   }
 
-  void on_end(std::exception_ptr /*cause*/) noexcept override {
+  void on_end(std::exception_ptr cause) noexcept override {
     {
       MutexLock lock(mutex_);
       has_ended_ = true;
+      cause_ = cause == nullptr ? connection_.peer_close_reason() : text_of(cause);
     }
     changed_.notify_all();
   }
@@ -130,6 +130,7 @@ class Client : private transport::Connection::Handler {
   std::deque<std::vector<std::byte>> outgoing_ GUARDED_BY(mutex_);
   std::map<uint64_t, Reply> replies_ GUARDED_BY(mutex_);
   std::map<uint64_t, std::vector<std::byte>> bulk_ GUARDED_BY(mutex_);
+  std::string cause_ GUARDED_BY(mutex_);
   bool has_ended_ GUARDED_BY(mutex_) = false;
   transport::Connection connection_;
 };
