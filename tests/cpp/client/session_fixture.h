@@ -1,0 +1,85 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include "client/session.h"
+#include "client/storage.h"
+#include "fake_server.h"
+#include "transport/memory_stream.h"
+
+namespace torch_remote::client::testing {
+
+inline Bytes bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+template <typename Use>
+std::string error_of(Use use) {
+  try {
+    use();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+class SessionTest : public ::testing::Test {
+ protected:
+  SessionTest() : SessionTest(transport::memory_pair()) {}
+
+  using Pair = std::pair<std::unique_ptr<transport::Stream>, std::unique_ptr<transport::Stream>>;
+
+  explicit SessionTest(Pair pair)
+      : server(std::move(pair.second)),
+        session(*new Session("fake://server",
+                             {[stream = std::make_shared<std::unique_ptr<transport::Stream>>(
+                                   std::move(pair.first))] { return std::move(*stream); },
+                              nullptr},
+                             "")) {}
+
+  void connect() {
+    let_in(server.stream());
+    server.start();
+    session.welcome();
+  }
+
+  // A message that the fake server can tell from others.
+  void submit(uint64_t number, uint32_t calls = 1) {
+    session.submit(calls, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      encode(writer, wire::Resize{number, 0, 0});
+      return true;
+    });
+  }
+
+  std::shared_ptr<Request> ask(std::span<std::byte> destination = {}) {
+    const auto request = session.make_request(destination, nullptr);
+    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
+      writer.varint(request->id);
+      writer.u8(static_cast<uint8_t>(wire::QueryKind::kBarrier));
+      return true;
+    });
+    return request;
+  }
+
+  // The text that ends a session which waits for an answer.
+  std::string wait_for_the_end() {
+    return error_of([&] { session.wait(ask(), "the end"); });
+  }
+
+  StorageRecord* make_storage(bool announced, uint64_t nbytes = 64) {
+    StorageRecord* record = RecordPool::instance().make(session.new_name(), &session, 0, nbytes);
+    record->announced.store(announced);
+    return record;
+  }
+
+  FakeServer server;
+  Session& session;  // never destroyed: tensors may outlive everything
+};
+
+}  // namespace torch_remote::client::testing
