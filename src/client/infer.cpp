@@ -216,37 +216,11 @@ bool overlaps_itself(const c10::IValue& self) {
          at::has_internal_overlap(self.toTensor()) == at::MemOverlap::Yes;
 }
 
-// _foreach_*_: each list as long as the first, each tensor of the size and floating dtype of the one that it goes with.
-bool lists_agree(c10::ArrayRef<c10::IValue> arguments) {
-  const auto first = arguments[0].toListRef();
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isComplexDouble() || argument.isTensor())
-      return false;
-    if (!argument.isList())
-      continue;
-    const auto items = argument.toListRef();
-    if (items.size() != first.size())
-      return false;
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (items[i].isComplexDouble())
-        return false;
-      if (!items[i].isTensor())
-        continue;
-      const at::Tensor& tensor = items[i].toTensor();
-      const at::Tensor& target = first[i].toTensor();
-      if (!tensor.sizes().equals(target.sizes()) || tensor.scalar_type() != target.scalar_type() ||
-          !at::isFloatingType(target.scalar_type()))
-        return false;
-    }
-  }
-  return true;
-}
-
 // Whether a call in place is right for sure: the shape function of the form that makes a new tensor answers with self's
 // own shape and dtype; or there is but one tensor, and PyTorch's shape code has nothing to say.
 bool is_plainly_right(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   if (info.writes_list)
-    return lists_agree(arguments);
+    return shapes::lists_agree(arguments);
   if (!arguments[0].isTensor())
     return true;
   if (info.name == "aten::copy_")
