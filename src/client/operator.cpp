@@ -65,6 +65,7 @@ constexpr std::string_view kAskTheServer[] = {
     "aten::native_layer_norm",
     "aten::native_layer_norm_backward",
     "aten::linalg_lu_solve",
+    "aten::_linalg_solve_ex",
     "aten::pixel_shuffle",  // keeps channels_last on a CPU
     "aten::pixel_unshuffle",
     "aten::addbmm_",                         // gives `self` the result's shape

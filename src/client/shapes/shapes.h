@@ -29,6 +29,7 @@ Table reduction_table();
 Table loss_table();
 Table view_gradient_table();
 Table factory_table();
+Table linalg_table();
 ShapeFunction find_foreach(std::string_view name);
 
 // Of a _foreach_ operator: each list as long as the first, each tensor of the size and floating dtype of the one that it
