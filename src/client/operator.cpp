@@ -36,6 +36,7 @@ constexpr std::string_view kDependOnData[] = {
 // server is asked, once for each signature.
 constexpr std::string_view kAskTheServer[] = {
     "aten::roll",
+    "aten::addr",
     "aten::mkldnn_rnn_layer",  // oneDNN decides how large its workspace is
     "aten::_fft_r2c",
     "aten::_fft_c2r",

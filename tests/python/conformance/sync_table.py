@@ -175,6 +175,7 @@ ASKS: dict[str, list[str]] = {
         "nn.functional.embedding_bag",
     ],
     "Meta is wrong about strides, and no shape function is written": [
+        "addr",
         "histogram",
         "histogramdd",
         "nn.functional.max_unpool1d",
