@@ -68,7 +68,7 @@ HEAD = """\
 
 Written by `tools/op_coverage.py` from the built extension; do not edit. torch {version}, every operator of `aten` that takes a tensor or makes one.
 
-*Waits*: never, at the first call of a signature (the answer is kept), or always, which is also said where only some inputs make it wait (`index` with a mask). An operator's overloads are on one line where they do the same;
+*Waits*: never, at the first call of a signature (the answer is kept), or always, which is also said where only some inputs make it wait (`index` with a mask). `check_errors=True` always waits. An operator's overloads are on one line where they do the same;
 `–` is the overload without a name. Other libraries' operators are told by their Meta kernel if they have one, else by the server, always.
 
 | what happens | operators | wait always | wait first |

@@ -93,6 +93,8 @@ std::string waits_of(const OperatorFacts& facts, const OperatorInfo& info) {
     return "never";
   if (facts.route != "sent")
     return "parts";
+  if (info.checks_values)
+    return "always";
   if (facts.inference.find("server") == std::string::npos)
     return "never";
   return info.depends_on_data ? "always" : "first";

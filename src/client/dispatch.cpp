@@ -11,6 +11,7 @@
 #include "client/layout.h"
 #include "client/machines.h"
 #include "client/operator.h"
+#include "client/overlaps.h"
 #include "client/process.h"
 #include "client/storage.h"
 #include "client/submit.h"
@@ -83,13 +84,16 @@ void tell(const OperatorInfo& info, const char* where, const char* why) {
 }
 
 SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& capture,
-                            uint64_t hash, Inference inference) {
+                            Arguments arguments, uint64_t hash, Inference inference) {
   auto signature = c10::make_intrusive<Signature>();
   signature->key.assign(capture.key().begin(), capture.key().end());
   signature->hash = hash;
   signature->operation = &info;
   signature->outputs_known = inference.result == Inferred::kKnown;
   signature->outputs = std::move(inference.outputs);
+  const Overlaps overlaps = find_overlaps(info, arguments);
+  signature->shares_storage = overlaps.shares_storage;
+  signature->is_doubted = overlaps.may_be_refused;
   finish_signature(*signature);
   return signature;
 }
@@ -165,10 +169,16 @@ Step ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal:
   return Step::kDone;
 }
 
-// Errors come from the call that made them with TORCH_REMOTE_BLOCKING=1, and where the one before has failed.
-std::shared_ptr<Request> ask_for_outcome(const DevicePlace& place, const Signature& signature) {
-  if (C10_LIKELY(!signature.has_failed.load(std::memory_order_relaxed)) && !is_blocking())
-    return nullptr;
+// Whether this call has to raise its own error: the caller asks for that, or a kernel is likely to refuse it.
+bool must_tell_outcome(const OperatorInfo& info, Arguments arguments, const Signature& signature) {
+  if (signature.is_doubted.load(std::memory_order_relaxed) || info.checks_values || is_blocking())
+    return true;
+  if (info.check_errors >= 0 && arguments[static_cast<size_t>(info.check_errors)].toBool())
+    return true;
+  return signature.shares_storage && overlaps_in_part(info, arguments);
+}
+
+std::shared_ptr<Request> ask_for_outcome(const DevicePlace& place) {
   auto request = place.session->make_request({}, nullptr);
   request->device = place.device;
   return request;
@@ -196,7 +206,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
       ++place.session->counters().inferred_by_meta;
       tell(info, "nowhere yet", "a Meta kernel of Python tells its result, once");
     }
-    signature = make_signature(info, capture, hash, std::move(inference));
+    signature = make_signature(info, capture, arguments, hash, std::move(inference));
     signature->match = match;
   }
   if (C10_UNLIKELY(signature->match != nullptr))
@@ -206,7 +216,8 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     return ask_server(info, std::move(signature), capture, stack, device, place);
   }
   Outputs outputs(*signature, capture, device, place);
-  const std::shared_ptr<Request> outcome = ask_for_outcome(place, *signature);
+  const std::shared_ptr<Request> outcome =
+      must_tell_outcome(info, arguments, *signature) ? ask_for_outcome(place) : nullptr;
   if (!send_call(*place.session, signature, capture, outputs, arguments,
                  {current_line(), place.device}, outcome.get())) {
     if (outcome != nullptr)

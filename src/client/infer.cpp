@@ -4,7 +4,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
-#include <ATen/MemoryOverlap.h>
 #include <ATen/native/TypeProperties.h>
 
 #include "base/log.h"
@@ -210,49 +209,15 @@ Inference fit_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> argument
   return inference;
 }
 
-// Most kernels refuse to write a tensor whose elements share memory, and PyTorch's Meta kernels do not look.
-bool overlaps_itself(const c10::IValue& self) {
-  return self.isTensor() && self.toTensor().defined() &&
-         at::has_internal_overlap(self.toTensor()) == at::MemOverlap::Yes;
-}
-
-// _foreach_*_: each list as long as the first, each tensor of the size and floating dtype of the one that it goes with.
-bool lists_agree(c10::ArrayRef<c10::IValue> arguments) {
-  const auto first = arguments[0].toListRef();
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isComplexDouble() || argument.isTensor())
-      return false;
-    if (!argument.isList())
-      continue;
-    const auto items = argument.toListRef();
-    if (items.size() != first.size())
-      return false;
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (items[i].isComplexDouble())
-        return false;
-      if (!items[i].isTensor())
-        continue;
-      const at::Tensor& tensor = items[i].toTensor();
-      const at::Tensor& target = first[i].toTensor();
-      if (!tensor.sizes().equals(target.sizes()) || tensor.scalar_type() != target.scalar_type() ||
-          !at::isFloatingType(target.scalar_type()))
-        return false;
-    }
-  }
-  return true;
-}
-
 // Whether a call in place is right for sure: the shape function of the form that makes a new tensor answers with self's
 // own shape and dtype; or there is but one tensor, and PyTorch's shape code has nothing to say.
 bool is_plainly_right(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   if (info.writes_list)
-    return lists_agree(arguments);
+    return shapes::lists_agree(arguments);
   if (!arguments[0].isTensor())
     return true;
   if (info.name == "aten::copy_")
     return true;  // kernels::copy_ has looked
-  if (overlaps_itself(arguments[0]))
-    return false;
   std::vector<Output> outputs;
   if (info.shape != nullptr && info.shape(arguments, outputs)) {
     const at::Tensor& self = arguments[0].toTensor();
@@ -305,8 +270,6 @@ Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
     return inference;
   if (info.meta != nullptr)
     return ask_meta_function(info, arguments, mentioned);
-  if (!tells_shape && overlaps_itself(arguments[0]))
-    return inference;
   // Which dtypes an `out=` may have, and how it is laid out when it is resized, only the kernel knows. What has no
   // input (randperm, normal with numbers) is a factory's work: its `out=` was made to fit.
   if (!info.out_arguments.empty() && mentioned.size() > info.out_arguments.size())

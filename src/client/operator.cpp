@@ -36,6 +36,7 @@ constexpr std::string_view kDependOnData[] = {
 // server is asked, once for each signature.
 constexpr std::string_view kAskTheServer[] = {
     "aten::roll",
+    "aten::addr",
     "aten::mkldnn_rnn_layer",           // oneDNN decides how large its workspace is
     "aten::mkldnn_rnn_layer_backward",  // of which dtype the gradients of bfloat16 are, too
     "aten::_fft_r2c",
@@ -66,6 +67,7 @@ constexpr std::string_view kAskTheServer[] = {
     "aten::native_layer_norm",
     "aten::native_layer_norm_backward",
     "aten::linalg_lu_solve",
+    "aten::_linalg_solve_ex",
     "aten::pixel_shuffle",  // keeps channels_last on a CPU
     "aten::pixel_unshuffle",
     "aten::addbmm_",                         // gives `self` the result's shape
@@ -120,6 +122,12 @@ constexpr std::string_view kOnlyOnCuda[] = {
     "aten::_fused_rms_norm_backward",
     "aten::_thnn_fused_lstm_cell",
     "aten::_thnn_fused_gru_cell",
+};
+
+// _linalg_check_errors() inside.
+constexpr std::string_view kCheckValues[] = {
+    "aten::cholesky",       "aten::cholesky_inverse", "aten::linalg_eig",  "aten::_linalg_eigvals",
+    "aten::linalg_eigvals", "aten::_linalg_eigh",     "aten::_linalg_svd", "aten::linalg_pinv",
 };
 
 constexpr std::string_view kHostIndices[] = {
@@ -198,6 +206,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
     const c10::Argument& argument = schema.arguments()[i];
     introduction.arguments.push_back(argument.name());
     arguments.push_back(marshal::argument_info(argument, shaped_by_numbers));
+    if (argument.name() == "check_errors" && argument.type()->kind() == c10::TypeKind::BoolType)
+      check_errors = static_cast<int>(i);
     if (argument.is_out())
       out_arguments.push_back(static_cast<uint32_t>(i));
   }
@@ -228,6 +238,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   asks_server = returns_numbers || makes_list || contains(kAskTheServer, introduction.name) ||
                 contains(kAskWhenUnsure, functional) || contains(kOnlyOnCuda, introduction.name);
   looks_at_grad_mode = name == "aten::mkldnn_rnn_layer";  // a workspace for backward, or none
+  checks_values = contains(kCheckValues, introduction.name);
   takes_host_indices = contains(kHostIndices, introduction.name);
   shape = find_shape_function(functional);
   meta = find_meta_kernel(name);

@@ -44,6 +44,8 @@ struct OperatorInfo {
   bool is_foreign = false;   // another library's: nothing tells whether data decides what comes out
   bool asks_server = false;  // Meta is wrong about it: the server says once for each signature
   bool looks_at_grad_mode = false;  // its kernel does; so the server must know it
+  bool checks_values = false;       // its kernel does, and reads them for it, also on CUDA
+  int check_errors = -1;            // its argument of that name, which makes it do so
   bool takes_host_indices = false;  // index tensors may lie on the CPU, as with CUDA
   ShapeFunction shape = nullptr;    // of a call in place: that of the form that makes a new tensor
   const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any
@@ -54,6 +56,8 @@ const OperatorInfo& operator_info(const c10::OperatorHandle& operation);
 
 // Generated from the installed PyTorch's headers: at::meta::… by operator name (tools/gen_meta_table.py).
 const c10::KernelFunction* find_meta_kernel(std::string_view name);
+// Whether that table has "aten::add_…" for "aten::add".
+bool has_form_in_place(std::string_view name);
 // Our own, for hot operators that have none (shapes/).
 ShapeFunction find_shape_function(std::string_view name);
 

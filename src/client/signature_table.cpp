@@ -45,7 +45,7 @@ void SignatureTable::clear() {
 
 void SignatureTable::mark_failed(uint64_t slot) {
   if (slot < slots_.size())
-    slots_[slot]->has_failed = true;
+    slots_[slot]->is_doubted = true;
 }
 
 uint32_t SignatureTable::slot_to_use() {

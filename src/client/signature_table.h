@@ -23,6 +23,7 @@ struct Signature : c10::intrusive_ptr_target {
   const OperatorInfo* operation = nullptr;
   const OperatorMatch* match = nullptr;  // null: the server has the same operator
   bool outputs_known = false;
+  bool shares_storage = false;  // what it writes does, with another argument: overlaps.h
   std::vector<wire::Output> outputs;
   std::vector<uint64_t> output_bytes;  // storage bytes of each fresh output, in order
 
@@ -31,9 +32,9 @@ struct Signature : c10::intrusive_ptr_target {
   bool announced = false;      // the server has it in that slot; under the submit lock
   bool used = false;           // since the clock hand passed; under the submit lock
 
-  // The last call that the user has heard of has failed: the next one is waited for, so that it says
-  // so itself.
-  std::atomic<bool> has_failed{false};
+  // The next call is waited for, so that it says itself when it fails: the last one that the user has heard of
+  // has failed, or this is the first and find_overlaps() doubts it.
+  std::atomic<bool> is_doubted{false};
 };
 
 using SignaturePtr = c10::intrusive_ptr<Signature>;

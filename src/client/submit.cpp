@@ -231,7 +231,7 @@ void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& sig
   session.wait_quietly(outcome, info.name.c_str());
   if (outcome->failed)
     raise_outcome(session, *outcome);
-  signature.has_failed = false;
+  signature.is_doubted = false;
 }
 
 namespace {
@@ -310,6 +310,7 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
   known->hash = signature.hash;
   known->operation = signature.operation;
   known->match = signature.match;
+  known->shares_storage = signature.shares_storage;
   known->outputs_known = true;
   for (const Result& result : results) {
     if (!to_output(result, known->outputs.emplace_back(), known->output_bytes))

@@ -167,6 +167,67 @@ def test_an_out_that_is_an_input_is_told_from_one_with_the_same_view(
     assert run(DEVICE) == run("cpu")
 
 
+OVERLAPPING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "cross": lambda x: torch.cross(x, x + 1, out=x),
+    "index_put_": lambda x: x.index_put_((torch.tensor([0, 2], device=x.device),), x[:2]),
+    "index_put_ itself": lambda x: x.index_put_((torch.arange(3, device=x.device),), x),
+    "masked_fill_": lambda x: x.view(torch.bool)[1:].masked_fill_(x.view(torch.bool)[:-1], True),
+    "add": lambda x: torch.add(x[:2], 1, out=x[1:]),
+    "mul_": lambda x: x[1:].mul_(x[:2]),
+    "addcmul_": lambda x: x[1:].addcmul_(x[:2], x[1:]),
+    "clamp_": lambda x: x[1:].clamp_(x[:2]),
+    "cumsum_": lambda x: x[:1].expand(3, 3).cumsum_(0),
+    "addmm_": lambda x: x[:1].expand(3, 3).addmm_(x + 1, x + 1),
+    "bernoulli_": lambda x: x[:1].expand(3, 3).bernoulli_(x + 0),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_memory_that_is_read_and_written_is_refused_at_the_call(name: str) -> None:
+    def run(device: str) -> str:
+        with pytest.raises(RuntimeError) as raised:
+            OVERLAPPING[name](torch.ones(3, 3, device=device))
+        return str(raised.value)
+
+    assert run(DEVICE) == run("cpu")
+    assert run(DEVICE) == run("cpu")
+
+
+@pytest.mark.parametrize("name", ["masked_fill_", "add", "mul_"])
+def test_the_same_call_on_other_places_of_a_storage_is_judged_anew(name: str) -> None:
+    calls: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+        "masked_fill_": lambda to, x: to.masked_fill_(x, True),
+        "add": lambda to, x: torch.add(x, x, out=to),
+        "mul_": lambda to, x: to.mul_(x),
+    }
+    x = torch.ones(9, dtype=torch.bool, device=DEVICE)
+    calls[name](x[3:6], x[:3])
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        calls[name](x[2:5], x[:3])
+    calls[name](x[6:], x[:3])
+    assert x.tolist() == [True] * 9
+
+
+def test_what_is_read_and_written_whole_is_waited_for_once_at_most(
+    sync_count: Callable[[Callable[[], object]], int],
+) -> None:
+    x, y = torch.randn(3, 3, device=DEVICE), torch.randn(3, 3, device=DEVICE)
+
+    def elementwise() -> None:
+        torch.add(x, y, out=x)
+        torch.sub(y, x, out=x)
+        x.mul_(x)
+        x.add_(x.detach())
+
+    def others() -> None:
+        torch.maximum(x, y, out=x)
+        torch.softmax(x, 0, out=x)
+
+    assert sync_count(elementwise) == 0
+    others()
+    assert sync_count(others) == 0
+
+
 def test_several_outs_are_all_written() -> None:
     def run(x: torch.Tensor) -> list[torch.Tensor]:
         values = torch.empty(0, device=x.device)

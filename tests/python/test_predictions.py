@@ -65,6 +65,31 @@ def test_what_meta_has_wrong_is_asked_once(sync_count: SyncCount) -> None:
     assert mispredicted() == before
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("shapes", [((3, 3), (3, 3)), ((2, 3, 3), (3, 3)), ((3, 3), (2, 3, 3))])
+def test_a_solution_lies_in_memory_as_on_the_cpu(
+    dtype: torch.dtype, left: bool, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    before = mispredicted()
+    arguments = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    here = torch.linalg.solve_ex(*arguments, left=left).result
+    there = torch.linalg.solve_ex(*(x.to(DEVICE) for x in arguments), left=left).result
+    assert (there.stride(), there.is_conj()) == (here.stride(), here.is_conj())
+    assert_same(there, here)
+    assert mispredicted() == before
+
+
+def test_an_outer_product_has_the_layout_of_the_matrix_that_it_is_added_to() -> None:
+    before = mispredicted()
+    matrix, x, y = torch.randn(4, 3).t(), torch.randn(3), torch.randn(4)
+    here = torch.addr(matrix, x, y, beta=0)
+    there = torch.addr(matrix.to(DEVICE), x.to(DEVICE), y.to(DEVICE), beta=0)
+    assert there.stride() == here.stride()
+    assert_same(there, here)
+    assert mispredicted() == before
+
+
 def test_silu_has_the_same_gradient_bit_for_bit() -> None:
     x = torch.randn(64, requires_grad=True)
     y = x.detach().to("remote").requires_grad_()

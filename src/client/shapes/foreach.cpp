@@ -6,38 +6,35 @@
 namespace torch_remote::client::shapes {
 namespace {
 
-// Elementwise over lists, one floating dtype throughout: each result is like its first operand.
+bool goes_with(const c10::IValue& item, const at::Tensor& first) {
+  if (!item.isTensor())
+    return !item.isComplexDouble();
+  const at::Tensor& tensor = item.toTensor();
+  return tensor.sizes().equals(first.sizes()) && tensor.scalar_type() == first.scalar_type() &&
+         at::isFloatingType(tensor.scalar_type());
+}
+
+// PyTorch lays out an empty result in a way of its own.
+bool has_layout_of(const at::Tensor& tensor, const at::Tensor& first) {
+  return is_settled(tensor) && tensor.numel() != 0 && tensor.strides().equals(first.strides());
+}
+
+// Elementwise over lists: each result is like its first operand.
 bool each_elementwise(Arguments arguments, Outputs& outputs) {
-  if (!arguments[0].isTensorList())
+  if (!arguments[0].isTensorList() || !lists_agree(arguments))
     return false;
   const auto first = arguments[0].toListRef();
-  if (first.empty())
-    return false;
-  wire::Output list;
-  list.kind = wire::OutputKind::kList;
-  const at::ScalarType dtype = first[0].toTensor().scalar_type();
-  if (!at::isFloatingType(dtype))
-    return false;
   for (const c10::IValue& argument : arguments) {
-    if (argument.isTensor() || argument.isComplexDouble())
-      return false;
-    if (!argument.isList())
-      continue;
-    const auto items = argument.toListRef();
-    if (items.size() != first.size())
-      return false;
     if (!argument.isTensorList())
       continue;
+    const auto items = argument.toListRef();
     for (size_t i = 0; i < items.size(); ++i) {
-      const at::Tensor& item = items[i].toTensor();
-      // PyTorch lays out an empty result in a way of its own.
-      if (!is_settled(item) || item.numel() == 0 || item.scalar_type() != dtype ||
-          !item.sizes().equals(first[i].toTensor().sizes()) ||
-          !item.strides().equals(first[i].toTensor().strides())) {
+      if (!has_layout_of(items[i].toTensor(), first[i].toTensor()))
         return false;
-      }
     }
   }
+  wire::Output list;
+  list.kind = wire::OutputKind::kList;
   for (const c10::IValue& item : first)
     list.items.push_back(like(item.toTensor()));
   outputs.push_back(std::move(list));
@@ -77,6 +74,24 @@ bool is_elementwise_foreach(std::string_view name) {
 }
 
 }  // namespace
+
+bool lists_agree(Arguments arguments) {
+  const auto first = arguments[0].toListRef();
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isComplexDouble() || argument.isTensor())
+      return false;
+    if (!argument.isList())
+      continue;
+    const auto items = argument.toListRef();
+    if (items.size() != first.size())
+      return false;
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (!goes_with(items[i], first[i].toTensor()))
+        return false;
+    }
+  }
+  return true;
+}
 
 ShapeFunction find_foreach(std::string_view name) {
   if (name == "aten::_foreach_norm.Scalar")

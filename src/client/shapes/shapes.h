@@ -29,7 +29,12 @@ Table reduction_table();
 Table loss_table();
 Table view_gradient_table();
 Table factory_table();
+Table linalg_table();
 ShapeFunction find_foreach(std::string_view name);
+
+// Of a _foreach_ operator: each list as long as the first, each tensor of the size and floating dtype of the one that it
+// goes with, no complex numbers.
+bool lists_agree(Arguments arguments);
 
 inline const at::Tensor& tensor(Arguments arguments, size_t index) {
   return arguments[index].toTensor();

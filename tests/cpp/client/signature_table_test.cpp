@@ -52,8 +52,8 @@ TEST_F(SignatureTableTest, AFailureMarksTheSignatureInThatSlotOnly) {
   table.add(make(20));
   table.mark_failed(1);
   table.mark_failed(7);  // there is none
-  EXPECT_FALSE(find(10)->has_failed);
-  EXPECT_TRUE(find(20)->has_failed);
+  EXPECT_FALSE(find(10)->is_doubted);
+  EXPECT_TRUE(find(20)->is_doubted);
 }
 
 TEST_F(SignatureTableTest, AHashIsNotEnoughToBeFound) {
