@@ -83,6 +83,19 @@ void tell(const OperatorInfo& info, const char* where, const char* why) {
   log(LogLevel::kDebug, "call", {{"operator", info.name}, {"ran", where}, {"why", why}});
 }
 
+bool mixes_dtypes(Arguments arguments) {
+  std::optional<at::ScalarType> first;
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isTensor() || !argument.toTensor().defined())
+      continue;
+    const at::ScalarType dtype = argument.toTensor().scalar_type();
+    if (first.value_or(dtype) != dtype)
+      return true;
+    first = dtype;
+  }
+  return false;
+}
+
 SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& capture,
                             Arguments arguments, uint64_t hash, Inference inference) {
   auto signature = c10::make_intrusive<Signature>();
@@ -93,7 +106,8 @@ SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& ca
   signature->outputs = std::move(inference.outputs);
   const Overlaps overlaps = find_overlaps(info, arguments);
   signature->shares_storage = overlaps.shares_storage;
-  signature->is_doubted = overlaps.may_be_refused;
+  signature->is_doubted =
+      overlaps.may_be_refused || (info.wants_one_dtype && mixes_dtypes(arguments));
   finish_signature(*signature);
   return signature;
 }

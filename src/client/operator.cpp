@@ -130,6 +130,24 @@ constexpr std::string_view kCheckValues[] = {
     "aten::linalg_eigvals", "aten::_linalg_eigh",     "aten::_linalg_svd", "aten::linalg_pinv",
 };
 
+// Their kernels refuse tensors of several dtypes, and PyTorch's shape code does not look.
+constexpr std::string_view kOneDtype[] = {
+    "aten::mm",
+    "aten::bmm",
+    "aten::addmm",
+    "aten::baddbmm",
+    "aten::addbmm",
+    "aten::addbmm_",
+    "aten::addmm_",
+    "aten::addmv",
+    "aten::mv",
+    "aten::dot",
+    "aten::vdot",
+    "aten::addmv_",
+    "aten::_addmm_activation",
+    "aten::baddbmm_",
+};
+
 constexpr std::string_view kHostIndices[] = {
     "aten::index",
     "aten::index_put",
@@ -239,6 +257,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
                 contains(kAskWhenUnsure, functional) || contains(kOnlyOnCuda, introduction.name);
   looks_at_grad_mode = name == "aten::mkldnn_rnn_layer";  // a workspace for backward, or none
   checks_values = contains(kCheckValues, introduction.name);
+  wants_one_dtype = contains(kOneDtype, introduction.name);
   takes_host_indices = contains(kHostIndices, introduction.name);
   shape = find_shape_function(functional);
   meta = find_meta_kernel(name);

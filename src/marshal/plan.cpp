@@ -140,7 +140,7 @@ Recipe make_argument(const wire::Signature& signature, const Callee& callee,
   const size_t index = client_index(callee, argument.name());
   if (index < signature.arguments.size()) {
     try {
-      return make_recipe(*argument.type(), signature.arguments[index], begins[index], device);
+      return make_recipe(*argument.real_type(), signature.arguments[index], begins[index], device);
     } catch (const Refusal& refusal) {
       throw Refusal{"argument " + argument.name() + " " + refusal.text};
     }

@@ -68,20 +68,27 @@ Recipe number_recipe(const c10::Type& type, const Value& value, Cursor& cursor) 
   }
 }
 
-// dtype, layout and memory format are integers on the stack.
+// dtype, layout and memory format are integers on the stack, which kernels take for an index without looking: each comes
+// as what it is, and in no other place.
 Recipe int_recipe(const c10::Type& type, const Value& value) {
-  switch (value.kind) {
-    case ValueKind::kInt:
-      return constant(value.integer);
-    case ValueKind::kDtype:
-      return constant(from_wire(wire::checked_dtype(static_cast<uint8_t>(value.integer))));
-    case ValueKind::kLayout:
-      return constant(at::kStrided);
-    case ValueKind::kMemoryFormat:
-      return constant(memory_format_from_wire(value.integer));
+  switch (type.kind()) {
+    case c10::TypeKind::ScalarTypeType:
+      if (value.kind == ValueKind::kDtype)
+        return constant(from_wire(wire::checked_dtype(static_cast<uint8_t>(value.integer))));
+      break;
+    case c10::TypeKind::LayoutType:
+      if (value.kind == ValueKind::kLayout)
+        return constant(at::kStrided);
+      break;
+    case c10::TypeKind::MemoryFormatType:
+      if (value.kind == ValueKind::kMemoryFormat)
+        return constant(memory_format_from_wire(value.integer));
+      break;
     default:
-      refuse_type(type);
+      if (value.kind == ValueKind::kInt)
+        return constant(value.integer);
   }
+  refuse_type(type);
 }
 
 Recipe tensor_list_recipe(const c10::Type& type, const Value& value, Cursor& cursor,
@@ -208,10 +215,16 @@ Recipe make_recipe(const c10::Type& type, const Value& value, Cursor cursor, c10
     case c10::TypeKind::NumberType:
       return number_recipe(type, value, cursor);
     case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::ScalarTypeType:
+    case c10::TypeKind::LayoutType:
+    case c10::TypeKind::MemoryFormatType:
       return int_recipe(type, value);
     case c10::TypeKind::FloatType:
+    case c10::TypeKind::SymFloatType:
       return float_recipe(type, value, cursor);
     case c10::TypeKind::BoolType:
+    case c10::TypeKind::SymBoolType:
       return bool_recipe(type, value);
     case c10::TypeKind::StringType:
       if (value.kind != ValueKind::kString)

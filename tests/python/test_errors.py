@@ -69,6 +69,15 @@ MISTAKES: dict[str, Callable[[str], object]] = {
         torch.ones(2, 4, device=device),
         "sum",
     ),
+    "mm_of_two_dtypes": lambda device: (
+        torch.ones(2, 3, device=device) @ torch.ones(3, 2, device=device, dtype=torch.float64)
+    ),
+    "linear_of_two_dtypes": lambda device: torch.nn.Linear(3, 2, device=device)(
+        torch.ones(2, 3, device=device, dtype=torch.float16)
+    ),
+    "bmm_of_two_dtypes": lambda device: torch.bmm(
+        torch.ones(1, 2, 3, device=device), torch.ones(1, 3, 2, device=device, dtype=torch.bfloat16)
+    ),
     "out_of_another_dtype": lambda device: torch.multinomial(
         torch.ones(3, device=device), 2, out=torch.ones(2, device=device)
     ),

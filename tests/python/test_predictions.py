@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from helpers import DEVICE, assert_same
+from helpers import DEVICE, assert_matches_cpu, assert_same
 
 import torch_remote
 
@@ -88,6 +88,13 @@ def test_an_outer_product_has_the_layout_of_the_matrix_that_it_is_added_to() -> 
     assert there.stride() == here.stride()
     assert_same(there, here)
     assert mispredicted() == before
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dim", [None, (), (0,)])
+def test_nansum_reduces_as_on_the_cpu(dim: tuple[int, ...] | None, keepdim: bool) -> None:
+    for x in (torch.tensor([[1.0, float("nan")], [2, 3]]), torch.arange(6).view(2, 3)):
+        assert_matches_cpu(lambda x: torch.nansum(x, dim=dim, keepdim=keepdim), x)
 
 
 def test_silu_has_the_same_gradient_bit_for_bit() -> None:

@@ -71,6 +71,18 @@ bool sum_all(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
+// (self, dim, keepdim, *, dtype). PyTorch's Meta takes no dimensions for none.
+bool nansum(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& input = tensor(arguments, 0);
+  const bool reduces_all =
+      arguments[1].isNone() || integers(arguments[1]).empty() || input.dim() == 0;
+  if (!reduces_all || input.is_complex())
+    return false;
+  const size_t kept = arguments[2].toBool() ? static_cast<size_t>(input.dim()) : 0;
+  outputs.push_back(contiguous(sum_dtype(input, arguments[3]), Sizes(kept, 1)));
+  return true;
+}
+
 bool mean_all(Arguments arguments, Outputs& outputs) {
   const at::ScalarType dtype = sum_dtype(tensor(arguments, 0), arguments[1]);
   if (!at::isFloatingType(dtype) && !at::isComplexType(dtype))
@@ -166,6 +178,7 @@ Table reduction_table() {
   return {
       {"aten::sum", sum_all},
       {"aten::prod", sum_all},
+      {"aten::nansum", nansum},
       {"aten::mean", mean_all},
       {"aten::max", pick},
       {"aten::min", pick},

@@ -184,6 +184,29 @@ TEST(Decode, AValueOfAnotherTypeThanTheSchemasIsRefused) {
   EXPECT_THAT(plan.refusal, HasSubstr("argument self"));
 }
 
+// They are integers on PyTorch's stack, and its kernels take a dtype for an index into tables. Found by session_fuzz.
+TEST(Decode, AnIntegerInThePlaceOfADtypeLayoutOrFormatIsRefused) {
+  const std::vector<std::string> names = {"self",   "dtype",      "layout",
+                                          "device", "pin_memory", "memory_format"};
+  Value integer = of_kind(ValueKind::kInt);
+  integer.integer = 1'000'000'000;
+  for (const size_t place : {size_t{1}, size_t{2}, size_t{5}}) {
+    std::vector<Value> arguments(names.size(), of_kind(ValueKind::kNone));
+    arguments[0] = tensor({2}, 0);
+    ASSERT_EQ(plan_for(signature_of(arguments, 1), "aten::empty_like", "", names).refusal, "");
+    arguments[place] = integer;
+    EXPECT_THAT(plan_for(signature_of(arguments, 1), "aten::empty_like", "", names).refusal,
+                HasSubstr("argument " + names[place]));
+  }
+}
+
+TEST(Decode, ADtypeInThePlaceOfAnIntegerIsRefused) {
+  Value dtype = of_kind(ValueKind::kDtype);
+  const Plan plan = plan_for(signature_of({tensor({2}, 0), dtype, dtype}, 1), "aten::transpose",
+                             "int", {"self", "dim0", "dim1"});
+  EXPECT_THAT(plan.refusal, HasSubstr("argument dim0"));
+}
+
 TEST(Decode, OutArgumentsAreWrittenAndNotRead) {
   const Plan plan = plan_for(signature_of({tensor({2}, 0), tensor({2}, 1)}, 2), "aten::relu", "out",
                              {"self", "out"});
