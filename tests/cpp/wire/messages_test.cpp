@@ -208,8 +208,7 @@ TEST(Messages, ATaintQueryComesBackAndHasGoldenBytes) {
   const TaintQuery back = decode_taint_query(reader);
   EXPECT_EQ(back.cause, 300);
   EXPECT_EQ(back.names, (std::vector<uint64_t>{5, 7, 6}));
-  Reader zero(from_hex("0000"));
-  EXPECT_THROW(decode_taint_query(zero), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("0000"), decode_taint_query), ProtocolError);
 }
 
 TEST(Messages, FailuresComeBackAndHaveGoldenBytes) {
