@@ -96,11 +96,14 @@ bool undo(const client::Session& session, uint64_t cause) {
   try {
     return py::cast<bool>(py::handle(undo_function)(reinterpret_cast<uintptr_t>(&session), cause));
   } catch (py::error_already_set& error) {
-    if (error.matches(PyExc_KeyboardInterrupt))
-      PyErr_SetInterrupt();
-    else
+    if (error.matches(PyExc_Exception)) {
       error.discard_as_unraisable("torch_remote: taking back a skipped step");
-    return false;
+      return false;
+    }
+    error.restore();  // Ctrl-C, or an exit: the failure is told another time
+    python_error interrupt;
+    interrupt.persist();
+    throw interrupt;
   }
 }
 

@@ -201,7 +201,7 @@ std::vector<uint64_t> Session::taints(uint64_t cause, const std::vector<at::Tens
   wire::TaintQuery asked{cause, {}};
   std::vector<size_t> places;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].is_privateuseone())
+    if (!tensors[i].is_privateuseone() || !tensors[i].has_storage())
       continue;
     const StorageRecord* const record = record_of(tensors[i]);
     if (session_of(*record) != this || !record->announced.load(std::memory_order_relaxed))

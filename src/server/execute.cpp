@@ -209,7 +209,8 @@ void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at:
     }
     storages_.adopt(entry, std::move(matched.tensor));
   } catch (...) {
-    entry.tainted().poison_with(note_failure(std::current_exception(), call));
+    const Poison poison = note_failure(std::current_exception(), call);
+    entry.tainted().poison_with(poison);
   }
 }
 

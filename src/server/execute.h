@@ -69,6 +69,9 @@ class Executor {
   // An upload or a resize begins: it is numbered as calls are.
   void begin_other() { ++number_; }
 
+  // An upload is about to write the storage.
+  void keep_other(Entry& entry);
+
   // It has failed, and its storage is poisoned.
   void fail_other(std::exception_ptr cause, const std::string& what, Entry& entry);
 
@@ -88,8 +91,8 @@ class Executor {
   }
 
   // The client is told the value of a storage. One that is as it was before the failure tells nothing of what came after.
-  void note_told(uint64_t name, const Entry& entry) {
-    if (keeping_for_ != nullptr && (name > keeping_for_->newest_name || entry.has_kept()))
+  void note_told(const Entry& entry) {
+    if (keeping_for_ != nullptr && (entry.made > keeping_for_->made || entry.has_kept()))
       stop_keeping();
   }
 

@@ -15,8 +15,8 @@ namespace torch_remote::server {
 
 // A call that failed, or an upload or resize.
 struct Failure : wire::Error {
-  bool is_listed = false;    // Failures: nobody has been told yet
-  uint64_t newest_name = 0;  // of the storages that were there when it failed
+  bool is_listed = false;  // Failures: nobody has been told yet
+  uint64_t made = 0;       // StorageTable::made() when it failed
 };
 
 using Poison = std::shared_ptr<Failure>;

@@ -128,15 +128,18 @@ pid_t neighbour(const wire::Hello& hello) {
 Bytes read_proof(LimitedReader& reader, const std::string& token) {
   try {
     return reader.read_block();
-  } catch (const ConnectionError&) {
+  } catch (const ConnectionError& error) {
+    const std::string why = std::string(" (") + error.what() + ")";
     if (token.empty()) {
       throw ConnectionError(
           "the client left, or took too long, in the middle of the handshake; it may have a token "
-          "while this server has none (--token-file)");
+          "while this server has none (--token-file)" +
+          why);
     }
     throw AuthenticationError(
         "the client left, or took too long, before it proved that it knows the token; it may have "
-        "another one, or none (TORCH_REMOTE_TOKEN_FILE on the client)");
+        "another one, or none (TORCH_REMOTE_TOKEN_FILE on the client)" +
+        why);
   }
 }
 

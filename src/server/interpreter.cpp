@@ -157,6 +157,7 @@ void Interpreter::on_begin(wire::Reader& reader) {
   executor_.begin_other();
   Entry& entry = storages_.find(begin.storage);
   try {
+    executor_.keep_other(entry);
     upload(begin, entry);
   } catch (...) {
     executor_.fail_other(std::current_exception(), "upload", entry);
@@ -195,7 +196,7 @@ void Interpreter::answer_view(const wire::Read& read) {
     return replies_.error(read.request, *cause);
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
-  executor_.note_told(read.storage, entry);
+  executor_.note_told(entry);
   if (!view.is_cpu())
     return replies_.tensor(read.request, view.cpu(), nullptr);
   if (entry.sending == nullptr)

@@ -1,5 +1,6 @@
 #include "server/listen.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -206,7 +207,9 @@ class Listener {
       return;
     if (half_open_.size() >= kMaxHalfOpen) {
       log(LogLevel::kWarning, "too many connections that say nothing; dropping the oldest");
-      half_open_.pop_front();
+      const auto silent = std::find_if(half_open_.begin(), half_open_.end(),
+                                       [](const HalfOpen& one) { return !one.room_by; });
+      half_open_.erase(silent == half_open_.end() ? half_open_.begin() : silent);
     }
     half_open_.push_back({std::move(client), Clock::now() + kHandshakeTime});
   }
@@ -249,7 +252,9 @@ class Listener {
     if (preamble.intent == 1)
       return pass_on(std::move(client), preamble.route);
     reap();  // one that has just ended leaves room
-    if (sessions_.size() >= options_.max_sessions && !sessions_.drop_a_stranger())
+    // One that waits for room drops nobody: it may be another that has just been let in.
+    const bool may_drop = !client.room_by;
+    if (sessions_.size() >= options_.max_sessions && !(may_drop && sessions_.drop_a_stranger()))
       return wait_for_room(std::move(client));
     begin_session(std::move(client), preamble);
   }

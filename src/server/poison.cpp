@@ -51,11 +51,16 @@ void Executor::skip(const Plan& plan, const Poison& cause) {
 void Executor::keep_targets(const Plan& plan, const Slots& slots) {
   for (const TensorRecipe& view : plan.tensors) {
     if (!view.is_written || plan.storages[view.storage].fresh ||
-        slots.storages[view.storage] > keeping_for_->newest_name)
+        entries_[view.storage]->made > keeping_for_->made)
       continue;
     if (!storages_.keep(*entries_[view.storage]))
       return stop_keeping();
   }
+}
+
+void Executor::keep_other(Entry& entry) {
+  if (keeping_for_ != nullptr && entry.made <= keeping_for_->made && !storages_.keep(entry))
+    stop_keeping();
 }
 
 void Executor::stop_keeping() {
@@ -73,7 +78,7 @@ void Executor::locate(wire::Error& lost) const {
 void Executor::heal(const wire::Heal& message) {
   failures_.told(message.cause);
   const bool is_newest = keeping_for_ != nullptr && keeping_for_->call == message.cause;
-  if (has_marks_)
+  if (has_marks_ || (message.undoes && is_newest))
     has_marks_ = storages_.heal(message, is_newest);
   if (is_newest)
     stop_keeping();
@@ -92,7 +97,7 @@ void Executor::forgive() {
 Poison Executor::remember_failure(wire::Error error) {
   error.call = number_;
   const auto poison = std::make_shared<Failure>(Failure{std::move(error)});
-  poison->newest_name = storages_.newest_name();
+  poison->made = storages_.made();
   ++failed_;
   stop_keeping();
   keeping_for_ = poison;
@@ -105,7 +110,8 @@ Poison Executor::remember_failure(wire::Error error) {
 }
 
 void Executor::fail_other(std::exception_ptr cause, const std::string& what, Entry& entry) {
-  entry.tainted().poison_with(remember_failure(describe_failure(std::move(cause), what)));
+  const Poison poison = remember_failure(describe_failure(std::move(cause), what));
+  entry.tainted().poison_with(poison);  // after the line before, which may take its taint away
 }
 
 Poison Executor::note_failure(std::exception_ptr cause, const CallPlan& call) {

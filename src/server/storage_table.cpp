@@ -76,6 +76,11 @@ at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t lengt
   return make_view(storage, view, offset);
 }
 
+// Its bytes are the whole storage, and lie where that would.
+bool becomes_the_storage(const Entry& entry, const Staging& staging) {
+  return staging.length() == entry.nbytes && entry.device.is_cpu();
+}
+
 [[noreturn]] void refuse_view(const Entry& entry, const marshal::TensorRecipe& view,
                               uint64_t offset) {
   throw Refused("a view that needs " + std::to_string(view.extent) + " bytes behind element " +
@@ -102,7 +107,7 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device) {
     throw ProtocolError("the name " + std::to_string(name) + " is taken");
   place->second = std::make_unique<Entry>();
   Entry& entry = *place->second;
-  newest_name_ = std::max(newest_name_, name);
+  entry.made = ++made_;
   entry.device = device;
   set_bytes(entry, nbytes);
   return entry;
@@ -167,8 +172,10 @@ bool StorageTable::heal(const wire::Heal& message, bool puts_back) {
     const bool was_marked = entry->taint->heal(message.cause);
     if (puts_back && (was_marked || message.undoes)) {
       c10::Storage kept = take_kept(*entry);
-      if (kept && kept.nbytes() == entry->nbytes)
+      if (kept && kept.nbytes() == entry->nbytes) {
+        entry->upload.reset();  // it came after what was kept
         replace_memory(*entry, std::move(kept));
+      }
     }
     if (entry->taint != nullptr && entry->taint->is_empty())
       entry->taint.reset();
@@ -312,6 +319,8 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
     overwritten(entry);
   settle_arrived();
   hold(entry, entry.nbytes);
+  if (!becomes_the_storage(entry, *staging))
+    ensure_memory(entry);  // now, where who sent it is told that there is none
   entry.upload = std::move(staging);
   entry.upload_offset = offset;
   uploading_.push_back(&entry);
@@ -324,7 +333,11 @@ void StorageTable::settle_arrived() {
       return true;
     if (!uploads_.has_arrived(*entry->upload))
       return false;
-    finish_upload(*entry);
+    try {
+      finish_upload(*entry);
+    } catch (const c10::OutOfMemoryError&) {
+      return false;  // whoever touches it is told
+    }
     return true;
   });
 }
@@ -334,9 +347,13 @@ void StorageTable::finish_upload(Entry& entry) {
   uploads_.wait(*staging);
   if (staging->length() == 0)
     return;
-  const bool is_whole = staging->length() == entry.nbytes;
-  if (!is_whole || !entry.device.is_cpu()) {
-    return write(entry, entry.upload_offset, {staging->data(), staging->length()});
+  if (!becomes_the_storage(entry, *staging)) {
+    try {
+      return write(entry, entry.upload_offset, {staging->data(), staging->length()});
+    } catch (...) {
+      entry.upload = staging;  // still to come
+      throw;
+    }
   }
   entry.last_view.reset();
   entry.sending.reset();

@@ -30,6 +30,7 @@ struct Entry {
   c10::Storage storage;  // null: no memory yet
   uint64_t nbytes = 0;   // what it has, or will have
   uint64_t held = 0;     // what of that has memory
+  uint64_t made = 0;     // StorageTable::made() with it
   c10::Device device{c10::kCPU};
   std::unique_ptr<Taint> taint;     // null, mostly: Note [Poison] in server/execute.h
   std::shared_ptr<Staging> upload;  // bytes that are to be put in before anything else touches it
@@ -76,7 +77,8 @@ class StorageTable {
   // back if `puts_back`. Looks at every storage. True: some have marks of other causes.
   bool heal(const wire::Heal& message, bool puts_back);
 
-  uint64_t newest_name() const { return newest_name_; }
+  // How many storages there have been: one that was made later has a larger Entry::made.
+  uint64_t made() const { return made_; }
 
   // Note [One resolve]
   //
@@ -136,7 +138,7 @@ class StorageTable {
   uint64_t total_bytes_ = 0;
   uint64_t held_bytes_ = 0;
   uint64_t kept_bytes_ = 0;  // by keep()
-  uint64_t newest_name_ = 0;
+  uint64_t made_ = 0;
 };
 
 }  // namespace torch_remote::server

@@ -333,6 +333,126 @@ def test_synchronize_raises_every_failure_that_nobody_has_read_once() -> None:
     del kept
 
 
+def test_a_step_whose_closure_failed_is_taken_back() -> None:
+    def run(device: str) -> object:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 2).to(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1, foreach=True)
+        caught = 0
+        for i in range(4):
+            x = torch.full((2, 3), i / 3).to(device)
+
+            def closure(x: torch.Tensor = x, fails: bool = i in (0, 2)) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = (model(x) * (too_much(x) if fails else 1)).square().sum()
+                loss.backward()
+                return loss
+
+            try:
+                optimizer.step(closure).item()
+            except RuntimeError:
+                caught += 1
+        return model.state_dict(), optimizer.state_dict()["state"], caught
+
+    assert_same(run(DEVICE), run("cpu"))
+
+
+def test_every_optimizer_of_many_has_its_step_taken_back() -> None:
+    """One for each parameter, as programs have that step within the backward."""
+    weights = [torch.nn.Parameter(torch.ones(1, device="remote")) for _ in range(100)]
+    optimizers = [torch.optim.Adam([weight]) for weight in weights]
+
+    def step(factor: torch.Tensor | int) -> torch.Tensor:
+        loss = (torch.cat(weights) * factor).square().sum()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    step(1).item()
+    with pytest.raises(torch_remote.RemoteError):
+        step(bad_gather()).item()
+    assert {o.state[w]["step"].item() for o, w in zip(optimizers, weights, strict=True)} == {1}
+
+
+class Counting(torch.optim.SGD):
+    """Counts with numbers of Python and with tensors that it makes anew."""
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        super().step()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                state = self.state[weight]
+                state["number"] = state.get("number", 0) + 1
+                state["tensor"] = state.get("tensor", torch.zeros(())) + 1
+
+
+def test_counts_of_any_kind_are_taken_back() -> None:
+    weights = [torch.nn.Parameter(torch.ones(2, device="remote")) for _ in range(2)]
+    optimizer = Counting(weights, lr=0.1)
+
+    def step(factor: torch.Tensor | int) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (weights[0] * weights[1] * factor).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(2):
+        step(1).item()
+    with pytest.raises(torch_remote.RemoteError):
+        step(bad_gather()).item()
+    assert [(s["number"], s["tensor"].item()) for s in optimizer.state.values()] == [(2, 2)] * 2
+    # A parameter of the same form in the place of another: what is noted of it is nothing.
+    optimizer.param_groups[0]["params"][1] = weights[1] = torch.nn.Parameter(weights[1].detach())
+    step(1).item()
+
+
+def test_an_upload_behind_a_failure_is_undone_with_the_skipped_step() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device="remote"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    written, added = (torch.zeros(3, device="remote") for _ in range(2))
+    torch_remote.synchronize()
+    loss = (weight * bad_gather()).square().sum()
+    loss.backward()
+    optimizer.step()
+    written.copy_(torch.full((3,), 7.0))
+    added.add_(1)
+    added.copy_(torch.full((3,), 7.0))
+    with pytest.raises(torch_remote.RemoteError):
+        loss.item()
+    assert written.tolist() == added.tolist() == [0, 0, 0]
+
+
+def test_what_was_seen_since_a_failure_is_not_undone_wherever_it_was_written() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device="remote"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    count = torch.zeros((), device="remote")
+    seen = torch.empty((), device="remote")  # has its name before the failure, and memory after it
+    loss = (weight * bad_gather()).square().sum()
+    loss.backward()
+    optimizer.step()
+    count += 1
+    torch.add(count, 0, out=seen)
+    assert seen.item() == 1
+    with pytest.raises(torch_remote.RemoteError):
+        loss.item()
+    assert count.item() == 1
+
+
+def test_a_resize_that_fails_behind_another_failure_is_told() -> None:
+    x = torch.ones(4, device="remote")
+    torch_remote.synchronize()
+    failed = bad_gather()
+    x.add_(1)
+    x.resize_(2**45)
+    with pytest.raises(torch_remote.RemoteError, match="resize"):
+        x[:4].tolist()
+    with pytest.raises(torch_remote.RemoteError, match="gather"):
+        failed.item()
+
+
 class Odd(torch.optim.SGD):
     """Keeps things in its state that PyTorch's own do not: no dictionary, keys that are no parameters."""
 

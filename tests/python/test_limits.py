@@ -7,6 +7,8 @@ import os
 import resource
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,33 @@ def test_a_machine_that_was_stopped_leaves_its_place_to_the_next(tmp_path: Path)
         for _ in range(5):
             with torch_remote.connect(url) as machine:
                 assert torch.ones(2, device=machine.devices[0]).tolist() == [1, 1]
+
+
+def test_of_two_clients_that_wait_for_one_place_each_is_let_in_or_told_why_not(
+    tmp_path: Path,
+) -> None:
+    told: list[str] = []
+
+    def come_in() -> None:
+        try:
+            with torch_remote.connect(url) as machine:
+                told.append(str(torch.ones(2, device=machine.devices[0]).tolist()))
+                wait_until(lambda: len(told) == 2)
+        except ConnectionError as error:
+            told.append(str(error))
+
+    with serving(f"unix://{tmp_path}/s", "--max-sessions", "1") as url:
+        first = torch_remote.connect(url)
+        assert first.devices
+        threads = [threading.Thread(target=come_in) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)  # both wait for the place by now, or come to it later
+        first.stop()
+        for thread in threads:
+            thread.join()
+    assert len(told) == 2
+    assert all("takes no more (--max-sessions)" in one or one == "[1.0, 1.0]" for one in told), told
 
 
 def test_an_upload_that_the_server_has_no_memory_for_is_out_of_memory_and_the_session_goes_on() -> (

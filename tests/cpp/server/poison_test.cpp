@@ -161,6 +161,28 @@ TEST(Poison, AHealThatUndoesPutsBackWhatWasWrittenSinceTheFailure) {
   EXPECT_THAT(server.read(5, spec({1})).floats(), ElementsAre(6));
 }
 
+TEST(Poison, AResizeThatFailsBehindAnotherFailurePoisonsWhatWasKept) {
+  Server server;
+  server.apply(FrameText().store(4, {5}));
+  fail_a_call(server);
+  server.apply(FrameText().signature(fill_one(1, 1)).call(1).storage(4).whole(1));  // 4 is kept
+
+  server.apply(FrameText().resize(4, uint64_t{1} << 46));
+
+  EXPECT_EQ(server.read(4, spec({1})).error.operator_name, "resize");
+}
+
+TEST(Poison, AnUploadBehindAFailureIsUndone) {
+  Server server;
+  server.apply(FrameText().store(4, {5}));
+  fail_a_call(server);
+  const uint64_t cause = server.read(3, spec({1})).error.call;
+
+  server.apply(FrameText().upload(4, {8}).heal(cause, true));
+
+  EXPECT_THAT(server.read(4, spec({1})).floats(), ElementsAre(5));
+}
+
 TEST(Poison, AFailureTellsWhatItHasDoneToStorages) {
   Server server;
   server.apply(FrameText().store(4, {5}).store(5, {6}));

@@ -157,5 +157,19 @@ TEST(Uploads, ABulkBeginThatIsNotFirstInItsFrameIsAProtocolError) {
   EXPECT_THROW(server.interpreter.apply(begin_frame(7, 1, 0, 8)), ProtocolError);
 }
 
+// A part of a storage that has no memory yet: there must be some when the upload begins, not when it is first read.
+TEST(Uploads, WithoutMemoryForItsStorageAnUploadFailsWhereItBegins) {
+  Uploads uploads;
+  StorageTable storages(uploads);
+  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU));
+  uploads.look_at_frame(begin_frame(7, 1, 0, 8));
+  auto staging = uploads.take(7, 8);
+  {
+    const NoMemory none;
+    EXPECT_ANY_THROW(storages.expect_upload(entry, 0, std::move(staging)));
+  }
+  EXPECT_EQ(entry.upload, nullptr);
+}
+
 }  // namespace
 }  // namespace torch_remote::server::testing
