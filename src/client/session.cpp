@@ -319,8 +319,8 @@ void Session::raise_lost() {
     const std::string name = id.empty() ? "the session" : "session " + id;
     raise(kind,
           name + " on " + url_ +
-              " is lost, and with it the values of its tensors (to go on, make them anew after "
-              "torch_remote.connect(...)): " +
+              " is lost, and with it the values of its tensors (to go on: stop() its machine, "
+              "torch_remote.connect(...), and make them anew): " +
               text);
   }
   Machines::instance().drop_unreached(this);

@@ -54,7 +54,7 @@ Poison Executor::run(const CallPlan& call, const Slots& slots, bool is_waited_fo
   }
   try {
     if (C10_UNLIKELY(keeping_for_ != nullptr))
-      keep_targets(call.plan, slots);
+      keep_targets(call.plan);
     invoke(call, slots);
     check_written(call, slots);
   } catch (...) {

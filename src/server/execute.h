@@ -132,7 +132,7 @@ class Executor {
   void clear_taint(const marshal::Plan& plan, const marshal::Slots& slots);
   void skip(const marshal::Plan& plan, const Poison& cause);
   // Keeps what the call is to write, while keeping_for_ is set.
-  void keep_targets(const marshal::Plan& plan, const marshal::Slots& slots);
+  void keep_targets(const marshal::Plan& plan);
   void stop_keeping();
   void poison_targets(const marshal::Plan& plan, const Poison& poison, bool only_fresh);
   // The failure of a call, noted as its outcome.

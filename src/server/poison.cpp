@@ -48,7 +48,7 @@ void Executor::skip(const Plan& plan, const Poison& cause) {
   }
 }
 
-void Executor::keep_targets(const Plan& plan, const Slots& slots) {
+void Executor::keep_targets(const Plan& plan) {
   for (const TensorRecipe& view : plan.tensors) {
     if (!view.is_written || plan.storages[view.storage].fresh ||
         entries_[view.storage]->made > keeping_for_->made)
