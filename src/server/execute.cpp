@@ -88,6 +88,12 @@ void Executor::find_generators(const CallPlan& call, const Slots& slots) {
       call.plan.takes_no_generator || (call.operation->is_seeded && slots.generators.empty());
   if (draws_from_default)
     generators_.use_default_of(call.plan.device);
+  if (C10_LIKELY(keeping_for_ == nullptr))
+    return;
+  for (const uint64_t name : slots.generators)
+    generators_.keep(name);
+  if (draws_from_default)
+    generators_.keep(wire::kDefaultGenerator + call.plan.device);
 }
 
 void Executor::use_device(uint8_t device) {

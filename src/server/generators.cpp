@@ -101,6 +101,21 @@ std::vector<std::byte> Generators::state(uint64_t name) {
   return {begin, begin + state.nbytes()};
 }
 
+void Generators::keep(uint64_t name) {
+  if (!has_kept(name))
+    kept_.emplace(name, find(name).get_state());
+}
+
+void Generators::put_back() {
+  for (const auto& [name, state] : kept_) {
+    if (name >= wire::kFirstGenerator && !made_.contains(name))
+      continue;  // freed since
+    at::Generator generator = find(name);
+    generator.set_state(state);
+  }
+  kept_.clear();
+}
+
 void Generators::swap_in(uint8_t device) {
   find(wire::kDefaultGenerator + current_);  // keeps device 0's before it is replaced
   const at::Generator& wanted = find(wire::kDefaultGenerator + device);

@@ -33,6 +33,14 @@ class Generators {
   const at::Generator& find(uint64_t name);
   std::vector<std::byte> state(uint64_t name);
 
+  // Keeps its state as it is, once, until put_back() or drop_kept().
+  void keep(uint64_t name);
+  void put_back();
+
+  void drop_kept() { kept_.clear(); }
+
+  bool has_kept(uint64_t name) const { return kept_.contains(name); }
+
   // Before a call on `device` that draws from the default generator.
   void use_default_of(uint8_t device) {
     if (device != current_ && is_swapping_)
@@ -48,6 +56,7 @@ class Generators {
   uint8_t current_ = 0;
   std::vector<at::Generator> defaults_;  // by device; filled at first use
   std::unordered_map<uint64_t, at::Generator> made_;
+  std::unordered_map<uint64_t, at::Tensor> kept_;  // states
 };
 
 }  // namespace torch_remote::server

@@ -300,6 +300,8 @@ void Interpreter::query_operator(uint64_t request, wire::Reader& reader) {
 void Interpreter::query_generator(uint64_t request, wire::Reader& reader) {
   const uint64_t name = reader.varint();
   try {
+    if (generators_.has_kept(name))
+      executor_.note_told();
     replies_.reply(request, generators_.state(name));
   } catch (...) {
     answer_failure(request, std::current_exception(), "generator");

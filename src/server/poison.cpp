@@ -66,6 +66,7 @@ void Executor::keep_other(Entry& entry) {
 void Executor::stop_keeping() {
   keeping_for_.reset();
   storages_.drop_kept();
+  generators_.drop_kept();
 }
 
 void Executor::locate(wire::Error& lost) const {
@@ -80,6 +81,8 @@ void Executor::heal(const wire::Heal& message) {
   const bool is_newest = keeping_for_ != nullptr && keeping_for_->call == message.cause;
   if (has_marks_ || (message.undoes && is_newest))
     has_marks_ = storages_.heal(message, is_newest);
+  if (message.undoes && is_newest)
+    generators_.put_back();
   if (is_newest)
     stop_keeping();
 }

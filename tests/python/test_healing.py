@@ -163,6 +163,27 @@ def test_a_step_that_went_well_stays_though_something_else_has_failed_before_it(
     assert model.weight.grad is not None
 
 
+def test_a_failure_before_a_dropout_and_a_batch_norm_leaves_their_state_as_locally() -> None:
+    """The mask of a dropout and the count of batches read nothing of what failed."""
+
+    def run(device: str) -> object:
+        torch.manual_seed(3)
+        table, norm = torch.nn.Embedding(9, 4).to(device), torch.nn.BatchNorm1d(4).to(device)
+        torch.manual_seed(4)  # the weights are made on the CPU, and by its generator
+        seen, caught = [], 0
+        for i in range(4):
+            fails = i in (0, 2)
+            index = torch.full((next(SIZES) if fails else 5,), 77 if fails else 2).to(device)
+            try:
+                value = torch.nn.functional.dropout(norm(table(index)), 0.5).sum()
+                seen.append(value.item())
+            except IndexError:
+                caught += 1
+        return seen, caught, norm.state_dict(), torch.rand(3, device=device)
+
+    assert_same(run(DEVICE), run("cpu"))
+
+
 def test_of_two_optimizers_only_the_step_that_was_skipped_is_taken_back() -> None:
     good, bad = (torch.nn.Linear(3, 2).to("remote") for _ in range(2))
     optimizers = [torch.optim.Adam(model.parameters()) for model in (good, bad)]
