@@ -6,6 +6,7 @@ A remote tensor's address means nothing here, so both are refused with a word on
 from __future__ import annotations
 
 import functools
+import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -28,13 +29,22 @@ def _refuse_dlpack(method: Any) -> Any:
     return checked
 
 
+def _refuse_to_send(text: str) -> None:
+    raise RuntimeError(text)
+
+
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    if is_ours(tensor):
-        raise RuntimeError(
-            f"A tensor on {tensor.device} belongs to the session of this process and cannot be sent "
-            "to another one; send tensor.cpu() and move it to a device there"
-        )
-    return reductions.reduce_tensor(tensor)
+    if not is_ours(tensor):
+        return reductions.reduce_tensor(tensor)
+    text = (
+        f"A tensor on {tensor.device} belongs to the session of this process and cannot be sent "
+        "to another one; send tensor.cpu() and move it to a device there"
+    )
+    # What the thread of a queue throws is printed and forgotten, and who waits at the other end (a DataLoader) waits
+    # for ever: so the error travels, and is raised there.
+    if threading.current_thread().name == "QueueFeederThread":
+        return _refuse_to_send, (text,)
+    return _refuse_to_send(text)
 
 
 def install() -> None:

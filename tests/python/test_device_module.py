@@ -166,6 +166,16 @@ def test_dlpack_is_refused_with_advice() -> None:
     assert torch.from_dlpack(torch.ones(2)).tolist() == [1, 1]
 
 
+def test_whoever_waits_at_a_queue_is_told_that_a_tensor_was_refused() -> None:
+    """A DataLoader, say. What is thrown at the other end is only printed."""
+    queue = torch.multiprocessing.Queue()
+    queue.put([torch.ones(2, device="remote")])
+    with pytest.raises(RuntimeError, match=r"send tensor\.cpu\(\)"):
+        queue.get(timeout=60)
+    queue.put("next")
+    assert queue.get(timeout=60) == "next"
+
+
 def test_a_queue_between_processes_is_refused_with_advice() -> None:
     with pytest.raises(RuntimeError, match=r"\.cpu\(\)"):
         ForkingPickler.dumps(torch.ones(2, device="remote"))
