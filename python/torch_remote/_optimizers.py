@@ -192,13 +192,13 @@ def _is_asked_about(tensor: Tensor | None) -> bool:
 
 
 def _undo(session: int, cause: int) -> bool:
-    """True: no step since the failure went well. Locally nothing of what came after it would have been done."""
+    """True: steps were made since the failure, and none went well: locally nothing since would have been done."""
     optimizers = [optimizer for ref in _notes.keyrefs() if (optimizer := ref()) is not None]
     owners = [(o, p) for o in optimizers for p in _parameters(o) if _is_asked_about(p)]
     with_gradient = [(o, p) for o, p in owners if _is_asked_about(p.grad)]
     asked = [p for _, p in owners] + [p.grad for _, p in with_gradient if p.grad is not None]
     if not asked:
-        return True
+        return False
     taints = _C.taints(session, cause, asked)
     with torch.no_grad():
         for (_, parameter), taint in zip(with_gradient, taints[len(owners) :], strict=True):
@@ -208,7 +208,8 @@ def _undo(session: int, cause: int) -> bool:
         for (optimizer, _), taint in zip(owners, taints, strict=False):
             by_owner[optimizer].append(taint)
         told = [_undo_steps(o, session, cause, found) for o, found in by_owner.items()]
-    return all(is_undone for is_undone in told if is_undone is not None)
+    made = [is_undone for is_undone in told if is_undone is not None]
+    return bool(made) and all(made)
 
 
 def install() -> None:

@@ -169,19 +169,35 @@ def test_a_failure_before_a_dropout_and_a_batch_norm_leaves_their_state_as_local
     def run(device: str) -> object:
         torch.manual_seed(3)
         table, norm = torch.nn.Embedding(9, 4).to(device), torch.nn.BatchNorm1d(4).to(device)
+        optimizer = torch.optim.Adam([*table.parameters(), *norm.parameters()], foreach=True)
         torch.manual_seed(4)  # the weights are made on the CPU, and by its generator
         seen, caught = [], 0
         for i in range(4):
             fails = i in (0, 2)
             index = torch.full((next(SIZES) if fails else 5,), 77 if fails else 2).to(device)
             try:
-                value = torch.nn.functional.dropout(norm(table(index)), 0.5).sum()
-                seen.append(value.item())
+                optimizer.zero_grad()
+                loss = torch.nn.functional.dropout(norm(table(index)), 0.5).square().sum()
+                loss.backward()
+                optimizer.step()
+                seen.append(loss.item())
             except IndexError:
                 caught += 1
-        return seen, caught, norm.state_dict(), torch.rand(3, device=device)
+        states = [table.state_dict(), norm.state_dict(), optimizer.state_dict()["state"]]
+        return seen, caught, states, torch.rand(3, device=device)
 
     assert_same(run(DEVICE), run("cpu"))
+
+
+def test_what_reads_nothing_of_a_failure_is_done_where_no_step_was_skipped() -> None:
+    good, skipped = (torch.ones(3, device="remote") for _ in range(2))
+    failed = bad_gather()
+    good.add_(1)
+    skipped.add_(failed)
+    with pytest.raises(torch_remote.RemoteError):
+        failed.item()
+    assert good.tolist() == [2, 2, 2]
+    assert skipped.tolist() == [1, 1, 1]
 
 
 def test_of_two_optimizers_only_the_step_that_was_skipped_is_taken_back() -> None:
