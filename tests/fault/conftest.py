@@ -36,13 +36,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def server_pid(server: str) -> int:
-    """The listener's process."""
-    for stat in Path("/proc").glob("[0-9]*/cmdline"):
+    """The listener's process. Its sessions are forks of it, with the same command line, and may have lower numbers."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            words = stat.read_bytes().split(b"\0")
+            words = (folder / "cmdline").read_bytes().split(b"\0")
             if server.encode() in words and b"torch_remote_cli" not in words:
-                return int(stat.parent.name)
-    raise AssertionError(f"nobody listens on {server}")
+                parents[int(folder.name)] = int(
+                    (folder / "stat").read_text().rsplit(")")[-1].split()[1]
+                )
+    (listener,) = [pid for pid, parent in parents.items() if parent not in parents]
+    return listener
 
 
 @pytest.fixture(scope="session")
