@@ -1,0 +1,24 @@
+"""Calls that only the server can refuse. Each is a new signature, so that none is waited for."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+SIZES = itertools.count(1000)  # no other file's: a signature that failed once is waited for
+
+
+def bad_gather() -> torch.Tensor:
+    source = torch.ones(next(SIZES), device="remote")
+    return torch.gather(source, 0, torch.tensor([10**6], device="remote"))
+
+
+def too_much(x: torch.Tensor) -> torch.Tensor:
+    """More than the address space of any process; a new signature each time."""
+    return x.flatten()[0].expand(2**45 + next(SIZES)).clone().sum()
+
+
+def bad_index(x: torch.Tensor) -> torch.Tensor:
+    index = torch.full((next(SIZES),), 7, device=x.device)
+    return torch.nn.functional.embedding(index, x).sum()
