@@ -1,4 +1,4 @@
-"""Where PyTorch's own Python picks a way by the device's name, the way of the server's device is taken."""
+"""Where PyTorch's own Python picks a way by the device, the way of the server's device is taken."""
 
 from __future__ import annotations
 
@@ -20,8 +20,35 @@ def _seen_by_server(device: torch.device | None) -> torch.device | None:
     return torch.device("cpu") if get_device_properties(device).kind == "cpu" else device
 
 
+def _keep_decompositions() -> None:
+    """Under torch.compile and torch.export PyTorch takes these operators apart in Python, on a CPU and on CUDA alike.
+
+    A kernel at AutogradPrivateUse1, which these have for eager mode, would come before that. An LSTM is not among
+    them: its decomposition asks for the device `cpu`, and our kernel takes the branch that it takes there.
+    """
+    aten = torch.ops.aten
+    for operator in (
+        aten.dropout.default,
+        aten.gru.input,
+        aten.gru.data,
+        aten.rnn_tanh.input,
+        aten.rnn_tanh.data,
+        aten.rnn_relu.input,
+        aten.rnn_relu.data,
+    ):
+        decomposition = operator.py_kernels.get(torch._C.DispatchKey.Autograd)
+        if decomposition is not None:
+            operator.py_impl(torch._C.DispatchKey.AutogradPrivateUse1)(decomposition)
+
+
 def install() -> None:
-    """How linear_cross_entropy accumulates in half precision, and in which chunks. To be called once."""
+    """To be called once."""
+    _keep_decompositions()
+    _choose_for_linear_cross_entropy()
+
+
+def _choose_for_linear_cross_entropy() -> None:
+    """How it accumulates in half precision, and in which chunks."""
     try:
         from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
     except ImportError:  # before torch 2.13

@@ -31,7 +31,7 @@ using torch::CppFunction;
 
 // Composite-explicit operators that stay on the client: they make tensors (and end in `empty` and one call),
 // or only look at metadata.
-constexpr std::array<std::string_view, 40> kStayHere = {
+constexpr std::array<std::string_view, 41> kStayHere = {
     "aten::_to_copy",
     "aten::copy_",
     "aten::empty_like",
@@ -45,6 +45,7 @@ constexpr std::array<std::string_view, 40> kStayHere = {
     "aten::new_full",
     "aten::new_zeros",
     "aten::new_ones",
+    "aten::_new_zeros_with_same_feature_meta",  // a view of a storage like another tensor's
     "aten::resize_as_",
     "aten::resize",
     "aten::resize_as",
@@ -161,7 +162,9 @@ void register_whole_operators() {
       continue;
     const std::string full =
         name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    library->impl(full.c_str(), CppFunction::makeFromBoxedFunction<&dispatch>());
+    library->impl(full.c_str(), name.name == "aten::convolution"
+                                    ? CppFunction::makeFromBoxedFunction<&kernels::convolution>()
+                                    : CppFunction::makeFromBoxedFunction<&dispatch>());
     whole_operators().insert(name);
   }
 }

@@ -96,6 +96,10 @@ c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
 }
 
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      tensor.has_storage() && tensor.unsafe_storage().device().is_privateuseone(),
+      "this tensor wraps or stands for a tensor on ", tensor.device(),
+      " and has no memory there, so no operator can run on it; pass the tensor that it wraps");
   c10::StorageImpl& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
   if (storage.data() == nullptr) {
     storage.set_data_ptr_noswap(allocate_remote(storage.nbytes(), tensor.device().index()));

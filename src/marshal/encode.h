@@ -37,12 +37,21 @@ struct RecordLookup {
 
 extern RecordLookup record_lookup;
 
+// The record of a tensor whose storage our allocator made, else null: for wrappers without a
+// storage too (Note [Wrapped tensors]).
+inline StorageRecord* own_record(const at::TensorImpl& tensor) {
+  const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (C10_UNLIKELY(storage == nullptr))
+    return nullptr;
+  const c10::DataPtr& pointer = storage->data_ptr();
+  return C10_LIKELY(pointer.get_deleter() == record_lookup.deleter)
+             ? static_cast<StorageRecord*>(pointer.get_context())
+             : nullptr;
+}
+
 inline StorageRecord* record_of(const at::TensorImpl& tensor) {
-  const c10::DataPtr& pointer = tensor.unsafe_storage().unsafeGetStorageImpl()->data_ptr();
-  if (C10_LIKELY(pointer.get_deleter() == record_lookup.deleter)) {
-    return static_cast<StorageRecord*>(pointer.get_context());
-  }
-  return record_lookup.find_slowly(tensor);
+  StorageRecord* record = own_record(tensor);
+  return C10_LIKELY(record != nullptr) ? record : record_lookup.find_slowly(tensor);
 }
 
 // Where a tensor begins in its record's storage, in elements. Python's slice of a storage is a storage that begins

@@ -3,8 +3,9 @@
 #include <limits>
 #include <unordered_map>
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
@@ -18,7 +19,9 @@
 
 #include "base/hash.h"
 #include "base/mutex.h"
+#include "client/backend/allocator.h"
 #include "client/context.h"
+#include "client/dispatch.h"
 #include "client/kernels/composite.h"
 #include "client/kernels/server_branch.h"
 
@@ -44,19 +47,35 @@ struct Attention {
   }
 };
 
+// The sizes that the server is asked about. A symbolic size stands for many: asked about is a
+// common one, with contiguous strides.
+std::vector<int64_t> sizes_asked_about(const at::Tensor& tensor) {
+  constexpr int64_t kCommon = 64;
+  std::vector<int64_t> sizes;
+  for (const c10::SymInt& size : tensor.sym_sizes())
+    sizes.push_back(size.maybe_as_int().value_or(kCommon));
+  return sizes;
+}
+
+std::vector<int64_t> strides_asked_about(const at::Tensor& tensor) {
+  if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides())
+    return c10::TensorType::contiguousStridesOf(sizes_asked_about(tensor));
+  return tensor.strides().vec();
+}
+
 void describe(wire::Writer& writer, const at::Tensor& tensor) {
   writer.u8(static_cast<uint8_t>(tensor.scalar_type()));
   writer.u8(static_cast<uint8_t>(tensor.dim()));
   writer.u8(tensor.requires_grad());
-  for (const int64_t size : tensor.sizes())
+  for (const int64_t size : sizes_asked_about(tensor))
     writer.varint(static_cast<uint64_t>(size));
-  for (const int64_t stride : tensor.strides())
+  for (const int64_t stride : strides_asked_about(tensor))
     writer.varint(static_cast<uint64_t>(stride));
 }
 
 std::string choice_key(const Attention& call) {
   wire::Writer writer;
-  writer.u64(reinterpret_cast<uint64_t>(client::record_of(call.query)->session));
+  writer.u64(reinterpret_cast<uint64_t>(place_of(call.query).session));
   for (const at::Tensor* tensor : {&call.query, &call.key, &call.value})
     describe(writer, *tensor);
   writer.u8(call.mask.has_value());
@@ -70,9 +89,34 @@ std::string choice_key(const Attention& call) {
   return {reinterpret_cast<const char*>(view.data()), view.size()};
 }
 
+// A tensor that the server can be asked about: one of its own in the place of a wrapped one, whose
+// choice depends on the same sizes (Note [Wrapped tensors]).
+at::Tensor asked_about(const at::Tensor& tensor) {
+  if (marshal::own_record(*tensor.unsafeGetTensorImpl()) != nullptr)
+    return tensor;
+  const c10::DeviceGuard guard(tensor.device());
+  return at::detail::empty_strided_generic(
+      sizes_asked_about(tensor), strides_asked_about(tensor), &RemoteAllocator::instance(),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), tensor.scalar_type());
+}
+
+// Goes past the dispatcher, whose modes would take the question for a part of what they trace.
 int64_t ask_choice(const Attention& call) {
-  return at::_fused_sdp_choice(call.query, call.key, call.value, call.mask, call.dropout_p,
-                               call.is_causal, call.scale, call.enable_gqa);
+  static const auto operation =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sdp_choice", "");
+  std::optional<at::Tensor> mask = call.mask;
+  if (mask.has_value())
+    mask = asked_about(*mask);
+  torch::jit::Stack stack = {asked_about(call.query),
+                             asked_about(call.key),
+                             asked_about(call.value),
+                             mask,
+                             call.dropout_p,
+                             call.is_causal,
+                             call.scale,
+                             call.enable_gqa};
+  dispatch(operation, &stack);
+  return stack[0].toInt();
 }
 
 // The server's own choice: asked once for each kind of call, then remembered.
@@ -150,28 +194,31 @@ at::Tensor math(const Attention& call) {
 
 at::Tensor flash_on_cuda(const Attention& call) {
   constexpr int64_t kAlignment = 8;
-  const int64_t width = call.query.size(-1);
+  const int64_t width = call.query.sym_size(-1).guard_int(__FILE__, __LINE__);
   auto padded = [](const at::Tensor& tensor) {
-    const int64_t rest = tensor.size(-1) % kAlignment;
+    const int64_t rest = tensor.sym_size(-1).guard_int(__FILE__, __LINE__) % kAlignment;
     return rest == 0 ? tensor : at::pad(tensor, {0, kAlignment - rest});
   };
   const double scale = call.scale.value_or(1.0 / std::sqrt(static_cast<double>(width)));
   at::Tensor out = std::get<0>(at::_scaled_dot_product_flash_attention(
       padded(call.query), padded(call.key), padded(call.value), call.dropout_p, call.is_causal,
       false, scale));
-  return out.size(-1) == width ? out : out.slice(-1, 0, width);
+  return out.sym_size(-1) == width ? out : out.slice(-1, 0, width);
 }
 
 // The kernel wants the mask spread over all heads and its rows aligned.
 at::Tensor mask_for_efficient(const Attention& call) {
   constexpr int64_t kAlignment = 16;
-  const at::Tensor mask = call.mask->expand(
-      {call.query.size(0), call.query.size(1), call.query.size(2), call.key.size(2)});
-  const int64_t last = mask.size(-1);
-  if (last % kAlignment != 0)
-    return at::pad(mask, {0, kAlignment - last % kAlignment}).slice(-1, 0, last);
+  const std::vector<c10::SymInt> sizes = {call.query.sym_size(0), call.query.sym_size(1),
+                                          call.query.sym_size(2), call.key.sym_size(2)};
+  const at::Tensor mask = call.mask->expand_symint(sizes);
+  const c10::SymInt last = mask.sym_size(-1);
+  if (last % kAlignment != 0) {
+    const std::vector<c10::SymInt> padding = {0, kAlignment - last % kAlignment};
+    return at::pad_symint(mask, padding).slice_symint(-1, 0, last);
+  }
   for (const int64_t dim : {0, 1, 2}) {
-    if (mask.stride(dim) % kAlignment != 0)
+    if (mask.sym_stride(dim) % kAlignment != 0)
       return mask.contiguous();
   }
   return mask;
@@ -198,16 +245,17 @@ at::Tensor on_cuda(Attention& call, int64_t backend) {
 
 // Without a row or a key there is nothing to compute: zeros that hang on the inputs.
 at::Tensor nothing(const Attention& call) {
-  std::vector<int64_t> sizes = call.query.sizes().vec();
-  sizes.back() = call.value.size(-1);
+  std::vector<c10::SymInt> sizes = call.query.sym_sizes().vec();
+  sizes.back() = call.value.sym_size(-1);
   const at::Tensor inputs = call.query.sum().add(call.key.sum()).add(call.value.sum());
-  return at::zeros(sizes, call.query.options()).add(inputs.mul(0));
+  return at::zeros_symint(sizes, call.query.options()).add(inputs.mul(0));
 }
 
 bool is_nothing(const Attention& call) {
-  const auto sizes = call.query.sizes();
-  return call.key.size(-2) == 0 || call.value.size(-1) == 0 ||
-         std::find(sizes.begin(), sizes.end() - 1, 0) != sizes.end() - 1;
+  auto is_zero = [](const c10::SymInt& size) { return TORCH_GUARD_OR_FALSE(size.sym_eq(0)); };
+  const auto sizes = call.query.sym_sizes();
+  return is_zero(call.key.sym_size(-2)) || is_zero(call.value.sym_size(-1)) ||
+         std::any_of(sizes.begin(), sizes.end() - 1, is_zero);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace torch_remote::client::kernels {
 namespace {
 
 bool has_features(const std::optional<at::Tensor>& tensor, const at::Tensor& input) {
-  return tensor.has_value() && tensor->defined() && tensor->numel() == input.size(1);
+  return tensor.has_value() && tensor->defined() && tensor->sym_numel() == input.sym_size(1);
 }
 
 bool is_absent(const std::optional<at::Tensor>& tensor) {
@@ -40,8 +40,8 @@ BatchNormResult batch_norm_impl_index(const at::Tensor& input,
   constexpr int64_t kMostTraining = 880801;
   constexpr int64_t kMostOtherwise = 65535;
   const bool fits = input.dim() >= 3 &&
-                    input.size(0) <= (training ? kMostTraining : kMostOtherwise) &&
-                    input.numel() < std::numeric_limits<int32_t>::max() && eps >= 0 &&
+                    input.sym_size(0) <= (training ? kMostTraining : kMostOtherwise) &&
+                    input.sym_numel() < std::numeric_limits<int32_t>::max() && eps >= 0 &&
                     has_features(weight, input) && has_features(bias, input) &&
                     are_types_for_cudnn(input.scalar_type(), weight->scalar_type());
   const bool has_statistics =

@@ -4,6 +4,8 @@
 #include <tuple>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <c10/core/SymInt.h>
 #include <c10/core/SymIntArrayRef.h>
 
@@ -40,6 +42,10 @@ BatchNormResult batch_norm_impl_index(const at::Tensor& input,
                                       const std::optional<at::Tensor>& mean,
                                       const std::optional<at::Tensor>& variance, bool training,
                                       double momentum, double eps, bool cudnn_enabled);
+
+// One call. torch.jit.trace does not record `convolution`: it relies on PyTorch's kernel, which calls
+// `_convolution`, and records that. So while a trace is recorded PyTorch's kernel runs here.
+void convolution(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using Two = std::tuple<at::Tensor, at::Tensor>;

@@ -43,7 +43,7 @@ at::Tensor new_dropout_state(const at::Tensor& input, double dropout) {
 at::Tensor dropout_state(const at::Tensor& input, const CudnnRecurrent& network) {
   DropoutStates& all = dropout_states();
   const auto index = static_cast<size_t>(input.device().index());
-  Session* session = session_of(*client::record_of(input));
+  Session* session = place_of(input).session;
   at::Tensor buffer;
   {
     MutexLock lock(all.mutex);
@@ -68,15 +68,15 @@ Three run(const CudnnRecurrent& network, const at::Tensor& input, bool batch_fir
       network;
   TORCH_CHECK(hx.is_contiguous(), "rnn: hx is not contiguous");
   TORCH_CHECK(!cx.defined() || cx.is_contiguous(), "rnn: cx is not contiguous");
-  const bool has_projections = cx.defined() && cx.size(2) != hx.size(2);
-  const int64_t hidden_size = has_projections ? cx.size(2) : hx.size(2);
-  const int64_t projection_size = has_projections ? hx.size(2) : 0;
+  const bool has_projections = cx.defined() && cx.sym_size(2) != hx.sym_size(2);
+  const c10::SymInt hidden_size = has_projections ? cx.sym_size(2) : hx.sym_size(2);
+  const c10::SymInt projection_size = has_projections ? hx.sym_size(2) : 0;
   const int64_t each = (has_biases ? 4 : 2) + (has_projections ? 1 : 0);
   // Weights are separate tensors here, so cuDNN's kernel makes its buffer of them at each call.
-  auto result =
-      at::_cudnn_rnn(input, params, each, std::nullopt, hx, cx, static_cast<int64_t>(mode),
-                     hidden_size, projection_size, num_layers, batch_first, dropout, train,
-                     bidirectional, batch_sizes, dropout_state(input, network));
+  auto result = at::_cudnn_rnn_symint(
+      input, params, each, std::nullopt, hx, cx, static_cast<int64_t>(mode), hidden_size,
+      projection_size, num_layers, batch_first, dropout, train, bidirectional,
+      c10::fromIntArrayRefSlow(batch_sizes), dropout_state(input, network));
   return {std::get<0>(result), std::get<1>(result), std::get<2>(result)};
 }
 
@@ -94,7 +94,7 @@ bool uses_cudnn_rnn(const at::Tensor& input) {
       constexpr uint64_t kFirstWithBFloat16 = 91300;
       constexpr uint32_t kAmpere = 8;
       const wire::Welcome& server = server_of(input);
-      const auto& device = server.devices.at(client::record_of(input)->server_device);
+      const auto& device = server.devices.at(place_of(input).device);
       return server.cudnn >= kFirstWithBFloat16 && device.major >= kAmpere;
     }
     default:

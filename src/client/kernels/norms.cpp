@@ -37,14 +37,17 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized,
   if (is_always_composed(input, weight))
     return at::compositeimplicitautograd::rms_norm_symint(input, normalized, weight, eps);
   // PyTorch's own checks of the shapes come with its rms_norm alone, which would take the fused operator here.
-  const at::IntArrayRef shape = C10_AS_INTARRAYREF_SLOW(normalized);
-  const auto tail = static_cast<size_t>(input.dim()) < shape.size()
-                        ? at::IntArrayRef()
-                        : input.sizes().slice(input.sizes().size() - shape.size());
-  const bool fits = !shape.empty() && tail == shape &&
-                    (!weight.has_value() || !weight->defined() || weight->sizes() == shape);
+  const c10::SymIntArrayRef sizes = input.sym_sizes();
+  const auto tail = sizes.size() < normalized.size()
+                        ? c10::SymIntArrayRef()
+                        : sizes.slice(sizes.size() - normalized.size());
+  const bool fits =
+      !normalized.empty() && tail == normalized &&
+      (!weight.has_value() || !weight->defined() || weight->sym_sizes() == normalized);
   if (!fits)
     return at::compositeimplicitautograd::rms_norm_symint(input, normalized, weight, eps);
+  const auto plain = C10_AS_INTARRAYREF_SLOW_ALLOC(normalized);
+  const at::IntArrayRef shape = plain;
   return std::get<0>(is_on_cuda_server(input) ? at::_fused_rms_norm(input, shape, weight, eps)
                                               : at::compositeimplicitautograd::_fused_rms_norm(
                                                     input, shape, weight, eps));

@@ -39,7 +39,7 @@ Two run_padded(Cell cell, const at::Tensor& input, const at::Tensor& hx, at::Ten
 // oneDNN's LSTM: the conditions PyTorch has for it on a CPU.
 bool uses_mkldnn(const at::Tensor& input) {
   const wire::Welcome& server = server_of(input);
-  if (!server.mkldnn || !at::globalContext().userEnabledMkldnn() || input.numel() == 0)
+  if (!server.mkldnn || !at::globalContext().userEnabledMkldnn() || input.sym_numel() == 0)
     return false;
   switch (input.scalar_type()) {
     case at::kFloat:
@@ -60,7 +60,7 @@ Three mkldnn_lstm(const at::Tensor& input, at::TensorList hx, at::TensorList par
   const size_t each = has_biases ? 4 : 2;
   const at::Tensor h = hx[0].contiguous();
   const at::Tensor c = hx[1].contiguous();
-  const int64_t hidden_size = h.size(2);
+  const int64_t hidden_size = h.sym_size(2).guard_int(__FILE__, __LINE__);
   at::Tensor layer_input = (batch_first ? input.transpose(0, 1) : input).contiguous();
   Tensors hy;
   Tensors cy;
@@ -71,7 +71,7 @@ Three mkldnn_lstm(const at::Tensor& input, at::TensorList hx, at::TensorList par
       const auto weights = params.slice(static_cast<size_t>(index) * each, each);
       auto bias = [&](size_t which) {
         return has_biases ? weights[2 + which]
-                          : at::zeros(weights[which].sizes(), weights[which].options());
+                          : at::zeros_symint(weights[which].sym_sizes(), weights[which].options());
       };
       auto result =
           at::mkldnn_rnn_layer(layer_input, weights[0], weights[1], bias(0), bias(1), h[index],
@@ -106,7 +106,7 @@ Three lstm_input(const at::Tensor& input, at::TensorList hx, at::TensorList para
                                                train, bidirectional, batch_first);
   }
   const LayerOptions options{num_layers, dropout, train, bidirectional};
-  const bool has_projections = hx[0].size(2) != hx[1].size(2);
+  const bool has_projections = hx[0].sym_size(2) != hx[1].sym_size(2);
   if (!has_projections && uses_mkldnn(input))
     return mkldnn_lstm(input, hx, params, has_biases, options, batch_first);
   auto [output, last] =
@@ -139,14 +139,15 @@ Three lstm_data(const at::Tensor& data, const at::Tensor& batch_sizes, at::Tenso
                                                num_layers, dropout, train, bidirectional);
   }
   const LayerOptions options{num_layers, dropout, train, bidirectional};
-  const bool has_projections = hx[0].size(2) != hx[1].size(2);
+  const bool has_projections = hx[0].sym_size(2) != hx[1].sym_size(2);
   const Packed sequence = packed(data, batch_sizes);
   if (!has_projections && unpacks_for_mkldnn(data, sequence.batch_sizes)) {
     const auto steps = static_cast<int64_t>(sequence.batch_sizes.size());
-    auto result = mkldnn_lstm(data.reshape({steps, sequence.batch_sizes[0], data.size(-1)}), hx,
-                              params, has_biases, options, false);
+    auto result =
+        mkldnn_lstm(data.reshape_symint({steps, sequence.batch_sizes[0], data.sym_size(-1)}), hx,
+                    params, has_biases, options, false);
     at::Tensor& output = std::get<0>(result);
-    output = output.reshape({steps * sequence.batch_sizes[0], output.size(-1)});
+    output = output.reshape_symint({steps * sequence.batch_sizes[0], output.sym_size(-1)});
     return result;
   }
   auto [output, last] = run_layers(lstm_step, sequence, states_of(hx),
@@ -254,16 +255,17 @@ namespace {
 
 // What PyTorch's cells look at, in its words.
 void check_cell_input(const at::Tensor& input, const at::Tensor& w_ih) {
-  TORCH_CHECK(input.size(1) == w_ih.size(1), "input has inconsistent input_size: got ",
-              input.size(1), " expected ", w_ih.size(1));
+  TORCH_CHECK(input.sym_size(1) == w_ih.sym_size(1), "input has inconsistent input_size: got ",
+              input.sym_size(1), " expected ", w_ih.sym_size(1));
 }
 
 void check_cell_state(const at::Tensor& input, const at::Tensor& state, const at::Tensor& w_hh,
                       int number) {
-  TORCH_CHECK(input.size(0) == state.size(0), "Input batch size ", input.size(0),
-              " doesn't match hidden", number, " batch size ", state.size(0));
-  TORCH_CHECK(state.size(1) == w_hh.size(1), "hidden", number,
-              " has inconsistent hidden_size: got ", state.size(1), ", expected ", w_hh.size(1));
+  TORCH_CHECK(input.sym_size(0) == state.sym_size(0), "Input batch size ", input.sym_size(0),
+              " doesn't match hidden", number, " batch size ", state.sym_size(0));
+  TORCH_CHECK(state.sym_size(1) == w_hh.sym_size(1), "hidden", number,
+              " has inconsistent hidden_size: got ", state.sym_size(1), ", expected ",
+              w_hh.sym_size(1));
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ Scan scan_forwards(const Packed& sequence, Cell cell, const State& first, const 
 
 Scan scan_backwards(const Packed& sequence, Cell cell, const State& first, const Weights& weights) {
   const at::Tensor input = weights.from_input(sequence.data);
-  int64_t at = sequence.data.size(0);
+  c10::SymInt at = sequence.data.sym_size(0);
   int64_t active = sequence.batch_sizes.back();
   State state = rows(first, 0, active);
   Tensors outputs;
@@ -83,8 +83,8 @@ Scan scan_backwards(const Packed& sequence, Cell cell, const State& first, const
     if (*size > active)
       state = concatenated({state, rows(first, active, *size)});
     active = *size;
-    at -= *size;
-    state = cell(input.narrow(0, at, *size), state, weights);
+    at = at - *size;
+    state = cell(input.narrow_symint(0, at, *size), state, weights);
     outputs.push_back(state[0]);
   }
   std::reverse(outputs.begin(), outputs.end());

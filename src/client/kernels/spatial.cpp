@@ -1,6 +1,10 @@
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/TracerMode.h>
+#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/IndexingUtils.h>
+#include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/cudnn_grid_sampler.h>
 #include <ATen/ops/grid_sampler_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/max_pool1d_compositeimplicitautograd_dispatch.h>
@@ -20,13 +24,21 @@ bool fits_cudnn(const at::Tensor& tensor) {
 
 }  // namespace
 
+void convolution(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  if (C10_LIKELY(!at::tracer::impl::is_dispatch_enabled()))
+    return dispatch(operation, stack);
+  static const auto kernel = c10::KernelFunction::makeFromUnboxedFunction(
+      TORCH_FN(at::compositeexplicitautograd::convolution_symint));
+  kernel.callBoxed(operation, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), stack);
+}
+
 at::Tensor grid_sampler(const at::Tensor& input, const at::Tensor& grid, int64_t interpolation,
                         int64_t padding, bool align_corners) {
   constexpr int64_t kBilinear = 0;
   constexpr int64_t kZeros = 0;
   constexpr int64_t kMostChannels = 1024;
   if (interpolation == kBilinear && padding == kZeros && align_corners && input.dim() == 4 &&
-      input.size(1) <= kMostChannels && fits_cudnn(input) && fits_cudnn(grid))
+      fits_cudnn(input) && fits_cudnn(grid) && input.sym_size(1) <= kMostChannels)
     return at::cudnn_grid_sampler(input, grid);
   return at::compositeimplicitautograd::grid_sampler(input, grid, interpolation, padding,
                                                      align_corners);
@@ -37,7 +49,8 @@ at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel_size, at::
                       at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
   const bool needs_indices = (input.requires_grad() && at::GradMode::is_enabled()) ||
                              input._fw_grad(/*level=*/0).defined();
-  if (needs_indices || is_on_cuda_server(input)) {
+  // The call below goes past the dispatcher, so it is for plain tensors: Note [Wrapped tensors].
+  if (needs_indices || at::isTensorSubclassLike(input) || is_on_cuda_server(input)) {
     return at::compositeimplicitautograd::max_pool1d(input, kernel_size, stride, padding, dilation,
                                                      ceil_mode);
   }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from cases import COMPARED, NOTHING, REFUSED, describe
+from cases import COMPARED, NOTHING, REFUSED, NotOnThisDevice, describe
 from comparing import Mismatch, check_aliasing, check_equal, tensors_of
 from moving import Mover
 from torch.testing._internal.common_utils import set_rng_seed
@@ -45,7 +46,10 @@ def compare(run: Callable[[str], Run], device: str, *, values: bool = True) -> s
     """Raises Mismatch unless `run(device)` does what `run("cpu")` does."""
     if recorder is not None:
         return recorder(run, device, values)
-    expected = attempt(lambda: run("cpu"))
+    return _compare_with(attempt(lambda: run("cpu")), run, device, values)
+
+
+def _compare_with(expected: Any, run: Callable[[str], Run], device: str, values: bool) -> str:
     if isinstance(expected, Exception):
         _expect_error(expected, lambda: _read(run(device)), device)
         return COMPARED
@@ -60,6 +64,22 @@ def compare(run: Callable[[str], Run], device: str, *, values: bool = True) -> s
         check_equal(want, got, device, values=values)
     check_aliasing(expected.tensors(), actual.tensors())
     return NOTHING if expected.results is None else COMPARED
+
+
+def compare_where_cpu_works(runs: list[Callable[[str], Run]], device: str) -> Iterator[str]:
+    """Compares the runs that work on the CPU, for suites of what PyTorch itself does not promise everywhere."""
+    errors = []
+    for run in runs:
+        if recorder is not None:
+            yield recorder(run, device, True)
+            continue
+        expected = attempt(partial(run, "cpu"))
+        if isinstance(expected, Exception):
+            errors.append(expected)
+        else:
+            yield _compare_with(expected, run, device, True)
+    if errors and len(errors) == len(runs):
+        raise NotOnThisDevice(f"the CPU itself raises {describe(errors[0])}")
 
 
 def gradients(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # run.py reads only the names, and imports no torch
     from cases import Case, Scope
 
 
-SUITES = ("ops", "modules", "optimizers")
+SUITES = ("ops", "modules", "optimizers", "functorch", "trace", "compile", "export")
 
 
 def cases_of(names: Sequence[str], scope: Scope) -> dict[tuple[str, str, str, str], Case]:

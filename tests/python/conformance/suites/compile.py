@@ -1,0 +1,69 @@
+"""torch.compile of every module with the backends that run on any device, for three batch sizes in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from both import SEED, Run, attempt, compare_where_cpu_works, gradients
+from cases import Case, Scope
+from comparing import tensors_of
+from suites.module_samples import MODES, Sample, inputs_of, modules, sample_on
+from torch.testing._internal.common_modules import ModuleInfo, ModuleInput
+from torch.testing._internal.common_utils import set_rng_seed
+
+BACKENDS = ("eager", "aot_eager")
+TIMES = (1, 2, 3)
+
+
+def cases(scope: Scope) -> Iterator[Case]:
+    for info in modules(scope):
+        for backend in BACKENDS:
+            for mode in (*MODES, "no_grad"):
+                check = partial(_check, info, backend, mode, scope)
+                yield Case(info.name, f"{backend} {mode}", "float32", check)
+
+
+def _check(info: ModuleInfo, backend: str, mode: str, scope: Scope, device: str) -> Iterator[str]:
+    training = mode == "train"
+    runs = [
+        partial(_run, info, module_input, backend, mode)
+        for module_input in inputs_of(info, training, scope)
+    ]
+    yield from compare_where_cpu_works(runs, device)
+
+
+def _run(
+    info: ModuleInfo, module_input: ModuleInput, backend: str, mode: str, device: str
+) -> Run:
+    torch._dynamo.reset()
+    sizes = _sizes_that_work(info, module_input, mode)
+    sample = sample_on(info, module_input, mode == "train", device)
+    compiled = torch.compile(sample.module, backend=backend)
+    with torch.set_grad_enabled(mode != "no_grad"):
+        found = [_step(compiled, sample, times) for times in sizes]
+    return Run(found, sample.mover)
+
+
+def _step(compiled: Any, sample: Sample, times: int) -> dict[str, Any]:
+    args, kwargs = sample.inputs(times)
+    set_rng_seed(SEED)
+    outputs = compiled(*args, **kwargs)
+    return {
+        "outputs": outputs,
+        "gradients": gradients(tensors_of(outputs), list(sample.module.parameters())),
+        "buffers": [buffer.clone() for buffer in sample.module.buffers()],
+    }
+
+
+def _sizes_that_work(info: ModuleInfo, module_input: ModuleInput, mode: str) -> list[int]:
+    """Not every input has a batch in front: the sizes that the module itself takes on a CPU."""
+    sample = sample_on(info, module_input, mode == "train", "cpu")
+
+    def works(times: int) -> bool:
+        args, kwargs = sample.inputs(times)
+        return not isinstance(attempt(lambda: sample.module(*args, **kwargs)), Exception)
+
+    return [times for times in TIMES if works(times)]
