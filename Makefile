@@ -15,7 +15,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks build demo test test-core conformance programs faults soak bench \
+.PHONY: help setup setup-system setup-checks build demo test test-core conformance nightly programs faults soak bench \
         lint format asan tsan tsan-torch core-clang fuzz gpu-build gpu-test clean
 
 help:            ## Show this list
@@ -44,6 +44,10 @@ conformance: build  ## PyTorch's own samples and real models, remote against CPU
 	@failed=; for suite in $(SUITES); do printf '\n--- %s\n' "$$suite"; \
 		$(PYTHON) tests/python/conformance/$$suite || failed="$$failed $$suite"; done; \
 		test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
+nightly: build   ## What is too long for CI: every suite with every sample, programs, faults, soak (SHARD=1/4)
+	@$(PYTHON) tests/python/conformance/run.py --full --timeout 300 $(if $(SHARD),--shard $(SHARD))
+	@$(MAKE) programs faults soak
 
 programs: build  ## Random programs, remote against CPU (STEPS=20000 SEED=1)
 	$(call need,tests/python/test_programs.py)

@@ -45,6 +45,7 @@ from . import (  # noqa: E402
     _errors,
     _interop,
     _kernels,
+    _nested,
     _optimizers,
     _printing,
 )
@@ -85,6 +86,7 @@ def _install(name: str) -> None:
     _printing.install()
     _interop.install()
     _kernels.install()
+    _nested.install()
     _branches.install()
     _optimizers.install()
     atexit.register(_shut_down)

@@ -6,51 +6,19 @@ They are launched with addresses of this machine, and a remote tensor has none: 
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from ._after_import import change_module
 from ._backend import is_ours, name
 
 _WAY_OUT = (
     "compose it of PyTorch's operators, or have the server load it as a library of operators "
     "(torch-remote serve --library)"
 )
-
-
-class _AfterImport(MetaPathFinder):
-    """Changes modules when somebody imports them: we import neither Triton nor compilers ourselves."""
-
-    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._changes = changes
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        change = self._changes.get(fullname)
-        if change is None:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((spec for spec in found if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            _call_after(spec.loader, change)
-        return spec
-
-
-def _call_after(loader: Any, change: Callable[[ModuleType], None]) -> None:
-    run = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        run(module)
-        change(module)
-
-    loader.exec_module = exec_module
 
 
 def _check_arguments(kind: str, arguments: Sequence[Any]) -> None:
@@ -108,11 +76,6 @@ def _guard_extensions(cpp_extension: Any) -> None:
 
 def install() -> None:
     """Guards what is imported already, and the rest when it is. To be called once."""
-    changes = {
-        "triton.runtime.jit": _guard_triton,
-        "torch.cuda.jiterator": _guard_jiterator,
-        "torch.utils.cpp_extension": _guard_extensions,
-    }
-    for module in [module for module in changes if module in sys.modules]:
-        changes.pop(module)(sys.modules[module])
-    sys.meta_path.insert(0, _AfterImport(changes))
+    change_module("triton.runtime.jit", _guard_triton)
+    change_module("torch.cuda.jiterator", _guard_jiterator)
+    change_module("torch.utils.cpp_extension", _guard_extensions)

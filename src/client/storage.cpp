@@ -1,6 +1,10 @@
 #include "client/storage.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include "base/error.h"
+#include "client/dispatch.h"
 #include "client/machines.h"
 #include "client/process.h"
 #include "client/session.h"
@@ -12,6 +16,16 @@ namespace {
 // Not canonical on x86-64 or aarch64: following such an address faults.
 constexpr uint64_t kFirstAddress = 1ULL << 60;
 constexpr uint64_t kAlignment = 512;
+
+void zero_bytes(const c10::Storage& storage) {
+  static const auto operation = c10::Dispatcher::singleton().findSchemaOrThrow("aten::zero_", "");
+  at::Tensor bytes = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      caffe2::TypeMeta::Make<uint8_t>());
+  bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(storage.nbytes())});
+  torch::jit::Stack stack{std::move(bytes)};
+  dispatch(operation, &stack);
+}
 
 }  // namespace
 
@@ -96,19 +110,26 @@ c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
 }
 
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      tensor.has_storage() && tensor.unsafe_storage().device().is_privateuseone(),
-      "this tensor wraps or stands for a tensor on ", tensor.device(),
-      " and has no memory there, so no operator can run on it; pass the tensor that it wraps");
-  c10::StorageImpl& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
-  if (storage.data() == nullptr) {
-    storage.set_data_ptr_noswap(allocate_remote(storage.nbytes(), tensor.device().index()));
-    return static_cast<StorageRecord*>(storage.data_ptr().get_context());
+  const bool is_remote =
+      tensor.has_storage() && tensor.unsafe_storage().device().is_privateuseone();
+  const bool is_zeros = tensor.key_set().has(c10::DispatchKey::ZeroTensor);
+  const c10::Storage& storage = tensor.unsafe_storage();
+  if (is_remote && storage.data() != nullptr) {
+    StorageRecord* record = RecordPool::instance().find(reinterpret_cast<uint64_t>(storage.data()));
+    TORCH_CHECK(record != nullptr,
+                "this tensor says it is remote, but no remote storage has its address");
+    return record;
   }
-  StorageRecord* record = RecordPool::instance().find(reinterpret_cast<uint64_t>(storage.data()));
-  TORCH_CHECK(record != nullptr,
-              "this tensor says it is remote, but no remote storage has its address");
-  return record;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      is_remote && (is_zeros || storage.nbytes() == 0), "this tensor wraps or stands for one on ",
+      tensor.device(),
+      " and has no memory there, so no operator can run on it; pass the tensor "
+      "that it wraps");
+  c10::StorageImpl& empty = *storage.unsafeGetStorageImpl();
+  empty.set_data_ptr_noswap(allocate_remote(empty.nbytes(), tensor.device().index()));
+  if (is_zeros)
+    zero_bytes(storage);
+  return static_cast<StorageRecord*>(empty.data_ptr().get_context());
 }
 
 StorageRecord* record_of(const at::Tensor& tensor) {

@@ -59,7 +59,8 @@ inline Session* session_of(const StorageRecord& record) {
   return static_cast<Session*>(record.session);
 }
 
-// For storages that our allocator did not make: found by their address, or given a record if they are empty.
+// For storages that our allocator did not make: found by their address, or given a record if they are empty or stand
+// for zeros. Refuses wrapped tensors.
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor);
 
 // The record of a remote tensor; throws for one without (not made by us).

@@ -89,7 +89,12 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
 at::Tensor efficient_zero_tensor(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                                  std::optional<bool> pin_memory) {
-  return empty_memory_format(size, dtype, layout, device, pin_memory, std::nullopt).zero_();
+  check(layout, pin_memory);
+  OnDevice on(device);
+  at::native::ZeroTensorAllocator allocator(at::Device(at::kPrivateUse1, current_device()));
+  return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &allocator,
+                                   kKeys.add(c10::DispatchKey::ZeroTensor),
+                                   c10::dtype_or_default(dtype), std::nullopt);
 }
 
 void ones_like(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {

@@ -1,6 +1,6 @@
 """The conformance suites: PyTorch's own samples on the device and on the CPU, compared bit for bit.
 
-    python tests/python/conformance/run.py [--suite NAME] [--op NAME] [--jobs 2] [--json FILE] [--full]
+    python tests/python/conformance/run.py [--suite NAME] [--op NAME] [--jobs 2] [--json FILE] [--full] [--shard 1/4]
 
 Exits 1 on a failure that known_gaps.toml does not list, on a misprediction, and on a listed gap that passes.
 """
@@ -41,6 +41,7 @@ def parse_options() -> argparse.Namespace:
         action="store_true",
         help="every dtype, every sample, every variant",
     )
+    parser.add_argument("--shard", default="1/1", help="K/N: the K-th of N equal parts")
     parser.add_argument("--json", type=Path, help="write every case's outcome to this file")
     parser.add_argument("--write-gaps", action="store_true", help="rewrite known_gaps.toml")
     parser.add_argument("--verbose", action="store_true", help="print tracebacks")
@@ -51,13 +52,15 @@ def select(plan: list[dict[str, str]], options: argparse.Namespace) -> list[dict
     unknown = set(options.op or []) - {case["op"] for case in plan}
     if unknown:
         sys.exit(f"no such entry: {', '.join(sorted(unknown))}")
-    return [
+    part, parts = map(int, options.shard.split("/"))
+    chosen = [
         case
         for case in plan
         if (not options.op or case["op"] in options.op)
         and options.variant in (None, case["variant"])
         and options.dtype in (None, case["dtype"])
     ]
+    return chosen[part - 1 :: parts]
 
 
 def write_gaps(records: list[dict[str, Any]], known: dict[gaps.Key, gaps.Gap]) -> None:

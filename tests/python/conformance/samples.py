@@ -12,6 +12,9 @@ from torch.testing._internal.common_utils import set_rng_seed
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves
 
+# PyTorch demands these indices on the CPU, whatever the input's device; so it does for CUDA.
+HOST_ARGUMENTS = frozenset(["tensor_split"])
+
 # How many samples of an OpInfo others are derived from, unless everything is wanted.
 FEW = 2
 

@@ -35,9 +35,7 @@ def _check(info: ModuleInfo, backend: str, mode: str, scope: Scope, device: str)
     yield from compare_where_cpu_works(runs, device)
 
 
-def _run(
-    info: ModuleInfo, module_input: ModuleInput, backend: str, mode: str, device: str
-) -> Run:
+def _run(info: ModuleInfo, module_input: ModuleInput, backend: str, mode: str, device: str) -> Run:
     torch._dynamo.reset()
     sizes = _sizes_that_work(info, module_input, mode)
     sample = sample_on(info, module_input, mode == "train", device)

@@ -10,7 +10,7 @@ import torch
 from both import SEED, Run, compare_where_cpu_works
 from cases import Case, Scope
 from moving import Mover
-from samples import samples_of
+from samples import HOST_ARGUMENTS, samples_of
 from suites.ours import is_ours
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import set_rng_seed
@@ -30,7 +30,7 @@ def cases(scope: Scope) -> Iterator[Case]:
             continue
         for variant, transform in TRANSFORMS.items():
             check = partial(_check, op, transform, scope)
-            yield Case(f"{op.full_name}", variant, "float32", check)
+            yield Case(op.full_name, variant, "float32", check)
 
 
 def _check(op: OpInfo, transform: Any, scope: Scope, device: str) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _check(op: OpInfo, transform: Any, scope: Scope, device: str) -> Iterator[st
 
 
 def _run(op: OpInfo, transform: Any, sample: SampleInput, device: str) -> Run:
-    mover = Mover(device)
+    mover = Mover(device, host_arguments=op.name in HOST_ARGUMENTS)
     value, args, kwargs = mover.move_sample(sample)
     function, primals = _as_function_of_tensors(op, sample, (value, args, kwargs))
     set_rng_seed(SEED)

@@ -12,7 +12,7 @@ from cases import Case, NotOnThisDevice, Scope
 from comparing import tensors_of
 from moving import Mover
 from outs import out_arguments
-from samples import derived, samples_of
+from samples import HOST_ARGUMENTS, derived, samples_of
 from torch.testing._internal.common_device_type import ANY_DTYPE_ORDER
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import set_rng_seed
@@ -25,9 +25,6 @@ UNINITIALISED = frozenset(
 
 # Factories: some of their samples name no device, and then they would make a CPU tensor on both sides.
 FACTORIES = frozenset(["arange", "linspace", "logspace"])
-
-# PyTorch demands these indices on the CPU, whatever the input's device; so it does for CUDA.
-HOST_ARGUMENTS = frozenset(["tensor_split"])
 
 # OpInfos of CUDA source, which name dtypes for the CPU too and fail there.
 CUDA_SOURCE = "jiterator_"

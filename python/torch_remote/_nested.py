@@ -1,0 +1,140 @@
+"""Attention between jagged nested tensors.
+
+PyTorch's Python picks a kernel by looking for a CUDA device in this process, and for its plain way ("math") goes through
+nested tensors of strided layout, which a remote device does not hold. Here the server's device is asked, and the plain way
+is composed of the dense operators that PyTorch's CPU kernels for nested tensors call.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._after_import import change_module
+from ._backend import is_ours
+from ._device import get_device_properties
+
+
+def _parts(jagged: Any) -> list[Tensor]:
+    """The sequences of a jagged tensor (batch, heads, ragged, width), each as (heads, length, width)."""
+    offsets = jagged.offsets().tolist()
+    values = jagged.transpose(1, 2).values()
+    pairs = zip(offsets[:-1], offsets[1:], strict=True)
+    return [values[start:end].transpose(0, 1).contiguous() for start, end in pairs]
+
+
+def _drop(parts: list[Tensor], probability: float) -> list[Tensor]:
+    """Dropout over all parts at once, so that the random numbers come in the order of the nested tensor's memory."""
+    if probability == 0:
+        return parts
+    dropped = torch.dropout(torch.cat([part.flatten() for part in parts]), probability, True)
+    pieces = dropped.split([part.numel() for part in parts])
+    return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+
+
+def _plain_attention(
+    query: Any, key: Any, value: Any, dropout_p: float, scale: float | None
+) -> Tensor:
+    from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
+
+    whole = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    factor = math.sqrt(abs(whole))
+    weights = [
+        torch.softmax((q * math.copysign(factor, whole)) @ (k.mT * factor), -1)
+        for q, k in zip(_parts(query), _parts(key), strict=True)
+    ]
+    mixed = map(torch.matmul, _drop(weights, dropout_p), _parts(value))
+    result = nested_view_from_values_offsets_lengths(
+        torch.cat([part.transpose(0, 1) for part in mixed]),
+        query.offsets(),
+        lengths=query.lengths(),
+        min_seqlen=query._maybe_min_seqlen,
+        max_seqlen=query._maybe_max_seqlen,
+    )
+    return result.transpose(1, 2)  # type: ignore[no-any-return]
+
+
+def _server_choice(query: Any, key: Any, value: Any, dropout_p: float, causal: bool) -> int:
+    """What the server would choose for dense tensors of these widths, cuDNN aside, which PyTorch takes last here."""
+    dense = [
+        torch.empty(
+            (jagged.size(0), jagged.size(1), jagged._get_max_seqlen(), jagged.size(-1)),
+            dtype=jagged.dtype,
+            device=jagged.device,
+        )
+        for jagged in (query, key, value)
+    ]
+    has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        return int(torch._fused_sdp_choice(*dense, dropout_p=dropout_p, is_causal=causal))
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(has_cudnn)
+
+
+class _PlainWay(Exception):
+    """PyTorch chose its plain way for these: query, key, value."""
+
+
+def _change_choice(sdpa: Any) -> None:
+    """Has PyTorch's function for jagged tensors choose as the server's device would."""
+    select = sdpa._select_sdp_backend
+    kinds = sdpa.SDPBackend
+
+    def on_server(query: Any, key: Any, value: Any, *others: Any) -> Any:
+        arguments = (query, key, value, *others)
+        if get_device_properties(query.device).kind == "cpu":
+            return select(*arguments)
+        params = sdpa.SDPAParams(*arguments)
+        choice = _server_choice(query, key, value, *others[1:3])
+        if choice == kinds.FLASH_ATTENTION.value and sdpa._can_use_flash_sdpa_jagged(params):
+            return kinds.FLASH_ATTENTION
+        if choice != kinds.MATH.value and sdpa._can_use_efficient_sdpa_jagged(params):
+            return kinds.EFFICIENT_ATTENTION
+        return select(*arguments)
+
+    @functools.wraps(select)
+    def selected(query: Any, key: Any, value: Any, *others: Any) -> Any:
+        if not is_ours(query):
+            return select(query, key, value, *others)
+        choice = on_server(query, key, value, *others)
+        if choice == kinds.MATH:
+            raise _PlainWay(query, key, value)
+        return choice
+
+    sdpa._select_sdp_backend = selected
+
+
+def _change_operators(operators: Any) -> None:
+    """Has jagged tensors of ours take the plain way without nested tensors of strided layout."""
+    from torch.nested._internal import sdpa
+
+    _change_choice(sdpa)
+    attention = operators.jagged_scaled_dot_product_attention
+
+    @functools.wraps(attention)
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        try:
+            return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        except _PlainWay as way:
+            return _plain_attention(*way.args, dropout_p, scale)
+
+    operators.jagged_scaled_dot_product_attention = attend
+
+
+def install() -> None:
+    """Changes PyTorch's code for jagged tensors when it is first used. To be called once."""
+    change_module("torch.nested._internal.ops", _change_operators)
