@@ -107,6 +107,34 @@ def attend_in_all_ways(device: str) -> Tensors:
     }
 
 
+def attend_between_jagged(device: str) -> Tensors:
+    """Sequences of several lengths in one tensor: flash attention in half precision, the plain way in double."""
+    found = {}
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        parts = [torch.randn(length, 64).to(device, dtype) for length in (9, 24, 17)]
+        jagged = torch.nested.nested_tensor(parts, layout=torch.jagged).requires_grad_()
+        heads = jagged.unflatten(-1, [2, 32]).transpose(1, 2)
+        output = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).values()
+        output.float().square().sum().backward()
+        found[f"{dtype}"] = output.detach().cpu()
+        found[f"{dtype} gradient"] = jagged.grad.values().cpu()
+    return found
+
+
+def compile_for_three_sizes(device: str) -> Tensors:
+    """Batches of a size that changes: the second size compiles for any."""
+    layer = nn.TransformerEncoderLayer(64, nhead=4, dim_feedforward=128, batch_first=True)
+    net = nn.Sequential(layer, nn.RMSNorm(64)).to(device)
+    compiled = torch.compile(net, backend="aot_eager")
+    found = {}
+    for size in (2, 5, 7):
+        output = compiled(torch.randn(size, 16, 64).to(device))
+        found[f"{size}"] = output.detach().cpu()
+        gradients = torch.autograd.grad(output.square().sum(), list(net.parameters()))
+        found |= {f"{size} {index}": grad.cpu() for index, grad in enumerate(gradients)}
+    return found
+
+
 def draw(device: str) -> Tensors:
     """Random numbers, by the default generator and by one of our own."""
     own = torch.Generator(device).manual_seed(7)
@@ -131,6 +159,8 @@ CASES: dict[str, Callable[[str], Tensors]] = {
     "transformer": train_transformer,
     "conv_net": train_conv_net,
     "attention": attend_in_all_ways,
+    "jagged": attend_between_jagged,
+    "compiled": compile_for_three_sizes,
     "random": draw,
     "properties": describe,
 }
