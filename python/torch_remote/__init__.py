@@ -47,6 +47,7 @@ from . import (  # noqa: E402
     _kernels,
     _nested,
     _optimizers,
+    _parallel,
     _printing,
 )
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
@@ -89,6 +90,7 @@ def _install(name: str) -> None:
     _nested.install()
     _branches.install()
     _optimizers.install()
+    _parallel.install()
     atexit.register(_shut_down)
 
 

@@ -1,0 +1,131 @@
+"""`nn.DataParallel` and what it is made of (torch.nn.parallel.comm), over remote devices.
+
+PyTorch has these functions for CUDA only, and takes whatever accelerator there is for the one meant. Copies between
+two remote devices go through this process, so several devices are correct here and not fast.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch._utils import _get_available_device_type
+from torch.nn.parallel import DataParallel, _functions
+
+from ._backend import is_ours, max_devices, name
+
+
+def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor.to(torch.device(name(), index)) for index in devices)
+
+
+def _broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return tuple(target.copy_(tensor) for target in out)
+
+
+def _broadcast_coalesced(
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int
+) -> list[list[torch.Tensor]]:
+    return [[tensor.to(torch.device(name(), index)) for tensor in tensors] for index in devices]
+
+
+def _scatter(
+    tensor: torch.Tensor,
+    devices: Sequence[int],
+    chunk_sizes: Sequence[int] | None,
+    dim: int,
+    streams: object = None,
+) -> tuple[torch.Tensor, ...]:
+    chunks = tensor.split(chunk_sizes, dim) if chunk_sizes else tensor.chunk(len(devices), dim)
+    places = [torch.device(name(), index) for index in devices]
+    return tuple(chunk.to(place) for chunk, place in zip(chunks, places, strict=False))
+
+
+def _scatter_out(
+    tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int, streams: object = None
+) -> tuple[torch.Tensor, ...]:
+    chunks = tensor.split([target.size(dim) for target in out], dim)
+    return tuple(target.copy_(chunk) for target, chunk in zip(out, chunks, strict=True))
+
+
+def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
+    """To the CPU for -1, and to the current device for None."""
+    to_cpu = destination == -1
+    place = torch.device("cpu") if to_cpu else torch.device(name(), destination)
+    return torch.cat([tensor.to(place) for tensor in tensors], dim)
+
+
+def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
+    return out.copy_(torch.cat([tensor.to(out.device) for tensor in tensors], dim))
+
+
+def _replace(function: Callable[..., Any]) -> None:
+    """A torch built with CUDA keeps its own function for the case that CUDA is there."""
+    theirs = getattr(torch._C, function.__name__, None)
+
+    @functools.wraps(function)
+    def chosen(*args: Any) -> Any:
+        if theirs is None or _get_available_device_type() == name():
+            return function(*args)
+        return theirs(*args)
+
+    setattr(torch._C, function.__name__, chosen)
+
+
+def _is_elsewhere(module: torch.nn.Module) -> bool:
+    """Whether PyTorch would take our devices for a module that has nothing on them."""
+    if _get_available_device_type() != name():
+        return False
+    return not any(is_ours(tensor) for tensor in chain(module.parameters(), module.buffers()))
+
+
+def _wrap_modules_elsewhere() -> None:
+    """A CPU model that is wrapped without `device_ids` stays where it is, as without torch_remote."""
+    init, forward = DataParallel.__init__, DataParallel.forward
+
+    @functools.wraps(init)
+    def checked_init(
+        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0
+    ) -> None:
+        if device_ids is not None or not _is_elsewhere(module):
+            init(self, module, device_ids, output_device, dim)
+            return
+        torch.nn.Module.__init__(self)
+        self.module, self.device_ids = module, []
+        self.output_device, self.dim = output_device, dim
+
+    @functools.wraps(forward)
+    def checked_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if not self.device_ids and not _is_elsewhere(self.module):
+            _choose_devices(self)  # the model was moved after it was wrapped
+        return forward(self, *inputs, **kwargs)
+
+    DataParallel.__init__, DataParallel.forward = checked_init, checked_forward
+
+
+def _choose_devices(parallel: Any) -> None:
+    if _get_available_device_type() != name():
+        return
+    chosen = DataParallel(parallel.module, None, parallel.output_device, parallel.dim)
+    for field in ("device_ids", "output_device", "src_device_obj"):
+        setattr(parallel, field, getattr(chosen, field))
+
+
+def install() -> None:
+    """To be called once."""
+    for function in (
+        _broadcast,
+        _broadcast_out,
+        _broadcast_coalesced,
+        _scatter,
+        _scatter_out,
+        _gather,
+        _gather_out,
+    ):
+        _replace(function)
+    # PyTorch sizes this by the devices of the first scatter; a machine may be connected later.
+    _functions._streams = [None] * max_devices()
+    _wrap_modules_elsewhere()
