@@ -39,6 +39,7 @@ _check_extension()
 
 from . import (  # noqa: E402
     _C,
+    _autocast,
     _backend,
     _branches,
     _device,
@@ -91,6 +92,7 @@ def _install(name: str) -> None:
     _branches.install()
     _optimizers.install()
     _parallel.install()
+    _autocast.install()
     atexit.register(_shut_down)
 
 
