@@ -1,4 +1,4 @@
-"""Kernels compiled in this process from Triton or CUDA source.
+"""Kernels compiled in this process: from Triton or CUDA source, or by inductor for `torch.compile`.
 
 They are launched with addresses of this machine, and a remote tensor has none: refused, with the way out.
 """
@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ._after_import import change_module
 from ._backend import is_ours, name
@@ -74,8 +75,27 @@ def _guard_extensions(cpp_extension: Any) -> None:
     cpp_extension._jit_compile = checked
 
 
+def _guard_inductor(compile_fx: Any) -> None:
+    """`torch.compile` with its default backend: refused before inductor begins."""
+    compile_graph = compile_fx.compile_fx
+
+    @functools.wraps(compile_graph)
+    def checked(graph: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        made = (node.meta.get("example_value", node.meta.get("val")) for node in graph.graph.nodes)
+        for value in tree_leaves([*inputs, *made]):
+            if isinstance(value, torch.Tensor) and is_ours(value):
+                raise NotImplementedError(
+                    f"torch.compile with inductor makes kernels for this machine, and a tensor on {value.device} is "
+                    'not in its memory: use torch.compile(..., backend="aot_eager")'
+                )
+        return compile_graph(graph, inputs, *args, **kwargs)
+
+    compile_fx.compile_fx = checked
+
+
 def install() -> None:
     """Guards what is imported already, and the rest when it is. To be called once."""
     change_module("triton.runtime.jit", _guard_triton)
     change_module("torch.cuda.jiterator", _guard_jiterator)
     change_module("torch.utils.cpp_extension", _guard_extensions)
+    change_module("torch._inductor.compile_fx", _guard_inductor)
