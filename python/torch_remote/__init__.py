@@ -39,7 +39,6 @@ _check_extension()
 
 from . import (  # noqa: E402
     _C,
-    _autocast,
     _backend,
     _branches,
     _device,
@@ -47,6 +46,7 @@ from . import (  # noqa: E402
     _interop,
     _kernels,
     _nested,
+    _not_yet,
     _optimizers,
     _parallel,
     _printing,
@@ -92,7 +92,7 @@ def _install(name: str) -> None:
     _branches.install()
     _optimizers.install()
     _parallel.install()
-    _autocast.install()
+    _not_yet.install()
     atexit.register(_shut_down)
 
 

@@ -56,7 +56,7 @@ void capture_call(marshal::Capture& capture, const OperatorInfo& info, Arguments
   uint8_t environment = read_environment();
   if (C10_UNLIKELY(info.looks_at_grad_mode) && at::GradMode::is_enabled())
     environment |= kGradModeBit;
-  capture.begin(info.id, info.name.c_str(), environment, arguments.size());
+  capture.begin(info.id, info.name.c_str(), environment, arguments);
   for (size_t i = 0; i < arguments.size(); ++i)
     capture.add(info.arguments[i], arguments[i]);
   capture.finish();

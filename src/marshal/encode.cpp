@@ -80,13 +80,23 @@ bool has_contiguous_strides(const at::TensorImpl& impl) {
   return true;
 }
 
+bool is_remote(const c10::IValue& value) {
+  if (value.isTensor())
+    return value.toTensor().defined() && value.toTensor().device().is_privateuseone();
+  if (!value.isList())
+    return false;
+  const auto items = value.toListRef();
+  return std::any_of(items.begin(), items.end(), is_remote);
+}
+
 }  // namespace
 
 RecordLookup record_lookup;
 
 void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
-                    size_t arguments) {
+                    c10::ArrayRef<c10::IValue> arguments) {
   operator_name_ = operator_name;
+  arguments_ = arguments;
   key_.clear();
   numbers_.clear();
   tensors_.clear();
@@ -101,7 +111,7 @@ void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t env
   device_at_ = key_.size();
   key_.u8(0);
   key_.u8(environment);
-  key_.varint(arguments);
+  key_.varint(arguments.size());
 }
 
 void Capture::add(const ArgumentInfo& info, const c10::IValue& value) {
@@ -150,6 +160,8 @@ void Capture::add(const ArgumentInfo& info, const c10::IValue& value) {
                   c10::DeviceTypeName(c10::kPrivateUse1, true),
                   "' device type for generator but found '",
                   c10::DeviceTypeName(generator.device().type(), true), "'");
+      if (has_host_scalar_)
+        check_generator_has_tensor(c10::kCPU);
       meet_device(generator.device().index());
       return numbers_.varint(record_lookup.generator_name(*generator.unsafeGetGeneratorImpl()));
     }
@@ -323,9 +335,23 @@ void Capture::meet_device(c10::DeviceIndex index) {
 }
 
 void Capture::refuse_mix(c10::Device a, c10::Device b) const {
+  check_generator_has_tensor(b.type());
   TORCH_CHECK(false,
               "Expected all tensors to be on the same device, but found at least two devices, ", a,
               " and ", b, "! (when checking arguments of ", operator_name_, ")");
+}
+
+void Capture::check_generator_has_tensor(c10::DeviceType elsewhere) const {
+  bool has_generator = false;
+  for (const c10::IValue& value : arguments_) {
+    if (value.isGenerator())
+      has_generator = value.toGenerator().device().is_privateuseone();
+    if (is_remote(value))
+      return;
+  }
+  TORCH_CHECK(!has_generator, "Expected a '", c10::DeviceTypeName(elsewhere, true),
+              "' device type for generator but found '",
+              c10::DeviceTypeName(c10::kPrivateUse1, true), "'");
 }
 
 uint32_t Capture::storage_number(StorageRecord* record, bool& first_mention) {

@@ -80,9 +80,9 @@ struct TensorSlot {
 // to call by one thread.
 class Capture {
  public:
-  // `operator_name` is for messages and must outlive the call.
+  // `operator_name` and `arguments` are for messages too and must outlive the call.
   void begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
-             size_t arguments);
+             c10::ArrayRef<c10::IValue> arguments);
   void add(const ArgumentInfo& info, const c10::IValue& value);
   void finish();
 
@@ -122,6 +122,8 @@ class Capture {
   void meet_device(c10::DeviceIndex index);
   uint32_t storage_number(StorageRecord* record, bool& first_mention);
   [[noreturn]] void refuse_mix(c10::Device a, c10::Device b) const;
+  // Refuses a generator of ours where no tensor is: PyTorch dispatches by the generator, too.
+  void check_generator_has_tensor(c10::DeviceType elsewhere) const;
   [[noreturn]] void refuse_limit(const char* what, uint64_t value, uint64_t limit) const;
 
   // Refuses at the call what the server would end the session for.
@@ -142,6 +144,7 @@ class Capture {
   c10::DeviceIndex device_ = -1;
   bool has_host_scalar_ = false;
   const char* operator_name_ = "";
+  c10::ArrayRef<c10::IValue> arguments_;
 };
 
 }  // namespace torch_remote::marshal

@@ -1,6 +1,7 @@
 #include "server/errors.h"
 
 #include <new>
+#include <string_view>
 
 #include <c10/util/Exception.h>
 
@@ -11,6 +12,13 @@ namespace torch_remote::server {
 namespace {
 
 using wire::ErrorKind;
+
+// PyTorch's CPU allocator has no exception type of its own for this.
+bool is_out_of_host_memory(const c10::Error& error) {
+  const std::string_view text = error.what_without_backtrace();
+  return text.find("DefaultCPUAllocator: can't allocate memory") != text.npos ||
+         text.find("DefaultCPUAllocator: not enough memory") != text.npos;
+}
 
 ErrorKind kind_of(const c10::Error& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr)
@@ -27,6 +35,8 @@ ErrorKind kind_of(const c10::Error& error) {
     return ErrorKind::kLinalg;
   if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr)
     return ErrorKind::kAccelerator;
+  if (is_out_of_host_memory(error))
+    return ErrorKind::kOutOfMemory;
   return ErrorKind::kRuntime;
 }
 

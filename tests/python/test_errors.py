@@ -250,6 +250,22 @@ def test_a_storage_larger_than_any_server_is_refused_at_the_call() -> None:
     assert torch.ones(2, device=DEVICE).sum().item() == 2
 
 
+# 2**47 bytes: more than a process can have, and fewer than the client refuses.
+NO_MEMORY: dict[str, Callable[[], torch.Tensor]] = {
+    "fill": lambda: torch.empty(2**47, dtype=torch.uint8, device=DEVICE).fill_(1)[:1],
+    "output": lambda: (torch.ones(2**23, 1, device=DEVICE) + torch.ones(2**22, device=DEVICE))[0],
+    "asked": lambda: torch.repeat_interleave(torch.tensor([2**44], device=DEVICE)),
+}
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="the CPU raises a RuntimeError")
+@pytest.mark.parametrize("way", NO_MEMORY)
+def test_host_memory_that_the_server_has_not_is_an_out_of_memory_error(way: str) -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="allocate"):
+        NO_MEMORY[way]().tolist()
+    assert torch.ones(2, device=DEVICE).sum().item() == 2
+
+
 @pytest.mark.parametrize("is_in_place", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 @pytest.mark.parametrize("operands", ["no numbers", "two numbers", "two tensors", "other sizes"])

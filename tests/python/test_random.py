@@ -127,6 +127,28 @@ def test_a_generator_of_ones_own_gives_the_cpus_numbers_and_can_be_put_back(name
     assert_same(ours.get_state(), cpus.get_state())
 
 
+@pytest.mark.parametrize("name", FILLS)
+@pytest.mark.parametrize(("tensor", "generator"), [("cpu", "remote"), ("remote", "cpu")])
+def test_a_generator_of_another_device_is_refused_in_cudas_words(
+    name: str, tensor: str, generator: str
+) -> None:
+    words = f"^Expected a '{tensor}' device type for generator but found '{generator}'$"
+    with pytest.raises(RuntimeError, match=words):
+        FILLS[name](torch.ones(7, device=tensor), generator=torch.Generator(generator))
+
+
+def test_a_generator_does_not_take_a_number_of_the_cpu_along() -> None:
+    for draw in (torch.bernoulli, torch.poisson, torch.Tensor.uniform_):
+        with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator"):
+            draw(torch.tensor(0.5), generator=torch.Generator("remote"))
+
+
+def test_a_sampler_with_a_remote_generator_says_what_it_expects() -> None:
+    sampler = torch.utils.data.RandomSampler(range(5), generator=torch.Generator("remote"))
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator"):
+        list(sampler)
+
+
 def test_a_generator_knows_its_device_and_seed() -> None:
     generator = torch.Generator(DEVICE).manual_seed(5)
     assert generator.device.type == torch.device(DEVICE).type

@@ -1,5 +1,7 @@
 #include "client/backend/guard.h"
 
+#include <c10/util/Exception.h>
+
 #include "client/machines.h"
 
 namespace torch_remote::client {
@@ -67,6 +69,13 @@ void RemoteGuard::destroyEvent(void* event, c10::DeviceIndex /*device*/) const n
 void RemoteGuard::synchronizeEvent(void* event) const {
   if (event != nullptr)
     synchronizeDevice(static_cast<Event*>(event)->device);
+}
+
+double RemoteGuard::elapsedTime(void* /*first*/, void* /*second*/,
+                                c10::DeviceIndex /*device*/) const {
+  TORCH_CHECK_NOT_IMPLEMENTED(false,
+                              "events of a remote device are not timed yet; call synchronize() and "
+                              "measure with time.perf_counter()");
 }
 
 bool RemoteGuard::queryStream(const c10::Stream& stream) const {

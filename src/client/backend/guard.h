@@ -48,6 +48,7 @@ struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override;
   void destroyEvent(void* event, c10::DeviceIndex device) const noexcept override;
   void synchronizeEvent(void* event) const override;
+  double elapsedTime(void* first, void* second, c10::DeviceIndex device) const override;
   bool queryStream(const c10::Stream& stream) const override;
   void synchronizeStream(const c10::Stream& stream) const override;
   void synchronizeDevice(c10::DeviceIndex index) const override;

@@ -1,0 +1,64 @@
+"""What our device does not do yet and PyTorch would not say: one warning each, at the user's line."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ._backend import name
+
+_LIBRARIES = tuple(f"{Path(file).parent}/" for file in (torch.__file__, __file__))
+
+
+def _warn(text: str) -> None:
+    """Names the innermost line that is neither torch's nor ours."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
+
+
+def _warn_of_autocast() -> None:
+    """Once for each process: a training loop enters it in every step."""
+    autocast: Any = torch.amp.autocast_mode.autocast
+    enter = autocast.__enter__
+    has_warned = False
+
+    @functools.wraps(enter)
+    def checked(self: Any) -> Any:
+        nonlocal has_warned
+        if not has_warned and self.device == name() and self._enabled:
+            has_warned = True
+            _warn(
+                f'torch.autocast("{name()}") casts nothing yet: operators run in the dtypes of their '
+                "inputs; for lower precision now, convert the model and its inputs"
+            )
+        return enter(self)
+
+    autocast.__enter__ = checked
+
+
+def _warn_of_profiler() -> None:
+    """PyTorch prints a C++ trace for every operator where a device cannot be profiled."""
+    profile: Any = torch.autograd.profiler.profile
+    init = profile.__init__
+
+    @functools.wraps(init)
+    def checked(self: Any, enabled: bool = True, **options: Any) -> None:
+        if enabled and options.get("use_device") == name():
+            _warn(f"{name()} devices cannot be profiled yet, profiling this process only")
+            options["use_device"] = None
+        init(self, enabled, **options)
+
+    profile.__init__ = checked
+
+
+def install() -> None:
+    """To be called once."""
+    _warn_of_autocast()
+    _warn_of_profiler()
