@@ -76,6 +76,10 @@ except metadata.PackageNotFoundError:  # imported from a build folder
     __version__ = "unknown"
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(each for each in globals() if each.startswith("_"))})
+
+
 def _install(name: str) -> None:
     """Registers the backend with PyTorch under a name. The order of the steps matters."""
     _C.set_exception_types(_errors.BY_CLASS, _errors.BY_KIND)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _C
+from . import _C, _tensor_types
 from ._backend import (
     DeviceLike,
     configured_url,
@@ -77,13 +77,20 @@ __all__ = [
     "stream",
     "synchronize",
 ]
+__all__ += _tensor_types.NAMES
 
 
-def __getattr__(attribute: str) -> bool:
+def __getattr__(attribute: str) -> Any:
     # torch.utils.checkpoint reads `_initialized` as a variable; the truth is in C++.
     if attribute == "_initialized":
         return is_initialized()
+    if attribute in _tensor_types.NAMES:
+        return _tensor_types.tensor_type(attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(each for each in globals() if each.startswith("_"))})
 
 
 def _lazy_init() -> None:

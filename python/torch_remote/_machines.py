@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from os import PathLike
 from pathlib import Path
 
 import torch
@@ -56,16 +57,38 @@ class Machine:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return f"Machine(id={self.id})"
+        """Waits for nothing: before the handshake it shows the devices that are known by then."""
+        url, indices, state = _C.machine_summary(self.id)
+        devices = ", ".join(f"{name()}:{index}" for index in indices)
+        return f"Machine(id={self.id}, url={url!r}, devices=[{devices}], state={state!r})"
 
 
-def connect(url: str) -> Machine:
+def _read_token(token_file: str | PathLike[str]) -> str:
+    path = Path(token_file).expanduser()
+    token = path.read_text().strip()
+    if not token:
+        raise ValueError(f"token_file: there is no token in {path}")
+    return token
+
+
+def connect(
+    url: str, *, token: str | None = None, token_file: str | PathLike[str] | None = None
+) -> Machine:
     """Connects a new machine: `local`, `unix:///path` or `tcp://host:port`.
 
-    The first machine of a process is `remote:0`; later ones get the next indices. A token is taken
+    The first machine of a process is `remote:0`; later ones get the next indices. `token`, or what
+    is in `token_file`, is for this machine only; `token=""` means none. Without either it is taken
     from TORCH_REMOTE_TOKEN_FILE or TORCH_REMOTE_TOKEN.
     """
-    return Machine(_C.connect(url, {}))
+    if token is not None and token_file is not None:
+        raise ValueError("connect() takes a token or a token_file, not both")
+    if url == "local" and (token is not None or token_file is not None):
+        raise ValueError('connect("local") starts a server of our own, which takes no token')
+    if token_file is not None:
+        token = _read_token(token_file)
+    if token is not None and not isinstance(token, str):  # its value must not get into a message
+        raise TypeError(f"connect(): token is a str, not {type(token).__name__}")
+    return Machine(_C.connect(url, None if token is None else token.strip()))
 
 
 def connect_through(url: str, command: list[str]) -> Machine:

@@ -56,6 +56,15 @@ py::dict machine_info(int id) {
   return info;
 }
 
+// What is known without waiting for the handshake.
+py::tuple machine_summary(int id) {
+  Session* session = Machines::instance().session(id);
+  std::vector<int> devices;
+  for (const auto index : Machines::instance().known_devices_of(id))
+    devices.push_back(index);
+  return py::make_tuple(session->url(), devices, session->state());
+}
+
 py::dict counters() {
   uint64_t calls = 0, syncs = 0, frames = 0, sent = 0, received = 0, signatures = 0, meta = 0,
            server = 0;
@@ -148,10 +157,10 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_library_folders", set_library_folders);
   module.def("set_server_path",
              [](std::string path) { Machines::instance().set_server_path(std::move(path)); });
-  module.def("connect",
-             torch::wrap_pybind_function([](const std::string& url, const py::dict& /*options*/) {
-               return Machines::instance().connect(url);
-             }));
+  module.def("connect", torch::wrap_pybind_function(
+                            [](const std::string& url, const std::optional<std::string>& token) {
+                              return Machines::instance().connect(url, token);
+                            }));
   module.def("connect_through",
              torch::wrap_pybind_function(
                  [](const std::string& url, const std::vector<std::string>& command) {
@@ -168,6 +177,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("machine_stop",
              torch::wrap_pybind_function([](int id) { Machines::instance().stop(id); }));
   module.def("machine_ids", [] { return Machines::instance().ids(); });
+  module.def("machine_summary", machine_summary);
   module.def("machine_info", torch::wrap_pybind_function(machine_info));
   module.def("device_count", [] { return static_cast<int>(Machines::instance().device_count()); });
   module.def("is_initialized", [] { return Machines::instance().is_initialized(); });

@@ -66,7 +66,8 @@ Key token_key(const std::string& token) {
           "unset TORCH_REMOTE_TOKEN_FILE and TORCH_REMOTE_TOKEN on this side, or start the server "
           "with --token-file",
           "the server does not know this token (wrong token, or another server); "
-          "TORCH_REMOTE_TOKEN_FILE on this side must name a copy of the server's --token-file"};
+          "TORCH_REMOTE_TOKEN_FILE on this side, or token_file= of connect(), must name a copy of "
+          "the server's --token-file"};
 }
 
 Key session_key(const Ticket& ticket) {
@@ -116,7 +117,8 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
   if (key.secret.empty() && theirs.has_proof) {
     throw ConnectionError(
         "the server wants a token; on this side set TORCH_REMOTE_TOKEN_FILE to a copy of the "
-        "server's --token-file, or TORCH_REMOTE_TOKEN to what is in it");
+        "server's --token-file, or TORCH_REMOTE_TOKEN to what is in it, or give connect() a "
+        "token_file=");
   }
   write_block(stream, {}, body_of(prove(key, ours, theirs)));
 

@@ -23,7 +23,7 @@ void Machines::set_server_path(std::string path) {
   server_path_ = std::move(path);
 }
 
-Session* Machines::open(const std::string& url) {
+Session* Machines::open(const std::string& url, std::optional<std::string> token) {
   if (in_forked_child())
     refuse_in_forked_child();
   std::string path;
@@ -33,15 +33,15 @@ Session* Machines::open(const std::string& url) {
   }
   watch_forks();
   Session::Way way = way_to(url, path);
-  std::string token;
   try {
-    token = url == "local" ? "" : token_from_environment();
+    if (!token)
+      token = url == "local" ? "" : token_from_environment();
   } catch (const std::exception&) {  // told as other reasons why a server cannot be reached are
     way.open = [why = std::current_exception()]() -> std::unique_ptr<transport::Stream> {
       std::rethrow_exception(why);
     };
   }
-  return new Session(url, std::move(way), token);
+  return new Session(url, std::move(way), token.value_or(""));
 }
 
 int Machines::add(Session* session) {
@@ -84,14 +84,14 @@ void Machines::publish(int id, Session* session, uint8_t device) {
   });
 }
 
-int Machines::connect(const std::string& url) {
+int Machines::connect(const std::string& url, std::optional<std::string> token) {
   if (in_forked_child())
     refuse_in_forked_child();
   release_ended();
   int id = 0;
   {
     MutexLock opening(opening_);
-    id = add(open(url));
+    id = add(open(url, std::move(token)));
   }
   if (url != "local")
     learn_devices(id);
@@ -217,6 +217,10 @@ c10::DeviceIndex Machines::index_of(const Session* session, uint8_t device) cons
 
 std::vector<c10::DeviceIndex> Machines::devices_of(int id) {
   learn_devices(id);
+  return known_devices_of(id);
+}
+
+std::vector<c10::DeviceIndex> Machines::known_devices_of(int id) {
   MutexLock lock(mutex_);
   return machines_.at(static_cast<size_t>(id)).devices;
 }

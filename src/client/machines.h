@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,8 @@ class Machines {
  public:
   static Machines& instance();  // leaks
 
-  // Connects to a new machine; the first one becomes remote:0. Returns its id.
-  int connect(const std::string& url);
+  // Connects to a new machine; the first one becomes remote:0. Returns its id. No token: the environment's.
+  int connect(const std::string& url, std::optional<std::string> token = std::nullopt);
   // The same through a command whose standard input and output are the connection; `url` is for messages.
   int connect_through(const std::string& url, std::vector<std::string> command);
   // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected. Not after shutdown().
@@ -63,6 +64,8 @@ class Machines {
   // Which remote:k a server's device is; 0 for a machine that was stopped.
   c10::DeviceIndex index_of(const Session* session, uint8_t device) const;
   std::vector<c10::DeviceIndex> devices_of(int id);
+  // Those that have an index by now, without waiting for the handshake.
+  std::vector<c10::DeviceIndex> known_devices_of(int id);
   Session* session(int id);
   std::vector<Session*> sessions();
   std::vector<int> ids();
@@ -92,7 +95,7 @@ class Machines {
   c10::DeviceIndex free_index() REQUIRES(opening_);
   void publish(int id, Session* session, uint8_t device) REQUIRES(opening_);
   [[noreturn]] void refuse_index(c10::DeviceIndex index);
-  Session* open(const std::string& url);
+  Session* open(const std::string& url, std::optional<std::string> token = std::nullopt);
   void release_ended();
 
   std::array<Place, kMaxDevices> places_;

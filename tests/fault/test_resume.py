@@ -229,3 +229,21 @@ def test_the_session_of_a_killed_client_is_gone_although_its_worker_lives(
     finally:
         os.kill(worker, signal.SIGKILL)
         client.stdout.close()
+
+
+def test_a_connection_is_resumed_with_the_token_that_was_given_to_connect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_REMOTE_TOKEN", "the-token-of-another-machine")
+    with (
+        serving(f"unix://{tmp_path}/s", "--token-file", f"{tmp_path}/token") as url,
+        FaultProxy(url, lambda number: None) as proxy,
+        torch_remote.connect(proxy.url, token_file=tmp_path / "token") as machine,
+    ):
+        x = torch.zeros(3, device=machine.devices[0])
+        x.add_(1)
+        assert x.tolist() == [1, 1, 1]
+        proxy.hang_up()
+        x.add_(1)
+        assert x.tolist() == [2, 2, 2]
+        assert repr(machine).endswith("state='open')")

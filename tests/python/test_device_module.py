@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -236,3 +237,11 @@ def test_generated_methods_move_tensors_modules_and_storages() -> None:
     assert next(torch.nn.Linear(2, 2).remote().parameters()).is_remote
     assert torch.ones(2).untyped_storage().remote().device == torch.device("remote:0")
     assert copy.deepcopy(torch.ones(2, device="remote")).is_remote
+
+
+@pytest.mark.parametrize("module", [torch_remote, torch.remote])
+def test_a_module_lists_its_public_names_and_nothing_it_imported(module: ModuleType) -> None:
+    public = [name for name in dir(module) if not name.startswith("_")]
+    assert public == sorted(name for name in module.__all__ if not name.startswith("_"))
+    assert set(module.__all__) <= set(dir(module))
+    assert all(hasattr(module, name) for name in dir(module))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import assert_runs, serving, wait_until
+from helpers import assert_runs, run_python, serving, wait_until
 
 import torch_remote
 
@@ -161,3 +161,30 @@ def test_the_error_of_a_killed_embedded_server_quotes_its_last_calls() -> None:
     """)
     assert "killed by signal 11 (Segmentation fault)" in said
     assert "aten::mul" in said
+
+
+def test_a_machine_shows_its_url_devices_and_state(tmp_path: Path) -> None:
+    with serving(f"unix://{tmp_path}/s", "--devices", "2") as url:
+        machine = torch_remote.connect(url)
+        devices = ", ".join(map(str, machine.devices))
+        text = f"Machine(id={machine.id}, url='{url}', devices=[{devices}], state="
+        assert repr(machine) == text + "'open')"
+        machine.stop()
+        assert repr(machine) == text + "'stopped')"
+
+
+def test_showing_a_machine_does_not_wait_for_its_server(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{tmp_path}/s")
+        silent.listen()
+        said = run_python(
+            """
+            import os, torch, torch_remote
+            torch.remote.init()
+            print(torch_remote.machines(), flush=True)
+            os._exit(0)
+            """,
+            TORCH_REMOTE=f"unix://{tmp_path}/s",
+        ).stdout
+    shown = f"Machine(id=0, url='unix://{tmp_path}/s', devices=[remote:0], state='connecting')"
+    assert said.strip() == f"[{shown}]"

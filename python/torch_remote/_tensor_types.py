@@ -1,0 +1,70 @@
+"""`torch.remote.FloatTensor` and its kin: the names that `tensor.type()` gives, as `torch.cuda` has them.
+
+PyTorch makes such classes for the CPU and CUDA only. `tensor.type(cls)` reads the name that the class was made with,
+which is why that one has dots.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from ._backend import is_ours, name
+
+NAMES = [
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "ShortTensor",
+]
+
+
+class _TensorType(type):
+    """The type of these classes: which tensors are theirs, and how they look."""
+
+    dtype: torch.dtype
+    is_sparse = False
+    layout = torch.strided
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return (
+            isinstance(instance, torch.Tensor)
+            and is_ours(instance)
+            and instance.dtype == cls.dtype
+            and instance.layout == cls.layout
+        )
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The old constructor: sizes give a tensor that is not filled, a sequence gives its values."""
+        if len(args) == 1 and cls.__instancecheck__(args[0]):
+            return torch.ops.aten.alias(args[0])
+        if all(isinstance(size, int) for size in args) and not kwargs:
+            return torch.empty(args or (0,), dtype=cls.dtype, device=name())
+        return getattr(torch, cls.__name__)(*args, **kwargs).to(name())
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        return cls.__qualname__
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__name__}'>"
+
+
+@cache
+def tensor_type(class_name: str) -> type:
+    """The class of one of NAMES."""
+    module = f"torch.{name()}"
+    facts = {
+        "__module__": module,
+        "__qualname__": class_name,
+        "dtype": getattr(torch, class_name).dtype,
+    }
+    return _TensorType(f"{module}.{class_name}", (), facts)

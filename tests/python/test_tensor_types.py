@@ -1,0 +1,56 @@
+"""The class names that `tensor.type()` gives are those of `torch.remote`, as with `torch.cuda`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+PREFIXES = "Float Double Half BFloat16 Byte Char Short Int Long Bool"
+KINDS = {f"{prefix}Tensor": getattr(torch, f"{prefix}Tensor").dtype for prefix in PREFIXES.split()}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_tensor_is_of_the_type_it_names(name: str) -> None:
+    x = torch.ones(3, device="remote", dtype=KINDS[name])
+    kind = getattr(torch.remote, name)
+    assert x.type() == f"torch.remote.{name}"
+    assert x.type(x.type()) is x
+    assert x.type(kind) is x
+    assert isinstance(x, kind)
+    assert not isinstance(x.cpu(), kind)
+    assert not isinstance(x, getattr(torch, name))
+    assert not isinstance(1, kind)
+    assert sum(isinstance(x, getattr(torch.remote, other)) for other in KINDS) == 1
+
+
+def test_a_tensor_is_moved_and_cast_to_a_type() -> None:
+    moved = torch.tensor([1.5, 2]).type(torch.remote.IntTensor)
+    assert (moved.device.type, moved.dtype, moved.tolist()) == ("remote", torch.int32, [1, 2])
+    assert moved.type("torch.remote.HalfTensor").dtype == torch.half
+    assert moved.type(torch.FloatTensor).device.type == "cpu"
+
+
+def test_a_type_looks_like_cudas() -> None:
+    kind = torch.remote.FloatTensor
+    assert torch.remote.FloatTensor is kind
+    assert (kind.__name__, kind.__module__) == ("FloatTensor", "torch.remote")
+    assert repr(kind) == "<class 'torch.remote.FloatTensor'>"
+    assert kind.dtype == torch.float32
+
+
+def test_the_old_constructor_makes_remote_tensors() -> None:
+    kind = torch.remote.FloatTensor
+    assert kind(2, 3).shape == (2, 3)
+    assert kind().shape == (0,)
+    assert kind(torch.Size([4])).is_remote
+    assert kind([1, 2]).tolist() == [1, 2]
+    made = kind([3])
+    kind(made).add_(1)
+    assert made.tolist() == [4]
+    with pytest.raises(TypeError):
+        kind("a")
+
+
+def test_a_type_that_cuda_has_not_either_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="ComplexFloatTensor"):
+        _ = torch.remote.ComplexFloatTensor
