@@ -76,10 +76,11 @@ def _replace(function: Callable[..., Any]) -> None:
 
 
 def _is_elsewhere(module: torch.nn.Module) -> bool:
-    """Whether PyTorch would take our devices for a module that has nothing on them."""
+    """Whether PyTorch would take our devices for a module that is not on them, by its first tensor."""
     if _get_available_device_type() != name():
         return False
-    return not any(is_ours(tensor) for tensor in chain(module.parameters(), module.buffers()))
+    first = next(chain(module.parameters(), module.buffers()), None)
+    return first is None or not is_ours(first)
 
 
 def _wrap_modules_elsewhere() -> None:

@@ -42,13 +42,18 @@ class _TensorType(type):
             and instance.layout == cls.layout
         )
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
         """The old constructor: sizes give a tensor that is not filled, a sequence gives its values."""
+        place = torch.device(name() if device is None else device)
+        if place.type != name():  # in the words of PyTorch's own
+            raise RuntimeError(
+                f"legacy constructor expects device type: {name()} but device type: {place.type} was passed"
+            )
         if len(args) == 1 and cls.__instancecheck__(args[0]):
             return torch.ops.aten.alias(args[0])
         if all(isinstance(size, int) for size in args) and not kwargs:
-            return torch.empty(args or (0,), dtype=cls.dtype, device=name())
-        return getattr(torch, cls.__name__)(*args, **kwargs).to(name())
+            return torch.empty(args or (0,), dtype=cls.dtype, device=place)
+        return getattr(torch, cls.__name__)(*args, **kwargs).to(place)
 
     @property
     def __name__(cls) -> str:  # type: ignore[override]

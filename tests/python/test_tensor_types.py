@@ -47,6 +47,9 @@ def test_the_old_constructor_makes_remote_tensors() -> None:
     made = kind([3])
     kind(made).add_(1)
     assert made.tolist() == [4]
+    assert kind(2, device="remote:0").shape == (2,)
+    with pytest.raises(RuntimeError, match="expects device type: remote but device type: cpu"):
+        kind(2, device="cpu")
     with pytest.raises(TypeError):
         kind("a")
 
