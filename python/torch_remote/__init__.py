@@ -42,6 +42,7 @@ from . import (  # noqa: E402
     _backend,
     _branches,
     _device,
+    _downloads,
     _errors,
     _interop,
     _kernels,
@@ -91,6 +92,7 @@ def _install(name: str) -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _printing.install()
     _interop.install()
+    _downloads.install()
     _kernels.install()
     _nested.install()
     _branches.install()

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -16,6 +17,7 @@
 #include "client/errors.h"
 #include "client/machines.h"
 #include "client/named_settings.h"
+#include "client/prefetch.h"
 #include "client/process.h"
 #include "client/register.h"
 #include "client/storage.h"
@@ -143,6 +145,16 @@ std::vector<uint64_t> taints(uintptr_t session, uint64_t cause,
   return reinterpret_cast<client::Session*>(session)->taints(cause, tensors);
 }
 
+// A tensor or storage that this thread will download. Note [Downloads that go together].
+void plan_download(const py::object& what) {
+  client::Prefetch* const plan = client::Prefetch::active();
+  if (plan == nullptr)
+    return;
+  if (THPVariable_Check(what.ptr()))
+    return plan->plan(THPVariable_Unpack(what.ptr()));
+  plan->plan(torch::createStorage(what.ptr()));
+}
+
 void initialise() {
   client::register_backend();
   install_python_hooks();
@@ -208,6 +220,9 @@ PYBIND11_MODULE(_C, module) {
   module.def("call_number", torch::wrap_pybind_function(call_number));
   module.def("taints", torch::wrap_pybind_function(taints));
   module.def("take_rng_state", torch::wrap_pybind_function(take_rng_state));
+  module.def("begin_downloads", client::Prefetch::begin);
+  module.def("plan_download", torch::wrap_pybind_function(plan_download));
+  module.def("end_downloads", client::Prefetch::end);
   module.def("counters", counters);
   module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));
   module.def("context", torch::wrap_pybind_function(client::own_settings));

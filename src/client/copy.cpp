@@ -1,16 +1,19 @@
 #include "client/copy.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
-#include "base/error.h"
 #include "client/backend/pinned.h"
 #include "client/dispatch.h"
-#include "client/errors.h"
+#include "client/downloads.h"
 #include "client/machines.h"
-#include "client/session.h"
+#include "client/prefetch.h"
+#include "client/process.h"
 #include "client/storage.h"
 #include "marshal/dtype.h"
 #include "wire/limits.h"
@@ -62,15 +65,8 @@ class Upload {
   }
 
  private:
-  // The server must know the storage before bytes can go into it. Under the submit lock.
-  bool declare(wire::Writer& writer) {
-    if (record_.announced.exchange(true, std::memory_order_relaxed))
-      return false;
-    session_.number_call(site_);
-    encode(writer, wire::Resize{record_.name, record_.server_device,
-                                record_.nbytes.load(std::memory_order_relaxed)});
-    return true;
-  }
+  // The server must know the storage before bytes can go into it. Within submit().
+  bool declare(wire::Writer& writer) { return session_.announce(writer, record_, site_); }
 
   StorageRecord& record_;
   Session& session_;
@@ -113,6 +109,7 @@ void copy_on_server(const at::Tensor& destination, const at::Tensor& source, boo
 }
 
 void copy_from_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  PendingDownloads::instance().finish(memory_of(source));
   // As CUDA does: the host converts, then the bytes travel.
   at::Tensor ready = source.scalar_type() == destination.scalar_type()
                          ? source
@@ -130,51 +127,56 @@ void copy_from_host(const at::Tensor& destination, const at::Tensor& source, boo
   copy_on_server(destination, staged, non_blocking);
 }
 
-void copy_to_host(const at::Tensor& destination, const at::Tensor& source) {
+// The dimensions of a dense tensor, the one with the largest steps in memory first.
+c10::DimVector memory_order(const at::Tensor& tensor) {
+  c10::DimVector order(tensor.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  return order;
+}
+
+// CUDA's rule: a copy to pinned memory that the host does not have to finish. CUDA, too, waits for
+// all others.
+bool may_be_pending(const at::Tensor& destination, const at::Tensor& source) {
+  return destination.scalar_type() == source.scalar_type() && !destination.is_conj() &&
+         !destination.is_neg() && destination.is_non_overlapping_and_dense() &&
+         is_pinned(destination.const_data_ptr()) && !is_blocking();
+}
+
+void download_later(const at::Tensor& destination, const at::Tensor& source) {
+  // A READ gives elements in order: the view gets the order of the destination's memory.
+  const at::Tensor view = source.expand(destination.sizes()).permute(memory_order(destination));
+  session_of(*record_of(view))->wait_for_credit();
+  PendingDownloads::instance().add(start_download(view, memory_of(destination), nullptr),
+                                   destination.storage());
+}
+
+void copy_to_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  PendingDownloads::instance().finish(memory_of(destination));
+  if (non_blocking && may_be_pending(destination, source))
+    return download_later(destination, source);
   // The converting and spreading copy happens on the host, as with CUDA.
   destination.copy_(download(source));
 }
 
-// Reads elements of `spec`'s view into `into`.
-void read_into(const at::Tensor& tensor, std::span<std::byte> into,
-               std::shared_ptr<const void> owner) {
-  StorageRecord& record = *record_of(tensor);
-  Session& session = *session_of(record);
-  const bool bulk = into.size() > wire::kMaxInlineBytes;
-  const auto request = session.make_request(bulk ? into : std::span<std::byte>(), std::move(owner));
-  wire::Read read;
-  request->device = record.server_device;
-  read.request = request->id;
-  read.storage = record.name;
-  read.offset = marshal::offset_of(*tensor.unsafeGetTensorImpl(), record);
-  read.spec = marshal::spec_of(tensor);
-  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    if (!record.announced.exchange(true, std::memory_order_relaxed)) {
-      session.number_call({0, record.server_device});  // making a storage does not fail
-      encode(writer, wire::Resize{record.name, record.server_device,
-                                  record.nbytes.load(std::memory_order_relaxed)});
-    }
-    encode(writer, read);
-    return true;
-  });
-  session.wait(request, "a value");
-  if (bulk)
-    return;
-  if (request->body.size() != into.size())
-    raise(ErrorClass::kProtocol, "the server sent another number of bytes");
-  std::memcpy(into.data(), request->body.data(), into.size());
-}
-
 }  // namespace
 
+at::Tensor empty_for(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+}
+
 at::Tensor download(const at::Tensor& tensor) {
-  at::Tensor result = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
   if (tensor.numel() == 0)
-    return result;
-  read_into(
-      tensor,
-      {static_cast<std::byte*>(result.mutable_data_ptr()), static_cast<size_t>(result.nbytes())},
-      std::make_shared<at::Tensor>(result));
+    return empty_for(tensor);
+  if (Prefetch* const plan = Prefetch::active()) {
+    if (auto planned = plan->take(tensor))
+      return *std::move(planned);
+  }
+  const at::Tensor result = empty_for(tensor);
+  const Download download =
+      start_download(tensor, memory_of(result), std::make_shared<at::Tensor>(result));
+  download.session->wait(download.request, "a value");
   return result;
 }
 
@@ -191,7 +193,7 @@ void copy_tensor(const at::Tensor& destination, const at::Tensor& source, bool n
   if (to_remote)
     return copy_from_host(destination, source.is_cpu() ? source : source.cpu(), non_blocking);
   if (destination.is_cpu())
-    return copy_to_host(destination, source);
+    return copy_to_host(destination, source, non_blocking);
   destination.copy_(download(source));
 }
 

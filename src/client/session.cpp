@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
+#include "client/downloads.h"
 #include "client/machines.h"
 #include "client/process.h"
 #include "client/storage.h"
@@ -154,6 +155,15 @@ void Session::upload(const wire::Begin& begin, CallSite site, std::span<const st
     next(received);
   };
   connection_->send_bulk(begin.upload, bytes, std::move(owner), std::move(done));
+}
+
+bool Session::announce(wire::Writer& writer, StorageRecord& record, CallSite site) {
+  if (record.announced.exchange(true, std::memory_order_relaxed))
+    return false;
+  number_call(site);
+  encode(writer, wire::Resize{record.name, record.server_device,
+                              record.nbytes.load(std::memory_order_relaxed)});
+  return true;
 }
 
 void Session::remember(SignaturePtr known) {
@@ -361,6 +371,7 @@ bool Session::release() {
     free_names_ = {};
   }
   forget_frees();
+  PendingDownloads::instance().forget(*this);
   return true;
 }
 

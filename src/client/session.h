@@ -41,10 +41,10 @@ struct Request {
   uint64_t id = 0;
   uint8_t device = 0;                 // the server's number for it: for messages
   uint64_t call = 0;                  // the number of the call whose outcome it is
-  std::span<std::byte> destination;   // bulk answers are read straight into it
+  std::span<std::byte> destination;   // of a READ: where its bytes go
   std::shared_ptr<const void> owner;  // keeps the destination
+  std::atomic<bool> done = false;     // set last, under Session::replies_mutex_
   // Under Session::replies_mutex_ until done:
-  bool done = false;
   bool failed = false;
   uint64_t received = 0;  // bulk bytes so far: they come in order
   std::vector<std::byte> body;
@@ -120,6 +120,13 @@ class Session : public transport::Connection::Handler {
     return call_number_;
   }
 
+  // The same of the last one. Within submit().
+  uint64_t last_call() const NO_THREAD_SAFETY_ANALYSIS { return call_number_; }
+
+  // Appends the RESIZE by which the server knows a storage, unless it knows it already (false).
+  // Within submit().
+  bool announce(wire::Writer& writer, StorageRecord& record, CallSite site);
+
   // Puts a signature whose outputs the server has told into the table, in place of the one without.
   void remember(SignaturePtr known);
 
@@ -161,7 +168,8 @@ class Session : public transport::Connection::Handler {
   void queue_free(StorageRecord* record) noexcept;
 
   void wait_for_credit();
-  // Everything sent is done on the server. Raises the first failure that the user has not been told of.
+  // Everything sent is done on the server, and pending downloads are here. Raises the first failure
+  // that the user has not been told of.
   void synchronize();
   // The same, without raising them.
   wire::Failures finish_calls();
@@ -211,6 +219,9 @@ class Session : public transport::Connection::Handler {
   void append_frees() REQUIRES(submit_mutex_);
   void forget_frees() noexcept;
   void complete(uint64_t id, bool failed, wire::Reader& reader);
+  void take_body(Request& request, std::span<const std::byte> body);
+  // Behind the others. Gives the one that comes first, if it is a download.
+  std::shared_ptr<Request> add_failed_downloads(wire::Failures& failures);
   void note_failure(const wire::Error& error);
   std::optional<CallSite> site_of(const wire::Error& error);
   // `device` is for an error whose call is not known.

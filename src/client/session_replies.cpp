@@ -1,6 +1,10 @@
 // A session's requests, and what the server answers.
+#include <algorithm>
+#include <cstring>
+
 #include "base/error.h"
 #include "base/log.h"
+#include "client/downloads.h"
 #include "client/session.h"
 #include "client/storage.h"
 #include "wire/limits.h"
@@ -22,7 +26,7 @@ void Session::wait_quietly(const std::shared_ptr<Request>& request, const char* 
   ++counters_.syncs;
   if (opened_.load(std::memory_order_acquire))
     connection_->flush();
-  wait_until([&] { return request->done; }, what);
+  wait_until([&] { return request->done.load(); }, what);
 }
 
 void Session::wait(const std::shared_ptr<Request>& request, const char* what) {
@@ -84,6 +88,15 @@ void Session::forget(const Request& request) {
   requests_.erase(request.id);
 }
 
+void Session::take_body(Request& request, std::span<const std::byte> body) {
+  if (request.destination.empty())
+    return request.body.assign(body.begin(), body.end());
+  if (body.size() != request.destination.size())
+    throw ProtocolError("a reply of " + std::to_string(body.size()) + " bytes where " +
+                        std::to_string(request.destination.size()) + " were asked for");
+  std::memcpy(request.destination.data(), body.data(), body.size());
+}
+
 void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
   std::shared_ptr<Request> request;
   {
@@ -96,14 +109,10 @@ void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
     if (failed) {
       request->error = wire::decode_error(reader);
     } else {
-      if (!request->destination.empty())
-        throw ProtocolError("a reply where bulk bytes were asked for");
-      const auto body = reader.bytes(wire::kMaxReplyBytes, "reply");
-      request->body.assign(body.begin(), body.end());
+      take_body(*request, reader.bytes(wire::kMaxReplyBytes, "reply"));
     }
     request->failed = failed;
     request->done = true;
-    request->owner.reset();
   }
   changed_.notify_all();
 }
@@ -151,6 +160,7 @@ std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64
 }
 
 void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
+  std::shared_ptr<Request> ended;  // dropped without the lock, with its destination
   {
     MutexLock lock(replies_mutex_);
     const auto found = requests_.find(lane);
@@ -163,7 +173,7 @@ void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool 
     if (request.received != request.destination.size())
       throw ProtocolError("fewer bulk bytes than were asked for");
     request.done = true;
-    request.owner.reset();
+    ended = std::move(found->second);
     requests_.erase(found);
   }
   changed_.notify_all();
@@ -247,14 +257,40 @@ wire::Failures Session::finish_calls() {
 }
 
 void Session::synchronize() {
-  const wire::Failures failures = finish_calls();
+  const auto pending = PendingDownloads::instance().of(*this);
+  wire::Failures failures = finish_calls();
+  for (const auto& request : pending)
+    wait_until([&] { return request->done.load(); }, "a download");
+  const auto download = add_failed_downloads(failures);
   if (failures.errors.empty())
     return;
   std::string others;
   if (failures.total > 1)
     others = "\n(" + std::to_string(failures.total - 1) +
              " more failed and nobody has read it; the next synchronize() raises the next)";
-  raise_failed(failures.errors.front(), 0, others);
+  const wire::Error first = failures.errors.front();
+  PendingDownloads::instance().forget_cause(*this, first.call, download.get());
+  raise_failed(first, download == nullptr ? 0 : download->device, others);
+}
+
+// The server lists the cause too, unless the user knows it from an earlier read, or the READ itself
+// has failed.
+std::shared_ptr<Request> Session::add_failed_downloads(wire::Failures& failures) {
+  std::shared_ptr<Request> first;
+  for (const auto& request : PendingDownloads::instance().of(*this)) {
+    if (!request->done || !request->failed)
+      continue;
+    const auto is_same = [&](const wire::Error& error) {
+      return error.call != 0 && error.call == request->error.call;
+    };
+    if (std::any_of(failures.errors.begin(), failures.errors.end(), is_same))
+      continue;
+    if (failures.errors.empty())
+      first = request;
+    failures.errors.push_back(request->error);
+    ++failures.total;
+  }
+  return first;
 }
 
 std::string Session::report_untold(std::chrono::milliseconds patience) {
@@ -270,10 +306,11 @@ std::string Session::report_untold(std::chrono::milliseconds patience) {
     return true;
   });
   connection_->flush();
-  if (!wait_until([&] { return request->done; }, "the end", deadline) || request->failed)
+  if (!wait_until([&] { return request->done.load(); }, "the end", deadline) || request->failed)
     return {};
   wire::Reader reader(request->body);
-  const wire::Failures failures = wire::decode_failures(reader);
+  wire::Failures failures = wire::decode_failures(reader);
+  add_failed_downloads(failures);
   if (failures.errors.empty())
     return {};
   std::string text = "a call failed, and nobody has read what it was to make:\n  " +

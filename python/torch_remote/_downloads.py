@@ -1,0 +1,89 @@
+"""Downloads that are known to come go together: those of `torch.save` and of `Module.to("cpu")`.
+
+Each is told to the thread's plan before it is made: Note [Downloads that go together] in
+client/prefetch.h.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import serialization
+
+from . import _C
+from ._backend import is_ours, name
+
+
+@contextmanager
+def _plan() -> Iterator[None]:
+    """One plan for each thread: the outermost."""
+    begun = _C.begin_downloads()
+    try:
+        yield
+    finally:
+        if begun:
+            _C.end_downloads()
+
+
+def _planning(save: Callable[..., Any]) -> Callable[..., Any]:
+    """For the functions of `torch.save`: they ask where each storage is before they write any."""
+
+    @functools.wraps(save)
+    def planned(*args: Any, **kwargs: Any) -> Any:
+        with _plan():
+            return save(*args, **kwargs)
+
+    return planned
+
+
+def _noting(location_tag: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(location_tag)
+    def noted(storage: Any) -> Any:
+        if isinstance(storage, torch.UntypedStorage) and storage.device.type == name():
+            _C.plan_download(storage)
+        return location_tag(storage)
+
+    return noted
+
+
+def _tensors_of(module: torch.nn.Module, recurse: bool) -> Iterator[torch.Tensor]:
+    """In the order of `Module._apply`."""
+    for child in module.children() if recurse else ():
+        yield from _tensors_of(child, True)
+    for parameter in module._parameters.values():
+        if type(parameter) is torch.nn.Parameter:
+            yield parameter
+            if parameter.grad is not None:
+                yield parameter.grad
+    for buffer in module._buffers.values():
+        if type(buffer) is torch.Tensor:
+            yield buffer
+
+
+def _applying(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """`Module._apply`, which moves the tensors of a module one by one."""
+
+    @functools.wraps(apply)
+    def planned(self: torch.nn.Module, fn: Any, recurse: bool = True) -> Any:
+        if not _C.is_initialized() or not _C.begin_downloads():
+            return apply(self, fn, recurse)
+        try:
+            for tensor in filter(is_ours, _tensors_of(self, recurse)):
+                _C.plan_download(tensor)
+            return apply(self, fn, recurse)
+        finally:
+            _C.end_downloads()
+
+    return planned
+
+
+def install() -> None:
+    """Replaces what saves objects and what moves modules. To be called once."""
+    serialization._save = _planning(serialization._save)
+    serialization._legacy_save = _planning(serialization._legacy_save)
+    serialization.location_tag = _noting(serialization.location_tag)
+    torch.nn.Module._apply = _applying(torch.nn.Module._apply)

@@ -1,0 +1,511 @@
+"""Downloads that overlap: non_blocking ones, and those of torch.save and Module.to("cpu")."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import assert_runs, assert_same, run_python
+
+import torch_remote
+
+COUNT = 40
+FRESH = itertools.count(3)
+# Small ones are answered inside a message, large ones on a lane of their own.
+SIZES = [1, 5, 100, 16_384, 16_385, 300_000, 3]
+
+
+def tensors(count: int = COUNT) -> list[torch.Tensor]:
+    return [torch.full((8,), float(i), device="remote") for i in range(count)]
+
+
+def model(layers: int = 20) -> torch.nn.Sequential:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(*(torch.nn.Linear(5, 5) for _ in range(layers)))
+
+
+def failing() -> torch.Tensor:
+    """The server finds out that the index is out of range.
+
+    Of another size each time: a call like one that has failed is waited for.
+    """
+    size = next(FRESH)
+    return torch.zeros(size, device="remote").index_select(0, torch.tensor([size], device="remote"))
+
+
+# --- non_blocking
+
+
+def test_a_download_into_pinned_memory_waits_for_nothing(
+    sync_count: Callable[[Callable[[], object]], int],
+) -> None:
+    sources = tensors()
+    pinned = [torch.empty(8).pin_memory() for _ in sources]
+    results: list[torch.Tensor] = []
+    assert sync_count(lambda: results.extend(t.to("cpu", non_blocking=True) for t in sources)) == 0
+    copies = zip(pinned, sources, strict=True)
+    assert sync_count(lambda: [p.copy_(t, non_blocking=True) for p, t in copies]) == 0
+    assert sync_count(torch.remote.synchronize) == 1
+    expected = [torch.full((8,), float(i)) for i in range(COUNT)]
+    assert_same(results, expected)
+    assert_same(pinned, expected)
+    assert all(result.is_pinned() for result in results)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        torch_remote.synchronize,
+        lambda: torch.accelerator.synchronize(),
+        lambda: torch.remote.current_stream().synchronize(),
+        lambda: torch.remote.current_stream().record_event().synchronize(),
+        lambda: torch.remote.current_stream().query(),
+    ],
+    ids=["all", "accelerator", "stream", "event", "query"],
+)
+def test_every_wait_for_the_device_waits_for_downloads(wait: Callable[[], object]) -> None:
+    sources = [torch.randn(size) for size in SIZES]
+    results = [t.to("remote").to("cpu", non_blocking=True) for t in sources]
+    wait()
+    assert_same(results, sources)
+
+
+def test_pageable_memory_and_conversions_are_there_at_once(
+    sync_count: Callable[[Callable[[], object]], int],
+) -> None:
+    source = torch.arange(1000.0)
+    there = source.to("remote")
+    assert_same(torch.empty(1000).copy_(there, non_blocking=True), source)
+    assert_same(there.to("cpu", torch.int32, non_blocking=True), source.int())
+    into = torch.zeros(2000).pin_memory()
+    into[::2].copy_(there, non_blocking=True)
+    assert_same(into[::2], source)
+    assert sync_count(there.cpu) == 1
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": lambda x: x.transpose(0, 2),
+    "permuted": lambda x: x.permute(2, 0, 1),
+    "strided": lambda x: x[1::2, ::3],
+    "expanded": lambda x: x[:1].expand(5, *x.shape[1:]),
+    "one": lambda x: x[:, :1, 2:3].transpose(0, 1),
+    "scalar": lambda x: x[1, 2, 3],
+    "conjugate": lambda x: torch.complex(x, x + 1).conj(),
+    "negative": lambda x: torch.complex(x, x + 1).conj().imag,
+    "empty": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_views_of_any_layout_arrive_later(layout: str) -> None:
+    cube = torch.arange(5.0 * 6 * 7).reshape(5, 6, 7)
+    view, expected = LAYOUTS[layout](cube.to("remote")), LAYOUTS[layout](cube)
+    result = view.to("cpu", non_blocking=True)
+    other = torch.empty(expected.shape, dtype=expected.dtype).pin_memory()
+    other.copy_(view, non_blocking=True)
+    torch.remote.synchronize()
+    assert_same([result, other], [expected, expected])
+    assert result.stride() == view.cpu().stride()
+
+
+def test_a_download_broadcasts_into_pinned_memory() -> None:
+    into = torch.empty(3, 8).t().contiguous().t().pin_memory()
+    into.copy_(torch.arange(8.0, device="remote"), non_blocking=True)
+    torch.remote.synchronize()
+    assert_same(into, torch.arange(8.0).expand(3, 8).contiguous())
+
+
+def test_views_of_one_storage_arrive_in_their_places() -> None:
+    base = torch.arange(200_000.0)
+    there, into = base.to("remote"), torch.zeros(200_000).pin_memory()
+    for place in (slice(0, 5), slice(100_000, None), slice(5, 100_000)):
+        into[place].copy_(there[place], non_blocking=True)
+    torch.remote.synchronize()
+    assert_same(into, base)
+
+
+def test_the_value_is_that_of_the_place_in_the_program() -> None:
+    there = torch.ones(300_000, device="remote")
+    before = there.to("cpu", non_blocking=True)
+    there.zero_()
+    torch.remote.synchronize()
+    assert before.min() == 1
+
+
+def test_copies_over_the_same_pinned_memory_keep_their_order() -> None:
+    large, small = torch.ones(2_000_000, device="remote"), torch.full((4,), 2.0, device="remote")
+    for non_blocking in (True, False):
+        into = torch.zeros(2_000_000).pin_memory()
+        into.copy_(large, non_blocking=True)
+        into[1_999_996:].copy_(small, non_blocking=non_blocking)
+        torch.remote.synchronize()
+        assert into[1_999_995:].tolist() == [1, 2, 2, 2, 2]
+        into.copy_(small[:1], non_blocking=True)
+        back = into.to("remote", non_blocking=non_blocking)
+        assert back.mean().item() == 2
+
+
+def test_gradients_go_through_a_download() -> None:
+    x = torch.ones(3, device="remote", requires_grad=True)
+    y = x.to("cpu", non_blocking=True)
+    torch.remote.synchronize()
+    (y * torch.arange(3.0)).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [0, 1, 2]
+
+
+def test_a_destination_may_be_dropped_before_it_is_filled() -> None:
+    for _ in range(20):
+        torch.ones(300_000, device="remote").to("cpu", non_blocking=True)
+        storage = torch.empty(300_000).pin_memory().untyped_storage()
+        torch.empty(0).set_(storage).copy_(torch.ones(300_000, device="remote"), non_blocking=True)
+        del storage
+    torch.remote.synchronize()
+
+
+def test_many_are_bounded_and_all_arrive() -> None:
+    there = torch.arange(3000.0, device="remote")
+    results = [there[i].to("cpu", non_blocking=True) for i in range(3000)]
+    torch.remote.synchronize()
+    assert [int(r) for r in results] == list(range(3000))
+
+
+def test_threads_download_and_synchronize_at_once() -> None:
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        for round in range(20):
+            source = torch.full((20_000,), float(number * 100 + round))
+            result = source.to("remote").to("cpu", non_blocking=True)
+            torch.remote.synchronize()
+            if not torch.equal(result, source):
+                wrong.append((number, round))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_failed_download_is_raised_by_synchronize_once() -> None:
+    bad = failing()
+    good = torch.ones(3, device="remote")
+    results = [t.to("cpu", non_blocking=True) for t in (good, bad, bad, bad[:0], good)]
+    with pytest.raises(torch_remote.RemoteError, match="index_select.*test_pending_downloads") as e:
+        torch.remote.synchronize()
+    assert "more failed" not in str(e.value)
+    torch.remote.synchronize()
+    assert_same([results[0], results[4]], [torch.ones(3)] * 2)
+
+
+def test_a_download_of_what_is_known_to_have_failed_is_raised_again() -> None:
+    bad = failing()
+    with pytest.raises(torch_remote.RemoteError):
+        bad.cpu()
+    torch.remote.synchronize()
+    bad.to("cpu", non_blocking=True)
+    with pytest.raises(torch_remote.RemoteError, match="index_select"):
+        torch.remote.synchronize()
+    torch.remote.synchronize()
+
+
+def test_two_causes_are_raised_one_by_one() -> None:
+    for bad in reversed([failing(), failing()]):
+        bad.to("cpu", non_blocking=True)
+    with pytest.raises(torch_remote.RemoteError, match="1 more failed"):
+        torch.remote.synchronize()
+    with pytest.raises(torch_remote.RemoteError):
+        torch.remote.synchronize()
+    torch.remote.synchronize()
+
+
+FAILED = """
+    import torch, torch_remote
+    bad = torch.zeros(3, device="remote").index_select(0, torch.tensor([7], device="remote"))
+    {known}
+    result = bad.to("cpu", non_blocking=True)
+"""
+
+
+@pytest.mark.parametrize("known", ["", "try: bad.cpu()\n    except RuntimeError: pass"])
+def test_a_failed_download_that_nobody_waits_for_is_printed_at_exit(known: str) -> None:
+    done = run_python(FAILED.format(known=known))
+    assert done.returncode == 0 and "index_select" in done.stderr
+
+
+def test_blocking_mode_waits_for_every_download() -> None:
+    assert_runs(
+        """
+        import torch, torch_remote
+        x = torch.arange(5.0, device="remote")
+        with torch_remote.count() as counted:
+            y = x.to("cpu", non_blocking=True)
+        assert counted.syncs == 1 and y.tolist() == [0, 1, 2, 3, 4]
+        """,
+        TORCH_REMOTE_BLOCKING="1",
+    )
+
+
+def test_a_lost_session_is_raised_where_a_pending_download_is_waited_for() -> None:
+    assert_runs(
+        """
+        import os, signal, torch, torch_remote
+        x = torch.ones(5_000_000, device="remote")
+        torch.remote.synchronize()
+        into = torch.zeros(5_000_000).pin_memory()
+        (machine,) = torch_remote.machines()
+        os.kill(machine.status()["pid"], signal.SIGSTOP)
+        into.copy_(x, non_blocking=True)
+        gone = x.to("cpu", non_blocking=True)
+        del gone
+        os.kill(machine.status()["pid"], signal.SIGKILL)
+        try:
+            torch.remote.synchronize()
+        except torch_remote.SessionLost:
+            print("lost")
+        del x
+        machine.stop()
+        torch_remote.connect("local")
+        into.copy_(torch.full((5_000_000,), 3.0, device="remote"), non_blocking=True)
+        torch.remote.synchronize()
+        assert into.min() == 3
+        """
+    )
+
+
+def test_control_c_ends_the_wait_and_the_download_goes_on() -> None:
+    assert_runs(
+        """
+        import os, signal, threading, torch, torch_remote
+        x = torch.arange(3_000_000.0, device="remote")
+        torch.remote.synchronize()
+        pid = torch_remote.machines()[0].status()["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        kept = x.to("cpu", non_blocking=True)
+        dropped = (x + 1).to("cpu", non_blocking=True)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            torch.remote.synchronize()
+            raise SystemExit("it did not stop")
+        except KeyboardInterrupt:
+            del dropped
+        os.kill(pid, signal.SIGCONT)
+        torch.remote.synchronize()
+        assert torch.equal(kept, torch.arange(3_000_000.0))
+        """
+    )
+
+
+def test_a_program_may_end_with_downloads_pending() -> None:
+    assert_runs(
+        """
+        import torch, torch_remote
+        x = torch.ones(3_000_000, device="remote")
+        results = [x.to("cpu", non_blocking=True) for _ in range(5)]
+        """
+    )
+
+
+# --- together
+
+
+def saved(value: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer, **options)
+    return buffer.getvalue()
+
+
+def loaded(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu")
+
+
+MANY_WAYS = """
+    import io, time, torch, torch_remote
+    tensors = [torch.full((8,), float(i), device="remote") for i in range(40)]
+    model = torch.nn.Sequential(*(torch.nn.Linear(5, 5) for _ in range(20))).to("remote")
+    torch.remote.synchronize()
+
+    def later():
+        results = [t.to("cpu", non_blocking=True) for t in tensors]
+        torch.remote.synchronize()
+        assert [int(r[0]) for r in results] == list(range(40))
+
+    for way in (
+        later,
+        lambda: torch.save(tensors, io.BytesIO()),
+        lambda: torch.save(tensors, io.BytesIO(), _use_new_zipfile_serialization=False),
+        lambda: torch.save(model.state_dict(), io.BytesIO()),
+        lambda: torch.save(model, io.BytesIO()),
+        lambda: model.to("cpu"),
+        lambda: model.to("remote").cpu(),
+    ):
+        begin = time.monotonic()
+        with torch_remote.count() as counted:
+            way()
+        took = time.monotonic() - begin
+        assert took < 0.8 and counted.syncs <= 10, (way, took, counted)
+"""
+
+
+def test_forty_downloads_cost_few_round_trips() -> None:
+    assert_runs(MANY_WAYS, TORCH_REMOTE_NET="50")
+
+
+@pytest.mark.parametrize("zip_file", [True, False])
+def test_a_saved_object_has_the_bytes_of_a_local_one(zip_file: bool) -> None:
+    local = [torch.randn(size) for size in SIZES * 3]
+    local += [local[4][5:50:3], local[5].half(), torch.empty(0, 3), local[0]]
+    there = copy.deepcopy(local)
+    memo = {id(t): t.to("remote") for t in there}
+    remote = [memo[id(t)] for t in there]
+    remote[21] = remote[4][5:50:3]
+    assert_same(loaded(saved(remote, _use_new_zipfile_serialization=zip_file)), local)
+
+
+def test_more_than_the_window_is_saved() -> None:
+    sizes = [5_000_000, 100, 20_000_000, 1, 9_000_000, 9_000_000, 7]
+    local = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in sizes] * 2
+    assert_same(loaded(saved([t.to("remote") for t in local])), local)
+
+
+def test_storages_that_were_never_written_are_saved() -> None:
+    values: list[torch.Tensor] = []
+    for i in range(5):
+        values += [torch.full((3,), float(i), device="remote"), torch.empty(4, device="remote")]
+    back = loaded(saved(values))
+    assert [t[0].item() for t in back[::2]] == [0, 1, 2, 3, 4]
+
+
+class Changing(io.BytesIO):
+    """A file that changes a tensor when something is written to it, as another thread might."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def write(self, data: Any) -> int:
+        for tensor in self._tensors:
+            tensor.add_(1)
+        return super().write(data)
+
+
+def test_a_write_while_an_object_is_saved_is_seen() -> None:
+    """Storages that are written later have been changed more often, as without a plan."""
+    values = [torch.zeros(200_000, device="remote") for _ in range(4)]
+    file = Changing(values)
+    torch.save(values, file)
+    back = [t[0].item() for t in loaded(file.getvalue())]
+    assert back == sorted(back) and back[0] < back[1] < back[2] < back[3]
+
+
+def test_a_write_between_two_downloads_of_a_plan_is_seen() -> None:
+    values = tensors(6)
+    assert torch_remote._C.begin_downloads()
+    try:
+        for value in values:
+            torch_remote._C.plan_download(value)
+        seen = [values[0].cpu()[0].item(), values[1].cpu()[0].item()]
+        values[2].add_(100)
+        seen += [value.cpu()[0].item() for value in values[2:4]]
+        values[4].copy_(torch.full((8,), 7.0))
+        seen += [value.cpu()[0].item() for value in values[4:]]
+    finally:
+        torch_remote._C.end_downloads()
+    assert seen == [0, 1, 102, 3, 7, 5]
+
+
+def test_downloads_that_are_not_planned_are_made_as_ever() -> None:
+    values = tensors(3)
+    assert torch_remote._C.begin_downloads()
+    try:
+        assert not torch_remote._C.begin_downloads()
+        torch_remote._C.plan_download(values[0])
+        for _ in range(2):
+            assert values[0].cpu()[1].item() == 0
+            assert values[0][1:].sum().item() == 0
+            assert values[2].tolist() == [2.0] * 8
+    finally:
+        torch_remote._C.end_downloads()
+
+
+def test_a_failure_among_the_saved_is_raised_and_the_next_save_works() -> None:
+    values: list[torch.Tensor] = [*tensors(5), failing(), *tensors(5)]
+    with pytest.raises(torch_remote.RemoteError, match="index_select"):
+        saved(values)
+    del values[5]
+    assert len(loaded(saved(values))) == 10
+    assert torch_remote._C.begin_downloads()
+    torch_remote._C.end_downloads()
+
+
+def test_a_saved_failure_still_undoes_what_came_after_it() -> None:
+    def train(device: str) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(
+            torch.nn.Embedding(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 5)
+        ).to(device)
+        optimizer = torch.optim.Adam(network.parameters())
+        for words in ([1, 2, 3], [1, 2, 9], [0, 1, 2]):
+            try:
+                optimizer.zero_grad()
+                network(torch.tensor(words, device=device)).square().sum().backward()
+                optimizer.step()
+                saved(network.state_dict())
+            except IndexError:
+                pass
+        return {key: value.cpu() for key, value in network.state_dict().items()}
+
+    assert_same(train("remote"), train("cpu"))
+
+
+def all_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Tied ones as often as they occur: overwriting unties them."""
+    return [p for _, p in module.named_parameters(remove_duplicate=False)]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("way", ["cpu", "to", "dtype", "non_blocking"])
+def test_a_module_comes_back_as_it_was(way: str, swap: bool, overwrite: bool) -> None:
+    network = torch.nn.Sequential(model(3), torch.nn.BatchNorm1d(5), torch.nn.LSTM(5, 4))
+    network[0][2].weight = network[0][0].weight  # tied
+    network[2](network[1](network[0](torch.randn(4, 5))))[0].sum().backward()
+    expected = copy.deepcopy(network)
+    gradients = [p.grad.clone() for p in all_parameters(network) if p.grad is not None]
+    try:
+        torch.__future__.set_overwrite_module_params_on_conversion(overwrite)
+        torch.__future__.set_swap_module_params_on_conversion(swap)
+        there = network.to("remote")
+        back: Any = {
+            "cpu": lambda: there.cpu(),
+            "to": lambda: there.to("cpu"),
+            "dtype": lambda: there.to("cpu", torch.float64),
+            "non_blocking": lambda: there.to("cpu", non_blocking=True),
+        }[way]()
+        torch.remote.synchronize()
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    if way == "dtype":
+        expected.double()
+        gradients = [gradient.double() for gradient in gradients]
+    assert_same(dict(back.state_dict()), dict(expected.state_dict()))
+    assert_same([p.grad for p in all_parameters(back)], gradients)
+
+
+def test_modules_of_two_machines_are_saved_together() -> None:
+    model(1).to("remote")  # the first machine
+    with torch_remote.connect("local") as machine:
+        parts = [model(3).to("remote"), model(4).to(machine.devices[0])]
+        expected = [dict(model(3).state_dict()), dict(model(4).state_dict())]
+        assert_same(loaded(saved([dict(part.state_dict()) for part in parts])), expected)
+        result = parts[1][0].weight.to("cpu", non_blocking=True)
+        torch_remote.synchronize()
+        assert_same(result.detach(), model(1)[0].weight.detach())
