@@ -109,7 +109,7 @@ void copy_on_server(const at::Tensor& destination, const at::Tensor& source, boo
 }
 
 void copy_from_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
-  PendingDownloads::instance().finish(memory_of(source));
+  PendingDownloads::instance().finish(source);
   // As CUDA does: the host converts, then the bytes travel.
   at::Tensor ready = source.scalar_type() == destination.scalar_type()
                          ? source
@@ -141,7 +141,7 @@ c10::DimVector memory_order(const at::Tensor& tensor) {
 bool may_be_pending(const at::Tensor& destination, const at::Tensor& source) {
   return destination.scalar_type() == source.scalar_type() && !destination.is_conj() &&
          !destination.is_neg() && destination.is_non_overlapping_and_dense() &&
-         is_pinned(destination.const_data_ptr()) && !is_blocking();
+         is_pinned(destination.mutable_data_ptr()) && !is_blocking();
 }
 
 void download_later(const at::Tensor& destination, const at::Tensor& source) {
@@ -153,7 +153,7 @@ void download_later(const at::Tensor& destination, const at::Tensor& source) {
 }
 
 void copy_to_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
-  PendingDownloads::instance().finish(memory_of(destination));
+  PendingDownloads::instance().finish(destination);
   if (non_blocking && may_be_pending(destination, source))
     return download_later(destination, source);
   // The converting and spreading copy happens on the host, as with CUDA.

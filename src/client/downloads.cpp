@@ -102,10 +102,10 @@ std::vector<PendingDownloads::Entry> PendingDownloads::writers_to(
   return found;
 }
 
-void PendingDownloads::finish(std::span<const std::byte> memory) {
-  if (size_.load() == 0 || memory.empty())
+void PendingDownloads::finish(const at::Tensor& tensor) {
+  if (size_.load() == 0)
     return;
-  for (const Entry& entry : writers_to(memory)) {
+  for (const Entry& entry : writers_to(memory_of(tensor))) {
     if (!entry.session->is_lost())
       entry.session->wait_quietly(entry.request, "a download");
   }

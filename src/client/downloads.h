@@ -40,9 +40,9 @@ class PendingDownloads {
 
   // Where there are very many it waits for an older one.
   void add(const Download& download, const c10::Storage& destination);
-  // Waits for those that write to this memory, so that copies to and from it keep their order. What
-  // failed is left for Session::synchronize() to raise.
-  void finish(std::span<const std::byte> memory);
+  // Waits for those that write to this CPU tensor's memory, so that copies to and from it keep their
+  // order. What failed is left for Session::synchronize() to raise.
+  void finish(const at::Tensor& tensor);
   // Those of a session, oldest first; those that have failed are among them until forget_cause().
   std::vector<std::shared_ptr<Request>> of(const Session& session);
   // Of those that have failed, `told` and all others of the same cause have been raised.
