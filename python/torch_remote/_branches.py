@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from . import _backend
 from ._device import get_device_properties
+
+_OURS = torch._C.DispatchKey.AutogradPrivateUse1
 
 
 def _seen_by_server(device: torch.device | None) -> torch.device | None:
@@ -23,22 +26,38 @@ def _seen_by_server(device: torch.device | None) -> torch.device | None:
 def _keep_decompositions() -> None:
     """Under torch.compile and torch.export PyTorch takes these operators apart in Python, on a CPU and on CUDA alike.
 
-    A kernel at AutogradPrivateUse1, which these have for eager mode, would come before that. An LSTM is not among
-    them: its decomposition asks for the device `cpu`, and our kernel takes the branch that it takes there.
+    A kernel at AutogradPrivateUse1, which these have for eager mode, would come before that.
     """
     aten = torch.ops.aten
     for operator in (
         aten.dropout.default,
         aten.gru.input,
         aten.gru.data,
+        aten.lstm.input,
+        aten.lstm.data,
         aten.rnn_tanh.input,
         aten.rnn_tanh.data,
         aten.rnn_relu.input,
         aten.rnn_relu.data,
     ):
         decomposition = operator.py_kernels.get(torch._C.DispatchKey.Autograd)
-        if decomposition is not None:
-            operator.py_impl(torch._C.DispatchKey.AutogradPrivateUse1)(decomposition)
+        if decomposition is None:
+            continue
+        if operator in (aten.lstm.input, aten.lstm.data):
+            decomposition = _unless_on_cpu(operator, decomposition)
+        operator.py_impl(_OURS)(decomposition)
+
+
+def _unless_on_cpu(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """An LSTM's decomposition takes oneDNN's kernel if the device is named `cpu`; our kernel does for a CPU server."""
+
+    @functools.wraps(decomposition)
+    def chosen(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if get_device_properties(value.device).kind == "cpu":
+            return operator._op_dk(_OURS, value, *args, **kwargs)
+        return decomposition(value, *args, **kwargs)
+
+    return chosen
 
 
 def install() -> None:
