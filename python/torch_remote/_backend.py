@@ -47,22 +47,27 @@ def local_gpus() -> int:
 def device_count() -> int:
     """The number of devices. Never starts the embedded server; connects only to a configured URL."""
     if not _C.is_initialized():
-        if configured_url() is None:
+        if configured_url() is None or not _C.may_start_default():
             return max(1, local_gpus())
-        lazy_init()
+        start_default()
     for machine in _C.machine_ids():
         _C.machine_devices(machine)  # waits until it has told
     return _C.device_count()
 
 
-def lazy_init() -> None:
-    """Makes sure that a machine is connected, as PyTorch asks before it touches a device."""
+def refuse_in_bad_fork() -> None:
+    """A forked child has none of its parent's sessions."""
     if _C.is_in_bad_fork():
         raise RuntimeError(
             f"Cannot re-initialize {name()} in forked subprocess. To use {name()} with "
             "multiprocessing, you must use the 'spawn' start method"
         )
-    _C.ensure_default()
+
+
+def start_default() -> None:
+    """Connects to the default machine unless one is connected."""
+    refuse_in_bad_fork()
+    _C.start_default()
 
 
 def device_index(device: DeviceLike) -> int:

@@ -19,7 +19,8 @@ from ._backend import (
     device_index,
     existing_index,
     is_ours,
-    lazy_init,
+    refuse_in_bad_fork,
+    start_default,
 )
 from ._machines import server_path
 from ._random import (
@@ -94,7 +95,9 @@ def __dir__() -> list[str]:
 
 
 def _lazy_init() -> None:
-    lazy_init()
+    # PyTorch calls this before whatever might touch the device: pinned memory, streams, compiling.
+    # None of that needs a server, and the first tensor starts one.
+    refuse_in_bad_fork()
 
 
 def _is_in_bad_fork() -> bool:
@@ -102,8 +105,8 @@ def _is_in_bad_fork() -> bool:
 
 
 def init() -> None:
-    """Connects to the default machine if no machine is connected."""
-    lazy_init()
+    """Connects to the default machine if no machine is connected, also after `Machine.stop()`."""
+    start_default()
 
 
 def is_initialized() -> bool:
@@ -153,8 +156,7 @@ class device_of(device):
 
 def synchronize(device: DeviceLike = None) -> None:
     """Waits until all that was sent to the device is done, and raises errors that nobody has read."""
-    if _C.is_in_bad_fork():
-        lazy_init()  # raises
+    refuse_in_bad_fork()
     index = existing_index(device)
     if _C.is_initialized():
         _C.synchronize(index)
@@ -193,7 +195,7 @@ class DeviceProperties:
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
     """The server's own figures for a device; connects if need be."""
-    lazy_init()
+    refuse_in_bad_fork()
     values: dict[str, Any] = dict(_C.device_properties(existing_index(device)))
     return DeviceProperties(**{field: values[field] for field in DeviceProperties.__annotations__})
 

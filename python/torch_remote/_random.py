@@ -1,8 +1,9 @@
 """Random numbers of the device module. The server owns the state; a seed is a message in order.
 
 Seeding never connects: what is seeded before there is a machine is kept by the generator and sent
-when there is one. Taking a state does connect, and does not wait: its bytes are fetched when they
-are first looked at, so that `fork_rng` and `torch.utils.checkpoint` cost no round trip.
+when there is one. Taking a state and putting it back neither connects nor waits: its bytes are
+fetched when they are first looked at, so that `fork_rng` and `torch.utils.checkpoint` cost no round
+trip, and no server before there is one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from ._backend import (
     DeviceLike,
     device_count,
     existing_index,
-    lazy_init,
     max_devices,
     name,
+    refuse_in_bad_fork,
 )
 
 
@@ -80,7 +81,7 @@ def initial_seed() -> int:
 
 def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
     """The state of the device's generator as a CPU byte tensor. Waits only when it is looked at."""
-    lazy_init()
+    refuse_in_bad_fork()
     return _C.take_rng_state(existing_index(device))
 
 
@@ -88,7 +89,7 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
     """Puts back what `get_rng_state` gave."""
     if new_state.device.type != "cpu":
         raise TypeError(f"a {name()} RNG state is a CPU byte tensor, not one on {new_state.device}")
-    lazy_init()
+    refuse_in_bad_fork()
     _C.default_generator(existing_index(device)).set_state(new_state)
 
 

@@ -178,8 +178,9 @@ PYBIND11_MODULE(_C, module) {
                  [](const std::string& url, const std::vector<std::string>& command) {
                    return Machines::instance().connect_through(url, command);
                  }));
-  module.def("ensure_default",
-             torch::wrap_pybind_function([] { Machines::instance().ensure_default(); }));
+  module.def("start_default",
+             torch::wrap_pybind_function([] { Machines::instance().start_default(); }));
+  module.def("may_start_default", [] { return Machines::instance().may_start_default(); });
   module.def("machine_devices", torch::wrap_pybind_function([](int id) {
                std::vector<int> devices;
                for (const auto index : Machines::instance().devices_of(id))

@@ -53,6 +53,7 @@ int Machines::add(Session* session) {
     machine.id = id = static_cast<int>(machines_.size());
     machine.session = session;
     machines_.push_back(machine);
+    stopped_url_.clear();
   }
   publish(id, session, 0);  // it has one device at least
   initialized_.store(true, std::memory_order_release);
@@ -112,7 +113,7 @@ int Machines::connect_through(const std::string& url, std::vector<std::string> c
   return id;
 }
 
-void Machines::ensure_default() {
+void Machines::start_default() {
   if (is_initialized() || is_exiting())
     return;
   MutexLock opening(opening_);  // one thread starts it, the others wait for that
@@ -123,6 +124,24 @@ void Machines::ensure_default() {
   }
   const char* url = std::getenv("TORCH_REMOTE");
   add(open(url == nullptr || *url == '\0' ? "local" : url));
+}
+
+bool Machines::may_start_default() {
+  MutexLock lock(mutex_);
+  return stopped_url_.empty();
+}
+
+void Machines::refuse_after_stop() {
+  if (is_initialized() || is_exiting())
+    return;
+  std::string url;
+  {
+    MutexLock lock(mutex_);
+    url = stopped_url_;
+  }
+  TORCH_CHECK(url.empty(), "no machine is connected: this program has stopped ", url,
+              ". torch_remote.connect(url) connects to one; torch.remote.init() starts the default "
+              "(TORCH_REMOTE, else a server on this machine)");
 }
 
 bool Machines::has_machine() {
@@ -172,7 +191,8 @@ void Machines::learn_devices(int id) {
 DevicePlace Machines::find_place(c10::DeviceIndex index) {
   if (in_forked_child())
     refuse_in_forked_child();
-  ensure_default();
+  refuse_after_stop();
+  start_default();
   if (!has_device(index)) {
     for (const int id : ids())
       learn_devices(id);
@@ -260,9 +280,11 @@ void Machines::stop(int id) {
     for (const c10::DeviceIndex index : machine.devices) {
       places_[static_cast<size_t>(index)].session.store(nullptr, std::memory_order_release);
     }
+    if (!has_machine())
+      stopped_url_ = session->url();
     initialized_.store(has_machine(), std::memory_order_release);
   }
-  // At exit the other second is for report_untold().
+  // At exit report_untold() has waited already.
   session->stop(std::chrono::seconds(is_exiting() ? 1 : 2),
                 "the machine was stopped by this process");
   if (is_exiting())

@@ -34,12 +34,14 @@ class Machines {
   // The same through a command whose standard input and output are the connection; `url` is for messages.
   int connect_through(const std::string& url, std::vector<std::string> command);
   // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected. Not after shutdown().
-  void ensure_default();
+  void start_default();
+  // False once the user has stopped the last machine: who used that one is not to go on with another unasked.
+  bool may_start_default();
   void stop(int id);
   // A machine that could not be reached: its index is free again, and the default may be tried anew.
   void drop_unreached(const Session* session);
 
-  // Where a device lives. Starts the default machine for remote:0; waits for handshakes for others.
+  // Where a device lives. Starts the default machine if it may; waits for handshakes for others than remote:0.
   DevicePlace place(c10::DeviceIndex index) {
     const DevicePlace there = place_if_there(index);
     return there.session != nullptr ? there : find_place(index);
@@ -89,6 +91,7 @@ class Machines {
   };
 
   DevicePlace find_place(c10::DeviceIndex index);
+  void refuse_after_stop();
   int add(Session* session) REQUIRES(opening_);
   bool has_machine() REQUIRES(mutex_);
   void learn_devices(int id);
@@ -104,6 +107,7 @@ class Machines {
   Mutex mutex_;
   std::vector<Machine> machines_ GUARDED_BY(mutex_);
   std::string server_path_ GUARDED_BY(mutex_);
+  std::string stopped_url_ GUARDED_BY(mutex_);  // of the last machine, if the user has stopped it
   std::vector<Session*> ended_ GUARDED_BY(mutex_);  // not released yet
 };
 

@@ -180,9 +180,21 @@ uint64_t RemoteGenerator::seed() {
 
 // --- states
 
+uint64_t RemoteGenerator::choose_seed() const {
+  const uint64_t random = c10::detail::getNonDeterministicRandom(true);
+  MutexLock lock(mutex_);
+  if (is_default_ && !seeded_) {
+    seed_ = random;
+    seeded_ = true;
+  }
+  return seed_;
+}
+
 void RemoteGenerator::copy_to(RemoteGenerator& copy) const {
   check_room();
-  const DevicePlace where = place();
+  const DevicePlace where = Machines::instance().place_if_there(device_.index());
+  if (where.session == nullptr)
+    return copy.remember_seed(choose_seed());
   const uint64_t source = name();
   const uint64_t target = where.session->new_generator_name();
   send(*where.session, {message(target, GeneratorAction::kMake, where.device),
@@ -211,7 +223,10 @@ c10::intrusive_ptr<c10::TensorImpl> RemoteGenerator::get_state() const {
 at::Tensor RemoteGenerator::take_state() const {
   auto snapshot = c10::make_intrusive<RemoteGenerator>(device_.index(), false);
   copy_to(*snapshot);
-  auto state = c10::make_intrusive<GeneratorState>(std::move(snapshot), state_bytes(kind()));
+  const bool is_told = snapshot->is_told();
+  auto state = is_told
+                   ? c10::make_intrusive<GeneratorState>(std::move(snapshot), state_bytes(kind()))
+                   : c10::make_intrusive<GeneratorState>(std::move(snapshot));
   if (live_generators.load() > kMaxSnapshots)
     state->fetch();
   return at::Tensor(std::move(state));
@@ -223,6 +238,8 @@ RemoteGenerator::Told RemoteGenerator::told() const {
 }
 
 std::vector<std::byte> RemoteGenerator::read_snapshot() const {
+  if (!is_told())
+    name();
   const Told where = told();
   return where.session->query(wire::QueryKind::kGenerator, "generator state",
                               [&](wire::Writer& writer) { writer.varint(where.name); });
@@ -240,13 +257,15 @@ void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
                    "RNG state must be a torch.ByteTensor");
   reseeded_ = true;
   const KeepGil keep;
+  const auto* const state = dynamic_cast<const GeneratorState*>(&new_state);
+  const c10::intrusive_ptr<RemoteGenerator> snapshot =
+      state == nullptr ? nullptr : state->snapshot();
+  if (snapshot != nullptr && !snapshot->is_told())
+    return set_current_seed(snapshot->current_seed());
   const DevicePlace where = place();
-  if (const auto* state = dynamic_cast<const GeneratorState*>(&new_state)) {
-    const c10::intrusive_ptr<RemoteGenerator> snapshot = state->snapshot();
-    if (snapshot != nullptr && snapshot->told().session == where.session) {
-      send(*where.session, {message(name(), GeneratorAction::kCopy, snapshot->told().name)});
-      return remember_seed(snapshot->current_seed());
-    }
+  if (snapshot != nullptr && snapshot->told().session == where.session) {
+    send(*where.session, {message(name(), GeneratorAction::kCopy, snapshot->told().name)});
+    return remember_seed(snapshot->current_seed());
   }
   const uint64_t seed = seed_in(new_state, kind());
   GeneratorMessage put = message(name(), GeneratorAction::kSetState, 0);

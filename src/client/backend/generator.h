@@ -19,6 +19,7 @@ namespace torch_remote::client {
 class RemoteGenerator final : public c10::GeneratorImpl {
  public:
   // A device's default generator exists before any machine is connected, and remembers its seed until then.
+  // A state taken until then is that seed.
   explicit RemoteGenerator(c10::DeviceIndex device, bool is_default);
   ~RemoteGenerator() override;
 
@@ -38,7 +39,11 @@ class RemoteGenerator final : public c10::GeneratorImpl {
   at::Tensor take_state() const;
   // Its name on the session of its device, which is told of it at the first use.
   uint64_t name() const;
-  // The state of a copy that get_state() has made. Waits.
+
+  // Whether a session knows of it. Until then all there is of it is its seed.
+  bool is_told() const { return told().session != nullptr; }
+
+  // The state of a copy that take_state() has made. Waits, and connects if the copy is of no session yet.
   std::vector<std::byte> read_snapshot() const;
 
   // A default generator's device has come up: tells the server what was seeded before, then calls `publish`, which
@@ -54,15 +59,19 @@ class RemoteGenerator final : public c10::GeneratorImpl {
   RemoteGenerator* clone_impl() const override;
   DevicePlace place() const;
   wire::DeviceKind kind() const;
-  // Makes `copy` a generator of the same session with the state that this one has now. No wait.
+  // Makes `copy` a generator with the state that this one has now: of the same session, or of none as long as the
+  // device is not there. No wait.
   void copy_to(RemoteGenerator& copy) const;
+  // For a device that is not there yet. The default generator of a server starts anywhere, so one that nobody has
+  // seeded chooses its seed here: what is drawn after the state is put back has to be the same.
+  uint64_t choose_seed() const;
   void remember_seed(uint64_t seed);
   Told told() const;
 
   const bool is_default_;
   mutable Mutex mutex_;
-  uint64_t seed_ GUARDED_BY(mutex_);
-  bool seeded_ GUARDED_BY(mutex_) = false;
+  mutable uint64_t seed_ GUARDED_BY(mutex_);
+  mutable bool seeded_ GUARDED_BY(mutex_) = false;
   mutable uint64_t name_ GUARDED_BY(mutex_) = 0;
   mutable Session* session_ GUARDED_BY(mutex_) = nullptr;  // whom it has been told to
   std::atomic<bool> reseeded_{true};

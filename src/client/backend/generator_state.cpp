@@ -12,8 +12,17 @@ namespace torch_remote::client {
 GeneratorState::GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot, int64_t nbytes)
     : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<uint8_t>(),
                       c10::Device(c10::kCPU)),
+      is_sized_(true),
       snapshot_(std::move(snapshot)) {
   set_sizes_contiguous({nbytes});
+}
+
+GeneratorState::GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot)
+    : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<uint8_t>(),
+                      c10::Device(c10::kCPU)),
+      is_sized_(false),
+      snapshot_(std::move(snapshot)) {
+  set_custom_sizes_strides(SizesStridesPolicy::CustomSizes);
 }
 
 c10::intrusive_ptr<RemoteGenerator> GeneratorState::snapshot() const {
@@ -29,18 +38,45 @@ void GeneratorState::fetch() const {
   if (source == nullptr)
     return;  // another thread has fetched it
   const std::vector<std::byte> bytes = source->read_snapshot();
-  TORCH_CHECK(bytes.size() == static_cast<size_t>(numel()), "the server's generators have ",
-              bytes.size(), " bytes of state, and those of its kind of device have ", numel(),
+  const auto count = static_cast<int64_t>(bytes.size());
+  TORCH_CHECK(!is_sized_ || count == numel(), "the server's generators have ", count,
+              " bytes of state, and those of its kind of device have ", numel(),
               " here: the two have different versions of torch");
-  at::Tensor tensor = at::detail::empty_cpu({numel()}, at::kByte, false, std::nullopt);
+  at::Tensor tensor = at::detail::empty_cpu({count}, at::kByte, false, std::nullopt);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
   c10::intrusive_ptr<RemoteGenerator> done;  // freed after the lock
   MutexLock lock(mutex_);
   if (snapshot_ == nullptr)
     return;
-  const_cast<GeneratorState*>(this)->storage_ = tensor.storage();  // NOLINT
+  const_cast<GeneratorState*>(this)->set_bytes(tensor.storage());  // NOLINT
   done = std::move(snapshot_);
   is_here_.store(true, std::memory_order_release);
+}
+
+void GeneratorState::set_bytes(const c10::Storage& bytes) {
+  storage_ = bytes;
+  numel_ = static_cast<int64_t>(bytes.nbytes());
+  sizes_and_strides_.set_sizes({numel_});
+}
+
+c10::IntArrayRef GeneratorState::sizes_custom() const {
+  fetch();
+  return sizes_default();
+}
+
+c10::SymIntArrayRef GeneratorState::sym_sizes_custom() const {
+  fetch();
+  return sym_sizes_default();
+}
+
+int64_t GeneratorState::numel_custom() const {
+  fetch();
+  return numel_default();
+}
+
+c10::SymInt GeneratorState::sym_numel_custom() const {
+  fetch();
+  return numel_default();
 }
 
 bool GeneratorState::has_storage() const {

@@ -24,6 +24,9 @@ namespace torch_remote::client {
 class GeneratorState final : public c10::TensorImpl {
  public:
   GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot, int64_t nbytes);
+  // Of a device that is not there yet. How many bytes it has, that device's server knows: asking for the size fetches
+  // them too.
+  explicit GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot);
 
   bool has_storage() const override;
   const c10::Storage& storage() const override;
@@ -37,7 +40,16 @@ class GeneratorState final : public c10::TensorImpl {
   c10::intrusive_ptr<RemoteGenerator> snapshot() const;
   void fetch() const;
 
+ protected:
+  c10::IntArrayRef sizes_custom() const override;
+  c10::SymIntArrayRef sym_sizes_custom() const override;
+  int64_t numel_custom() const override;
+  c10::SymInt sym_numel_custom() const override;
+
  private:
+  void set_bytes(const c10::Storage& bytes) REQUIRES(mutex_);
+
+  const bool is_sized_;  // from the beginning
   std::atomic<bool> mutable is_here_{false};
   Mutex mutable mutex_;
   c10::intrusive_ptr<RemoteGenerator> mutable snapshot_ GUARDED_BY(mutex_);

@@ -13,10 +13,6 @@ bool RemoteHooks::hasPrimaryContext(c10::DeviceIndex index) const {
   return Machines::instance().has_device(index);
 }
 
-void RemoteHooks::init() const {
-  Machines::instance().ensure_default();
-}
-
 c10::DeviceIndex RemoteHooks::deviceCount() const {
   return std::max<c10::DeviceIndex>(Machines::instance().device_count(), 1);
 }

@@ -10,7 +10,11 @@ struct RemoteHooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
 
   bool hasPrimaryContext(c10::DeviceIndex index) const override;
-  void init() const override;
+
+  // PyTorch calls this before it pins memory or looks at streams, for which no server is needed. The first tensor
+  // starts one.
+  void init() const override {}
+
   c10::DeviceIndex deviceCount() const override;
   void setCurrentDevice(c10::DeviceIndex index) const override;
   c10::DeviceIndex getCurrentDevice() const override;
