@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -334,6 +335,16 @@ bool write_patiently(int descriptor, std::string_view text,
     text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
   }
   return true;
+}
+
+// glibc lets a handler call exit() again: the handlers that are left run, and the new status counts.
+void fail_at_exit() {
+  on_exit(
+      [](int status, void* /*argument*/) {
+        if (status == 0)
+          std::exit(1);  // NOLINT
+      },
+      nullptr);
 }
 
 void name_this_thread(const char* name) noexcept {

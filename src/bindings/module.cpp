@@ -9,6 +9,7 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/version.h>
 
+#include "base/platform.h"
 #include "bindings/frames.h"
 #include "bindings/python_hooks.h"
 #include "client/backend/generator.h"
@@ -231,7 +232,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("operator_facts", torch::wrap_pybind_function(operator_facts));
   module.def("is_in_bad_fork", [] { return client::in_forked_child(); });
   module.def("shutdown", torch::wrap_pybind_function([] {
-               Machines::instance().shutdown();
+               if (!Machines::instance().shutdown())
+                 fail_at_exit();
                let_gil_takers_pass();
              }));
 }

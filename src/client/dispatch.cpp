@@ -233,7 +233,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   const std::shared_ptr<Request> outcome =
       must_tell_outcome(info, arguments, *signature) ? ask_for_outcome(place) : nullptr;
   if (!send_call(*place.session, signature, capture, outputs, arguments,
-                 {current_line(), place.device}, outcome.get())) {
+                 {current_line(), place.device, info.site_number}, outcome.get())) {
     if (outcome != nullptr)
       place.session->forget(*outcome);
     return Step::kAgain;

@@ -43,7 +43,7 @@ class Lines {
 
  private:
   // A program that makes code as it runs may have ever new ones.
-  static constexpr size_t kMost = size_t{1} << 18;
+  static constexpr size_t kMost = size_t{1} << 18;  // CallLines has 23 bits for one
 
   Mutex mutex_;
   std::deque<SourceLine> all_ GUARDED_BY(mutex_);
@@ -119,6 +119,14 @@ std::string describe_line(LineId id) {
          line.file + ":" + std::to_string(line.number) + " in " + line.function;
 }
 
+std::string name_line(LineId id) {
+  if (id == 0)
+    return {};
+  const SourceLine line = Lines::instance().get(id & ~kInBackward);
+  return ((id & kInBackward) != 0 ? "the backward of " : "") + line.file + ":" +
+         std::to_string(line.number);
+}
+
 LineId current_line() {
   // At exit Python takes the frames of other threads away.
   if (python_hooks.find_line == nullptr || is_exiting())
@@ -135,9 +143,12 @@ std::optional<CallSite> CallLines::find(uint64_t call) const {
   const Page* const page = pages_[place / kPage].load(std::memory_order_acquire);
   const uint64_t found =
       page == nullptr ? 0 : (*page)[place % kPage].load(std::memory_order_relaxed);
-  if (found >> 40 != (call & 0xffffff))
+  if (found >> 48 != round_of(call))
     return std::nullopt;
-  return CallSite{static_cast<LineId>(found), static_cast<uint8_t>(found >> 32)};
+  constexpr uint64_t kBackwardBit = uint64_t{1} << kLineBits;
+  const auto line = static_cast<LineId>(found & (kBackwardBit - 1));
+  return CallSite{(found & kBackwardBit) != 0 ? line | kInBackward : line,
+                  static_cast<uint8_t>(found >> 24), static_cast<uint16_t>(found >> 32)};
 }
 
 CallLines::Page* CallLines::add_page(uint64_t number) {

@@ -35,20 +35,26 @@ LineId intern_line(const SourceLine& line);
 // ", called at train.py:12 in forward"; empty when the line is not known.
 std::string describe_line(LineId line);
 
+// "train.py:12", "the backward of train.py:12"; empty when the line is not known.
+std::string name_line(LineId line);
+
 // Where this thread is. On the path of every call: no lock, no GIL.
 LineId current_line();
 
-// Where a call was made, and for which of the server's devices.
+// Where a call was made, for which of the server's devices, and of what: 0 for an upload or a resize, else
+// OperatorInfo::site_number.
 struct CallSite {
   LineId line = 0;
   uint8_t device = 0;
+  uint16_t operation = 0;
 };
 
 // The sites of a session's last calls, by number (Note [Numbers of calls] in wire/messages.h). One thread at a time
 // puts, any thread finds.
 class CallLines {
  public:
-  using Page = std::array<std::atomic<uint64_t>, 2048>;  // call:24 device:8 line:32
+  // round:16 operation:16 device:8 is_in_backward:1 line:23
+  using Page = std::array<std::atomic<uint64_t>, 2048>;
 
   ~CallLines();
 
@@ -57,8 +63,7 @@ class CallLines {
     Page* page = pages_[place / kPage].load(std::memory_order_relaxed);
     if (page == nullptr)
       page = add_page(place / kPage);
-    (*page)[place % kPage].store(call << 40 | uint64_t{site.device} << 32 | site.line,
-                                 std::memory_order_relaxed);
+    (*page)[place % kPage].store(pack(call, site), std::memory_order_relaxed);
   }
 
   // Nothing when it is too long ago.
@@ -70,6 +75,18 @@ class CallLines {
  private:
   static constexpr uint64_t kKept = 1 << 17;  // twice as many as can be on their way
   static constexpr uint64_t kPage = std::tuple_size_v<Page>;
+
+  static constexpr int kLineBits = 23;
+
+  // How often calls have gone round the ring, and one: so no call has what an empty place has.
+  static uint64_t round_of(uint64_t call) { return (call / kKept + 1) & 0xffff; }
+
+  static uint64_t pack(uint64_t call, CallSite site) {
+    const uint64_t line =
+        (site.line & kInBackward) >> (31 - kLineBits) | (site.line & ~kInBackward);
+    return round_of(call) << 48 | uint64_t{site.operation} << 32 | uint64_t{site.device} << 24 |
+           line;
+  }
 
   Page* add_page(uint64_t number);
 

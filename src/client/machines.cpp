@@ -318,27 +318,30 @@ void Machines::abandon_in_forked_child() noexcept {
 
 namespace {
 
-// Whatever goes wrong here must not keep the process from ending.
-void report_untold(Session& session) noexcept {
+// Whatever goes wrong here must not keep the process from ending. True: there was nothing to report.
+bool report_untold(Session& session) noexcept {
   try {
-    const std::string text = session.report_untold(std::chrono::seconds(1));
-    if (!text.empty())
-      std::fputs(("torch_remote: " + text).c_str(), stderr);
+    const std::string text = session.report_untold();
+    if (text.empty())
+      return true;
+    std::fputs(("torch_remote: " + text).c_str(), stderr);
   } catch (...) {
-    return;  // the session was lost meanwhile, or the user is in a hurry
   }
+  return false;
 }
 
 }  // namespace
 
-void Machines::shutdown() {
+bool Machines::shutdown() {
   if (in_forked_child())
-    return;
-  for (Session* session : sessions())
-    report_untold(*session);
+    return true;
+  bool is_clean = true;
+  for (const int id : ids())
+    is_clean = report_untold(*session(id)) && is_clean;
   mark_exiting();
   for (const int id : ids())
     stop(id);
+  return is_clean;
 }
 
 }  // namespace torch_remote::client

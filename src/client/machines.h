@@ -74,7 +74,9 @@ class Machines {
 
   void set_server_path(std::string path);
   void abandon_in_forked_child() noexcept;
-  void shutdown();
+  // At exit: waits for what was sent and stops all machines. False: stderr was told of failures, or of calls that
+  // nobody knows the outcome of.
+  bool shutdown();
 
  private:
   struct Place {

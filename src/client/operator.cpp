@@ -216,6 +216,7 @@ uint32_t next_id() {
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operation) {
   const c10::FunctionSchema& schema = operation.schema();
   id = next_id();
+  site_number = id < UINT16_MAX ? static_cast<uint16_t>(id + 1) : 0;
   name = full_name(operation.operator_name());
   introduction.name = operation.operator_name().name;
   introduction.overload = operation.operator_name().overload_name;
@@ -263,6 +264,36 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   meta = find_meta_kernel(name);
 }
 
+namespace {
+
+// Every operator that was ever called. Leaks: used at exit.
+struct KnownOperators {
+  Mutex mutex;
+  std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorInfo>> all
+      GUARDED_BY(mutex);
+};
+
+KnownOperators& known_operators() {
+  static auto* const operators = new KnownOperators;
+  return *operators;
+}
+
+}  // namespace
+
+std::string operator_at(uint16_t site_number) {
+  if (site_number == 0)
+    return {};
+  KnownOperators& operators = known_operators();
+  MutexLock lock(operators.mutex);
+  for (const auto& [schema, info] : operators.all) {
+    if (info->site_number != site_number)
+      continue;
+    const std::string& name = info->introduction.name;
+    return name.starts_with(marshal::kAten) ? name.substr(marshal::kAten.size()) : name;
+  }
+  return {};
+}
+
 const OperatorInfo& operator_info(const c10::OperatorHandle& operation) {
   thread_local ska::flat_hash_map<const c10::FunctionSchema*, const OperatorInfo*> seen;
   const c10::FunctionSchema* schema = &operation.schema();
@@ -270,12 +301,10 @@ const OperatorInfo& operator_info(const c10::OperatorHandle& operation) {
   if (C10_LIKELY(found != seen.end()))
     return *found->second;
 
-  static auto* mutex = new Mutex;
-  static auto* all =
-      new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorInfo>>;
+  KnownOperators& operators = known_operators();
   auto made = std::make_unique<OperatorInfo>(operation);
-  MutexLock lock(*mutex);
-  const auto& info = *all->try_emplace(schema, std::move(made)).first->second;
+  MutexLock lock(operators.mutex);
+  const auto& info = *operators.all.try_emplace(schema, std::move(made)).first->second;
   seen.emplace(schema, &info);
   return info;
 }

@@ -31,7 +31,8 @@ struct OperatorInfo {
 
   c10::OperatorHandle handle;
   uint32_t id = 0;
-  std::string name;  // "aten::add.Tensor"
+  uint16_t site_number = 0;  // id + 1, for CallSite; 0 beyond the 65,535th operator
+  std::string name;          // "aten::add.Tensor"
   wire::Introduction introduction;
   std::vector<marshal::ArgumentInfo> arguments;
   std::vector<ReturnInfo> returns;
@@ -54,6 +55,9 @@ struct OperatorInfo {
 
 // The record of an operator, made at its first call. Thread-safe.
 const OperatorInfo& operator_info(const c10::OperatorHandle& operation);
+
+// "add" for the site number of aten::add.Tensor; empty for 0.
+std::string operator_at(uint16_t site_number);
 
 // Generated from the installed PyTorch's headers: at::meta::… by operator name (tools/gen_meta_table.py).
 const c10::KernelFunction* find_meta_kernel(std::string_view name);

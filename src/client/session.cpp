@@ -21,8 +21,6 @@ constexpr uint64_t kByteWindow = 64 << 20;
 constexpr uint64_t kLargestCallWindow = 65536;
 constexpr uint64_t kSmallestCallWindow = 256;
 constexpr auto kAhead = std::chrono::seconds(2);
-// How long a wait goes on before it looks whether the user has pressed Ctrl-C.
-constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 
 std::string reason_of(const std::exception_ptr& cause) {
   return cause == nullptr ? "the server closed the session" : text_of(cause);
@@ -232,51 +230,15 @@ void Session::adapt_window() {
   const auto elapsed = now - window_since_;
   if (elapsed < std::chrono::milliseconds(250))
     return;
-  const uint64_t sent = counters_.calls.load(std::memory_order_relaxed);
   const auto flight = connection_->in_flight();
-  const uint64_t applied =
-      sent - std::min(sent, flight.calls + buffered_calls_.load(std::memory_order_relaxed));
-  const double rate = static_cast<double>(applied - std::min(applied, window_applied_)) /
+  const double rate = static_cast<double>(flight.calls_applied - window_applied_) /
                       std::chrono::duration<double>(elapsed).count();
-  window_applied_ = applied;
+  window_applied_ = flight.calls_applied;
   window_since_ = now;
   if (flight.calls == 0)
     return call_window_.store(kLargestCallWindow);  // it keeps up
   const auto ahead = static_cast<uint64_t>(rate * std::chrono::duration<double>(kAhead).count());
   call_window_.store(std::clamp(ahead, kSmallestCallWindow, kLargestCallWindow));
-}
-
-// --- waiting
-
-bool Session::wait_until(const std::function<bool()>& ready, const char* what,
-                         Clock::time_point deadline) {
-  {
-    MutexLock lock(replies_mutex_);
-    if (ready())
-      return true;
-  }
-  WithoutGil without_gil;
-  while (true) {
-    {
-      MutexLock lock(replies_mutex_);
-      if (ready())
-        return true;
-      if (is_lost())
-        break;
-      if (Clock::now() >= deadline)
-        return false;
-      changed_.wait_for(replies_mutex_, kSignalInterval);
-      if (ready())
-        return true;
-      if (is_lost())
-        break;
-    }
-    if (python_hooks.check_signals != nullptr)
-      python_hooks.check_signals();
-  }
-  if (log_enabled(LogLevel::kDebug))
-    log(LogLevel::kDebug, "wait ended by a lost session", {{"what", what}});
-  raise_lost();
 }
 
 // --- the end
@@ -316,6 +278,7 @@ void Session::raise_lost() {
   if (in_forked_child())
     refuse_in_forked_child();
   park_if_exiting();
+  is_loss_told_ = true;
   std::string text;
   std::string id;
   ErrorClass kind = ErrorClass::kSessionLost;

@@ -41,6 +41,7 @@ struct Request {
   uint64_t id = 0;
   uint8_t device = 0;                 // the server's number for it: for messages
   uint64_t call = 0;                  // the number of the call whose outcome it is
+  uint64_t after = 0;                 // a call before it: the answer says that one is done
   std::span<std::byte> destination;   // of a READ: where its bytes go
   std::shared_ptr<const void> owner;  // keeps the destination
   std::atomic<bool> done = false;     // set last, under Session::replies_mutex_
@@ -89,7 +90,7 @@ class Session : public transport::Connection::Handler {
   std::string describe(uint8_t device);
 
   // Appends messages in one critical section: `append(writer, names, signatures)`. `calls` is how many
-  // calls that is. Raises SessionLost when the session has ended. Callers wait_for_credit() before.
+  // operator calls that is. Raises SessionLost when the session has ended. Callers wait_for_credit() before.
   // `append` returns whether it has appended anything.
   template <typename Append>
   void submit(uint32_t calls, Append&& append) {
@@ -117,6 +118,7 @@ class Session : public transport::Connection::Handler {
   // What follows is a CALL, QUERY kCall, BEGIN or RESIZE, made there. Its number.
   uint64_t number_call(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
     lines_.put(++call_number_, site);
+    ++calls_;
     return call_number_;
   }
 
@@ -173,9 +175,9 @@ class Session : public transport::Connection::Handler {
   void synchronize();
   // The same, without raising them.
   wire::Failures finish_calls();
-  // Before the session is stopped: what the user has not been told of, in words; empty when there is nothing, or when
-  // the server has not done everything within `patience`.
-  std::string report_untold(std::chrono::milliseconds patience);
+  // Before the session is stopped at exit: waits until everything is done, as long as the session lives and the user
+  // does not press Ctrl-C. What the user has not been told of, in words: failures, and calls that were not waited for.
+  std::string report_untold();
   wire::Counters server_counters();
   // What the failure with this number has done to the tensors' storages: see wire::Taint.
   std::vector<uint64_t> taints(uint64_t cause, const std::vector<at::Tensor>& tensors);
@@ -228,11 +230,25 @@ class Session : public transport::Connection::Handler {
   std::string describe(const wire::Error& error, uint8_t device);
   void adapt_window();
   bool has_credit();
-  // `ready` is asked under replies_mutex_. Raises when the session is lost first, or the user interrupts.
-  // False: it was not ready by the deadline.
-  bool wait_until(const std::function<bool()>& ready, const char* what,
-                  std::chrono::steady_clock::time_point deadline =
-                      std::chrono::steady_clock::time_point::max());
+
+  // client/session_waits.cpp
+  enum class Waiter { kUser, kExit };
+  // `ready` is asked under replies_mutex_. Raises when the session is lost first, or the user interrupts. After a
+  // second a terminal is told what is waited for; at exit stderr is, whatever it is.
+  void wait_until(const std::function<bool()>& ready, const char* what,
+                  Waiter waiter = Waiter::kUser);
+  void look_for_interrupt();
+  // The server has done the calls up to this number.
+  void confirm(uint64_t call);
+  // By number: those up to it are known to be done. With one frame the server says so of all its calls.
+  uint64_t calls_done() const;
+  uint64_t calls_left() const;
+  std::string describe_oldest_call();
+  std::string describe_wait(const char* what);
+  std::string describe_unconfirmed();
+  std::string describe_untold(const wire::Failures& failures);
+  void say_wait(const char* what);
+  void say_exit_wait();
 
   // transport::Connection::Handler
   std::vector<std::byte> take_messages(uint32_t& calls) override;
@@ -260,11 +276,15 @@ class Session : public transport::Connection::Handler {
   std::atomic<bool> lost_{false};
   std::atomic<bool> stopped_{false};  // by the user, and not lost before
   std::atomic<bool> opened_{false};
+  std::atomic<bool> is_loss_told_{false};  // somebody was raised why the session is lost
+  std::atomic<uint64_t> submitted_{0};     // call_number_, for those without the submit lock
+  std::atomic<uint64_t> confirmed_{0};     // calls up to this number are done: an answer said so
+  std::atomic<std::chrono::steady_clock::time_point> last_notice_{};  // of a long wait, on stderr
 
   Mutex submit_mutex_;
   wire::Writer writer_ GUARDED_BY(submit_mutex_);
   wire::NameState names_ GUARDED_BY(submit_mutex_);
-  uint32_t calls_ GUARDED_BY(submit_mutex_) = 0;
+  uint32_t calls_ GUARDED_BY(submit_mutex_) = 0;    // numbered ones in writer_
   uint64_t encoded_ GUARDED_BY(submit_mutex_) = 0;  // bytes of frames cut so far
   std::deque<Segment> segments_ GUARDED_BY(submit_mutex_);
   SignatureTable signatures_ GUARDED_BY(submit_mutex_);
@@ -315,11 +335,12 @@ bool Session::try_submit(uint32_t calls, Append&& append) {
     if (!append(writer_, names_, signatures_))
       return true;
     const uint64_t added = encoded_ + writer_.size() - before;
-    calls_ += calls;
+    const uint64_t numbered = call_number_ - submitted_.load(std::memory_order_relaxed);
+    submitted_.store(call_number_, std::memory_order_relaxed);
     counters_.calls += calls;
     counters_.bytes_sent += added;
     buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
-    buffered_calls_.fetch_add(calls, std::memory_order_relaxed);
+    buffered_calls_.fetch_add(numbered, std::memory_order_relaxed);
     if (writer_.size() >= kFrameTarget) {
       append_frees();
       cut_frame();

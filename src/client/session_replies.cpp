@@ -17,6 +17,7 @@ std::shared_ptr<Request> Session::make_request(std::span<std::byte> destination,
   request->id = next_request_.fetch_add(1, std::memory_order_relaxed);
   request->destination = destination;
   request->owner = std::move(owner);
+  request->after = submitted_.load(std::memory_order_relaxed);
   MutexLock lock(replies_mutex_);
   requests_.emplace(request->id, request);
   return request;
@@ -27,6 +28,7 @@ void Session::wait_quietly(const std::shared_ptr<Request>& request, const char* 
   if (opened_.load(std::memory_order_acquire))
     connection_->flush();
   wait_until([&] { return request->done.load(); }, what);
+  confirm(request->call);
 }
 
 void Session::wait(const std::shared_ptr<Request>& request, const char* what) {
@@ -114,6 +116,7 @@ void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
     request->failed = failed;
     request->done = true;
   }
+  confirm(request->after);
   changed_.notify_all();
 }
 
@@ -173,6 +176,7 @@ void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool 
     if (request.received != request.destination.size())
       throw ProtocolError("fewer bulk bytes than were asked for");
     request.done = true;
+    confirm(request.after);
     ended = std::move(found->second);
     requests_.erase(found);
   }
@@ -291,33 +295,6 @@ std::shared_ptr<Request> Session::add_failed_downloads(wire::Failures& failures)
     ++failures.total;
   }
   return first;
-}
-
-std::string Session::report_untold(std::chrono::milliseconds patience) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  if (is_lost() || counters_.calls == 0 ||
-      !wait_until([this]() REQUIRES(replies_mutex_) { return was_open_; }, "the end", deadline))
-    return {};
-  const auto request = make_request({}, nullptr);
-  submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
-    writer.varint(request->id);
-    writer.u8(static_cast<uint8_t>(wire::QueryKind::kBarrier));
-    return true;
-  });
-  connection_->flush();
-  if (!wait_until([&] { return request->done.load(); }, "the end", deadline) || request->failed)
-    return {};
-  wire::Reader reader(request->body);
-  wire::Failures failures = wire::decode_failures(reader);
-  add_failed_downloads(failures);
-  if (failures.errors.empty())
-    return {};
-  std::string text = "a call failed, and nobody has read what it was to make:\n  " +
-                     describe(failures.errors.front(), 0) + "\n";
-  if (failures.total > 1)
-    text += "  and " + std::to_string(failures.total - 1) + " more\n";
-  return text;
 }
 
 wire::Counters Session::server_counters() {

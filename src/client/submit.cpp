@@ -329,7 +329,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   request->device = place.device;
   const uint64_t names = names_for(info);
   const uint64_t first = session.new_names(std::max<uint64_t>(names, 1));
-  const CallSite site{current_line(), place.device};
+  const CallSite site{current_line(), place.device, info.site_number};
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& state, SignatureTable& table) {
     if (!capture.is_current())

@@ -84,6 +84,7 @@ void SendLedger::apply(uint64_t applied) {
     reached = messages_.front().sequence;
     totals_.bytes -= messages_.front().bytes;
     totals_.calls -= messages_.front().calls;
+    totals_.calls_applied += messages_.front().calls;
     messages_.pop_front();
   }
   if (reached != applied) {

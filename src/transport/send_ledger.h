@@ -48,6 +48,7 @@ class SendLedger {
     uint64_t bytes = 0;
     uint64_t calls = 0;
     uint64_t last_applied = 0;
+    uint64_t calls_applied = 0;
   };
 
   explicit SendLedger(bool keeps_frames) : keeps_frames_(keeps_frames) {}

@@ -72,12 +72,16 @@ class Terminal:
 
     def wait_for(self, line: str) -> None:
         """Until the program has said that line."""
+        self.wait_for_text(f"{line}\r\n")
+
+    def wait_for_text(self, text: str) -> None:
+        """Until the program has said that, as a part of a line or more."""
         end = time.monotonic() + 3 * DEADLINE  # importing torch is among it
-        while f"{line}\r\n" not in self._heard:
-            assert time.monotonic() < end, f"no {line!r} in {self._heard!r}"
+        while text not in self._heard:
+            assert time.monotonic() < end, f"no {text!r} in {self._heard!r}"
             if select.select([self._ours], [], [], 0.5)[0]:
                 self._heard += self._read()
-        self._heard = self._heard.partition(f"{line}\r\n")[2]
+        self._heard = self._heard.partition(text)[2]
 
     def _read(self) -> str:
         try:

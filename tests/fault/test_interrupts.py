@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import DEADLINE
+from helpers import DEADLINE, assert_runs
 from proxy import FaultProxy
 from terminal import Terminal
 
@@ -188,4 +188,48 @@ def test_after_control_c_a_daemon_threads_wait_does_not_hold_up_the_exit() -> No
         """)
         terminal.wait_for("waiting")
         terminal.press_control_c()
-        assert terminal.process.wait(timeout=3 * DEADLINE) == 0
+        terminal.wait_for("torch_remote: waiting for 1 call to finish (Ctrl-C ends the wait)")
+        terminal.press_control_c()
+        terminal.wait_for("torch_remote: 1 call was not waited for, and may have failed")
+        assert terminal.process.wait(timeout=3 * DEADLINE) == 1
+
+
+LONG_WAITS = {
+    "read": ("x.item()", "add_ at <string>:4, 3 calls behind it"),
+    "synchronize": ("torch_remote.synchronize()", "add_ at <string>:4, 3 calls behind it"),
+    "upload": ("torch.ones(20_000_000).to('remote')", "add_ at <string>:4, "),
+    "stream": ("torch.remote.current_stream().synchronize()", "add_ at <string>:4, "),
+}
+
+
+@pytest.mark.parametrize("wait", LONG_WAITS)
+def test_a_long_wait_tells_the_terminal_what_it_is_for(wait: str, terminal: Terminal) -> None:
+    code, text = LONG_WAITS[wait]
+    terminal.run(
+        f"{ZEROS}stop_server()\nx.add_(1)\nx.mul_(2)\nx.mul_(3)\nx.mul_(4)\n"
+        f"interrupted(lambda: {code})"
+    )
+    terminal.wait_for("waiting")
+    terminal.wait_for_text(f"torch_remote: waiting for {text}")
+    terminal.press_control_c()
+    terminal.wait_for("interrupted")
+    # So is the wait behind a Ctrl-C.
+    terminal.run("interrupted(x.item)")
+    terminal.wait_for("waiting")
+    terminal.wait_for_text("torch_remote: waiting for add_ at <string>:")
+    terminal.press_control_c()
+    terminal.wait_for("interrupted")
+    terminal.run("go_on()\nassert x.item() == 24\nsay('usable')")
+    terminal.wait_for("usable")
+
+
+def test_a_long_wait_says_nothing_where_there_is_no_terminal() -> None:
+    assert_runs(f"""
+def say(text): pass
+{START}
+x.add_(1)
+stop_server()
+x.mul_(2)
+threading.Timer(2.5, go_on).start()
+assert x.item() == 2
+""")

@@ -173,26 +173,41 @@ import sys, torch, torch_remote
 x = torch.ones(2, device="remote")
 x.tolist()
 print("begun", flush=True)
-sys.stdin.readline()
-x.add_(1)
+if sys.stdin.readline() == "call\\n":
+    x.add_(1)
 """
 
 
-def test_a_program_that_ends_while_its_connection_is_being_resumed_does_not_wait_for_that(
-    proxy: FaultProxy,
-) -> None:
+def leave(proxy: FaultProxy, line: str, patience: str) -> tuple[int, str]:
+    """Status and last words of a program that ends while its server cannot be reached."""
     client = subprocess.Popen(
         [sys.executable, "-c", LEAVING],
-        env={**os.environ, "TORCH_REMOTE": proxy.url, "TORCH_REMOTE_PATIENCE": "600s"},
+        env={**os.environ, "TORCH_REMOTE": proxy.url, "TORCH_REMOTE_PATIENCE": patience},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     assert client.stdout is not None
     assert client.stdout.readline() == "begun\n"
     lose(proxy)
-    client.communicate("\n", timeout=DEADLINE)
-    assert client.returncode == 0
+    stderr = client.communicate(f"{line}\n", timeout=DEADLINE)[1]
+    return client.returncode, stderr
+
+
+def test_a_program_that_ends_with_all_calls_done_does_not_wait_to_be_resumed(
+    proxy: FaultProxy,
+) -> None:
+    assert leave(proxy, "nothing", "600s")[0] == 0
+
+
+def test_a_program_that_ends_while_it_is_being_resumed_waits_for_its_calls_in_patience(
+    proxy: FaultProxy,
+) -> None:
+    status, stderr = leave(proxy, "call", "3s")
+    assert status == 1
+    assert "torch_remote: waiting for 1 call to finish (Ctrl-C ends the wait)\n" in stderr
+    assert "torch_remote: 1 call was not confirmed: " in stderr.splitlines()[-1]
 
 
 KILLED = """

@@ -1,4 +1,7 @@
-"""Leaving: the exit code is 0 and stderr is empty, whatever is still alive."""
+"""Leaving: the exit code is 0 and stderr is empty, whatever is still alive.
+
+Unless calls have failed and nobody was told, or nobody knows what became of them: that is said, and the code is 1.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +81,76 @@ def test_exit_is_clean_and_quiet(ending: str) -> None:
     assert_runs(ENDINGS[ending])
 
 
-def test_a_server_that_does_not_answer_delays_exit_by_little() -> None:
-    assert_runs(START + "os.kill(pid, signal.SIGSTOP)\ny = x.detach() + 1")
+def test_calls_that_a_silent_server_did_not_confirm_are_told() -> None:
+    code = START + "os.kill(pid, signal.SIGSTOP)\ny = x.detach() + 1"
+    done = run_python(code, TORCH_REMOTE_KEEPALIVE="2s")
+    assert done.returncode == 1
+    waiting, lost = done.stderr.splitlines()
+    assert waiting == "torch_remote: waiting for 1 call to finish (Ctrl-C ends the wait)"
+    assert lost.startswith("torch_remote: 1 call was not confirmed: the session on local is lost: ")
+
+
+def test_calls_that_a_dead_server_did_not_confirm_are_told() -> None:
+    code = START + (
+        "os.kill(pid, signal.SIGSTOP)\nfor _ in range(3): y = x.detach() + 1\n"
+        "os.kill(pid, signal.SIGKILL)"
+    )
+    done = run_python(code)
+    assert done.returncode == 1
+    assert done.stderr.startswith("torch_remote: 3 calls were not confirmed: "), done.stderr
+
+
+def test_a_loss_that_was_raised_is_not_told_again() -> None:
+    assert_runs(
+        START
+        + """
+y = x.detach() + 1
+os.kill(pid, signal.SIGKILL)
+try:
+    while True:
+        y.add_(1).tolist()
+except torch_remote.SessionLost:
+    pass
+"""
+    )
+
+
+FAILING = """
+import atexit, sys, torch
+before = open(1, "w", closefd=False)  # flushed at the very end
+atexit.register(lambda: before.write("registered before\\n"))
+import torch_remote
+atexit.register(lambda: before.write("registered after\\n"))
+def bad():
+    return torch.gather(torch.ones(3, device="remote"), 0, torch.tensor([7], device="remote"))
+"""
+BACKLOG = """
+x = torch.rand(1500, 1500, device="remote")
+for _ in range(20):
+    x = torch.tanh(x @ x)
+"""
+TOLD = "torch_remote: 1 remote call failed and its error was never raised:"
+
+
+def test_an_error_behind_a_backlog_is_told_and_the_status_is_1() -> None:
+    done = run_python(FAILING + BACKLOG + "value = bad()")
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == ["registered after", "registered before"]
+    lines = done.stderr.splitlines()
+    if lines[0].startswith("torch_remote: waiting for "):  # it took more than a second
+        lines.pop(0)
+    assert lines[0] == TOLD
+    assert "aten::gather" in lines[1] and "in bad" in lines[1] and len(lines) == 2, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [("", 1), ("sys.exit(0)", 1), ("sys.exit(3)", 3), ("raise ValueError", 1)],
+)
+def test_an_error_nobody_was_told_of_turns_a_good_status_into_1(ending: str, status: int) -> None:
+    done = run_python(FAILING + "value = bad()\n" + ending)
+    assert done.returncode == status
+    assert TOLD in done.stderr.splitlines()
 
 
 def test_an_exception_keeps_its_exit_code_and_traceback() -> None:

@@ -186,9 +186,9 @@ def test_an_error_nobody_read_is_printed_at_exit() -> None:
         + "other = forward(torch.ones(4, device='remote'), 8)\n"
         + "torch.ones(1, device='remote').item()"  # by now both have failed
     )
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert re.fullmatch(
-        r"torch_remote: a call failed, and nobody has read what it was to make:\n"
+        r"torch_remote: 2 remote calls failed and their errors were never raised:\n"
         r"  aten::gather on remote:0 \(.*, session [0-9a-f]+\), called at <string>:4 in forward: .*\n"
         r"  and 1 more\n",
         done.stderr,

@@ -51,6 +51,8 @@ class SessionTest : public ::testing::Test {
   // A message that the fake server can tell from others.
   void submit(uint64_t number, uint32_t calls = 1) {
     session.submit(calls, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      for (uint32_t i = 0; i < calls; ++i)
+        session.number_call({});
       encode(writer, wire::Resize{number, 0, 0});
       return true;
     });

@@ -1,0 +1,202 @@
+// How a session's users wait, what they are told when that takes long, and what is left at exit.
+#include <algorithm>
+#include <cstdio>
+
+#include <unistd.h>
+
+#include "base/log.h"
+#include "client/operator.h"
+#include "client/session.h"
+
+namespace torch_remote::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a wait goes on before it looks whether the user has pressed Ctrl-C.
+constexpr auto kSignalInterval = std::chrono::milliseconds(50);
+constexpr auto kFirstNotice = std::chrono::seconds(1);
+constexpr auto kBetweenNotices = std::chrono::seconds(5);
+
+std::string counted(uint64_t calls) {
+  return std::to_string(calls) + (calls == 1 ? " call" : " calls");
+}
+
+void say(const std::string& text) {
+  std::fputs(("torch_remote: " + text + "\n").c_str(), stderr);
+}
+
+}  // namespace
+
+void Session::wait_until(const std::function<bool()>& ready, const char* what, Waiter waiter) {
+  {
+    MutexLock lock(replies_mutex_);
+    if (ready())
+      return;
+  }
+  WithoutGil without_gil;
+  const Clock::time_point begin = Clock::now();
+  bool was_told = false;
+  while (true) {
+    {
+      MutexLock lock(replies_mutex_);
+      if (ready())
+        return;
+      if (is_lost())
+        break;
+      changed_.wait_for(replies_mutex_, kSignalInterval);
+      if (ready())
+        return;
+      if (is_lost())
+        break;
+    }
+    look_for_interrupt();
+    if (Clock::now() - begin < kFirstNotice)
+      continue;
+    if (waiter == Waiter::kExit && !was_told)
+      say_exit_wait();
+    else
+      say_wait(what);
+    was_told = true;
+  }
+  if (log_enabled(LogLevel::kDebug))
+    log(LogLevel::kDebug, "wait ended by a lost session", {{"what", what}});
+  raise_lost();
+}
+
+void Session::look_for_interrupt() {
+  if (python_hooks.check_signals == nullptr)
+    return;
+  try {
+    python_hooks.check_signals();
+  } catch (...) {
+    last_notice_ = Clock::time_point();  // the next wait tells after a second
+    throw;
+  }
+}
+
+// --- what is waited for
+
+void Session::confirm(uint64_t call) {
+  uint64_t known = confirmed_.load(std::memory_order_relaxed);
+  while (known < call &&
+         !confirmed_.compare_exchange_weak(known, call, std::memory_order_relaxed)) {
+  }
+}
+
+uint64_t Session::calls_done() const {
+  const uint64_t confirmed = confirmed_.load(std::memory_order_relaxed);
+  if (!opened_.load(std::memory_order_acquire))
+    return confirmed;
+  return std::max(confirmed, connection_->in_flight().calls_applied);
+}
+
+uint64_t Session::calls_left() const {
+  const uint64_t done = calls_done();
+  return std::max(submitted_.load(std::memory_order_relaxed), done) - done;
+}
+
+std::string Session::describe_oldest_call() {
+  const uint64_t oldest = calls_done() + 1;
+  std::optional<CallSite> site;
+  {
+    MutexLock lock(replies_mutex_);
+    site = lines_.find(oldest);
+  }
+  const CallSite found = site.value_or(CallSite{});
+  const std::string name = operator_at(found.operation);
+  const std::string line = name_line(found.line);
+  return (name.empty() ? "a copy" : name) + (line.empty() ? "" : " at " + line);
+}
+
+std::string Session::describe_wait(const char* what) {
+  if (!opened_.load(std::memory_order_acquire))
+    return url_ + " to answer";
+  const uint64_t left = calls_left();
+  if (resuming_.load(std::memory_order_relaxed))
+    return "the connection to " + url_ + ", " + counted(left) + " not confirmed";
+  if (left > 1)
+    return describe_oldest_call() + ", " + counted(left - 1) + " behind it";
+  if (left == 1)
+    return describe_oldest_call();
+  const uint64_t bytes = bulk_bytes_.load(std::memory_order_relaxed);
+  return bytes == 0 ? what : std::to_string((bytes >> 20) + 1) + " MiB of uploads";
+}
+
+// At a terminal only, and from one thread where several wait.
+void Session::say_wait(const char* what) {
+  const Clock::time_point now = Clock::now();
+  Clock::time_point last = last_notice_.load(std::memory_order_relaxed);
+  if (now - last < kBetweenNotices || isatty(STDERR_FILENO) == 0 ||
+      !last_notice_.compare_exchange_strong(last, now))
+    return;
+  say("waiting for " + describe_wait(what));
+}
+
+// --- the exit
+
+void Session::say_exit_wait() {
+  const uint64_t left = calls_left();
+  last_notice_ = Clock::now();
+  say("waiting for " + (left == 0 ? url_ : counted(left)) + " to finish (Ctrl-C ends the wait)");
+}
+
+std::string Session::describe_unconfirmed() {
+  const uint64_t left = calls_left();
+  const std::string calls = counted(left) + (left == 1 ? " was" : " were");
+  if (!is_lost())
+    return left == 0 ? "" : calls + " not waited for, and may have failed\n";
+  MutexLock lock(replies_mutex_);
+  if (left == 0)
+    return cause_class_ == ErrorClass::kDeviceLost ? cause_ + "\n" : "";
+  return calls + " not confirmed: the session on " + url_ + " is lost: " + cause_ + "\n";
+}
+
+std::string Session::report_untold() {
+  if (is_loss_told_ || submitted_.load(std::memory_order_relaxed) == 0)
+    return {};
+  const auto request = make_request({}, nullptr);
+  try {
+    wait_until([this]() REQUIRES(replies_mutex_) { return was_open_; }, "the handshake",
+               Waiter::kExit);
+    submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
+      writer.varint(request->id);
+      writer.u8(static_cast<uint8_t>(wire::QueryKind::kBarrier));
+      return true;
+    });
+    connection_->flush();
+    // A server that cannot be reached, and has done everything, is not waited for.
+    bool is_answered = false;
+    const auto is_over = [&] {
+      is_answered = request->done.load();
+      return is_answered || (resuming_.load() && calls_left() == 0);
+    };
+    wait_until(is_over, "the last calls", Waiter::kExit);
+    if (!is_answered)
+      return {};
+  } catch (...) {  // the session is lost, or the user has pressed Ctrl-C
+    return describe_unconfirmed();
+  }
+  if (request->failed)
+    return "the last calls may have failed:\n  " + describe(request->error, 0) + "\n";
+  wire::Reader reader(request->body);
+  wire::Failures failures = wire::decode_failures(reader);
+  add_failed_downloads(failures);
+  return describe_untold(failures);
+}
+
+std::string Session::describe_untold(const wire::Failures& failures) {
+  if (failures.errors.empty())
+    return {};
+  std::string text = failures.total == 1
+                         ? "1 remote call failed and its error was never raised:\n  "
+                         : std::to_string(failures.total) +
+                               " remote calls failed and their errors were never raised:\n  ";
+  text += describe(failures.errors.front(), 0) + "\n";
+  if (failures.total > 1)
+    text += "  and " + std::to_string(failures.total - 1) + " more\n";
+  return text;
+}
+
+}  // namespace torch_remote::client
