@@ -8,6 +8,7 @@ is composed of the dense operators that PyTorch's CPU kernels for nested tensors
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -23,8 +24,9 @@ def _parts(jagged: Any) -> list[Tensor]:
     """The sequences of a jagged tensor (batch, heads, ragged, width), each as (heads, length, width)."""
     offsets = jagged.offsets().tolist()
     values = jagged.transpose(1, 2).values()
-    pairs = zip(offsets[:-1], offsets[1:], strict=True)
-    return [values[start:end].transpose(0, 1).contiguous() for start, end in pairs]
+    return [
+        values[start:end].transpose(0, 1).contiguous() for start, end in itertools.pairwise(offsets)
+    ]
 
 
 def _drop(parts: list[Tensor], probability: float) -> list[Tensor]:
@@ -55,7 +57,7 @@ def _plain_attention(
         min_seqlen=query._maybe_min_seqlen,
         max_seqlen=query._maybe_max_seqlen,
     )
-    return result.transpose(1, 2)  # type: ignore[no-any-return]
+    return result.transpose(1, 2)
 
 
 def _server_choice(query: Any, key: Any, value: Any, dropout_p: float, causal: bool) -> int:
@@ -130,7 +132,8 @@ def _change_operators(operators: Any) -> None:
         try:
             return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         except _PlainWay as way:
-            return _plain_attention(*way.args, dropout_p, scale)
+            query, key, value = way.args  # as PyTorch has prepared them
+            return _plain_attention(query, key, value, dropout_p, scale)
 
     operators.jagged_scaled_dot_product_attention = attend
 

@@ -10,9 +10,10 @@ import torch
 from both import SEED, Run, attempt, compare_where_cpu_works, gradients
 from cases import Case, Scope
 from comparing import tensors_of
-from suites.module_samples import MODES, Sample, inputs_of, modules, sample_on
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput
 from torch.testing._internal.common_utils import set_rng_seed
+
+from suites.module_samples import MODES, Sample, inputs_of, modules, sample_on
 
 BACKENDS = ("eager", "aot_eager")
 TIMES = (1, 2, 3)

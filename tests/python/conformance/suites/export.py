@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from both import SEED, Run, compare_where_cpu_works
 from cases import Case, Scope
-from suites.module_samples import Sample, inputs_of, modules, sample_on
 from torch.export import Dim
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.utils._pytree import tree_map
+
+from suites.module_samples import Sample, inputs_of, modules, sample_on
 
 # Batches in parts of the sample's: with the first a module is exported, with each it is run.
 BATCHES = (2, 3)

@@ -11,11 +11,12 @@ from both import SEED, Run, compare_where_cpu_works
 from cases import Case, Scope
 from moving import Mover
 from samples import HOST_ARGUMENTS, samples_of
-from suites.ours import is_ours
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from suites.ours import is_ours
 
 Tensors = tuple[torch.Tensor, ...]
 DTYPE = torch.float32

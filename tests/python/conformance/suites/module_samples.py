@@ -10,11 +10,12 @@ import torch
 from both import SEED
 from cases import Scope
 from moving import Mover
-from suites.more_modules import MORE_MODULES
-from suites.ours import is_our_module
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.utils._pytree import tree_map
+
+from suites.more_modules import MORE_MODULES
+from suites.ours import is_our_module
 
 DTYPE = torch.float32
 MODES = ("train", "eval")

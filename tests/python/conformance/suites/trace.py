@@ -9,10 +9,11 @@ import torch
 from both import SEED, Run, compare_where_cpu_works, gradients
 from cases import Case, Scope
 from comparing import tensors_of
-from suites.module_samples import MODES, inputs_of, modules, sample_on
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.utils._pytree import tree_map
+
+from suites.module_samples import MODES, inputs_of, modules, sample_on
 
 
 def cases(scope: Scope) -> Iterator[Case]:
