@@ -50,10 +50,10 @@ def _noting(location_tag: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
-def _tensors_of(module: torch.nn.Module, recurse: bool) -> Iterator[torch.Tensor]:
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     """In the order of `Module._apply`."""
-    for child in module.children() if recurse else ():
-        yield from _tensors_of(child, True)
+    for child in module.children():
+        yield from _tensors_of(child)
     for parameter in module._parameters.values():
         if type(parameter) is torch.nn.Parameter:
             yield parameter
@@ -64,17 +64,29 @@ def _tensors_of(module: torch.nn.Module, recurse: bool) -> Iterator[torch.Tensor
             yield buffer
 
 
-def _applying(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """`Module._apply`, which moves the tensors of a module one by one."""
+def _is_for_cpu(args: Any, kwargs: Any) -> bool:
+    """Whether `Module.to(*args, **kwargs)` moves to the CPU. Wrong arguments are left to PyTorch to refuse."""
+    try:
+        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+    except (TypeError, RuntimeError, ValueError):
+        return False
+    return device is not None and device.type == "cpu"
 
-    @functools.wraps(apply)
-    def planned(self: torch.nn.Module, fn: Any, recurse: bool = True) -> Any:
-        if not _C.is_initialized() or not _C.begin_downloads():
-            return apply(self, fn, recurse)
+
+def _moving(move: Callable[..., Any], is_for_cpu: Callable[[Any, Any], bool]) -> Callable[..., Any]:
+    """`Module.to` and `Module.cpu`, which move the tensors of a module one by one.
+
+    A plan keeps tensors that it has not downloaded, so there is none for other moves: `half()` frees as it goes.
+    """
+
+    @functools.wraps(move)
+    def planned(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not (_C.is_initialized() and is_for_cpu(args, kwargs) and _C.begin_downloads()):
+            return move(self, *args, **kwargs)
         try:
-            for tensor in filter(is_ours, _tensors_of(self, recurse)):
+            for tensor in filter(is_ours, _tensors_of(self)):
                 _C.plan_download(tensor)
-            return apply(self, fn, recurse)
+            return move(self, *args, **kwargs)
         finally:
             _C.end_downloads()
 
@@ -86,4 +98,5 @@ def install() -> None:
     serialization._save = _planning(serialization._save)
     serialization._legacy_save = _planning(serialization._legacy_save)
     serialization.location_tag = _noting(serialization.location_tag)
-    torch.nn.Module._apply = _applying(torch.nn.Module._apply)
+    torch.nn.Module.to = _moving(torch.nn.Module.to, _is_for_cpu)
+    torch.nn.Module.cpu = _moving(torch.nn.Module.cpu, lambda *_: True)
