@@ -14,6 +14,8 @@ TORCH="torch==2.13.0"
 PACKAGES="numpy expecttest pytest pytest-timeout hypothesis scikit-build-core ninja ruff mypy"
 # For the conformance suite of real models; scipy and pillow are for DETR's loss. No torchvision: beside a CPU torch it breaks transformers.
 PACKAGES="$PACKAGES transformers==5.22.2 scipy pillow"
+# For the test of what torch.onnx makes of a traced module.
+PACKAGES="$PACKAGES onnx"
 
 # What Python itself lacks to make a virtual environment and to compile an extension, if it is Debian's.
 python_packages() {

@@ -107,3 +107,15 @@ def test_a_compiled_training_step_takes_batches_of_any_size() -> None:
         return [p.detach() for p in net.parameters()] + list(net.buffers())
 
     assert_same(run(DEVICE), run("cpu"))
+
+
+def test_an_onnx_file_of_a_traced_module_is_the_cpus() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).eval()
+    value = torch.randn(1, 3, 8, 8)
+    files = []
+    for device in ("cpu", DEVICE):
+        file = io.BytesIO()
+        torch.onnx.export(net.to(device), (value.to(device),), file, dynamo=False)
+        files.append(file.getvalue())
+    assert b"Conv" in files[0]
+    assert files[0] == files[1]
