@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 
 import pytest
 import torch
+from failures import bad_gather
 from helpers import assert_runs, assert_same, run_python
 
 import torch_remote
 
 COUNT = 40
-FRESH = itertools.count(3)
 # Small ones are answered inside a message, large ones on a lane of their own.
 SIZES = [1, 5, 100, 16_384, 16_385, 300_000, 3]
 
 
 def tensors(count: int = COUNT) -> list[torch.Tensor]:
     return [torch.full((8,), float(i), device="remote") for i in range(count)]
-
-
-def failing() -> torch.Tensor:
-    """The server finds out that the index is out of range.
-
-    Of another size each time: a call like one that has failed is waited for.
-    """
-    size = next(FRESH)
-    return torch.zeros(size, device="remote").index_select(0, torch.tensor([size], device="remote"))
 
 
 def test_a_download_into_pinned_memory_waits_for_nothing(
@@ -184,30 +174,30 @@ def test_threads_download_and_synchronize_at_once() -> None:
 
 
 def test_a_failed_download_is_raised_by_synchronize_once() -> None:
-    bad = failing()
+    bad = bad_gather()
     good = torch.ones(3, device="remote")
     results = [t.to("cpu", non_blocking=True) for t in (good, bad, bad, bad[:0], good)]
-    with pytest.raises(torch_remote.RemoteError, match="index_select") as raised:
+    with pytest.raises(torch_remote.RemoteError, match="gather") as raised:
         torch.remote.synchronize()
     text = str(raised.value)
-    assert "test_pending_downloads.py" in text and "more failed" not in text
+    assert "failures.py" in text and "more failed" not in text
     torch.remote.synchronize()
     assert_same([results[0], results[4]], [torch.ones(3)] * 2)
 
 
 def test_a_download_of_what_is_known_to_have_failed_is_raised_again() -> None:
-    bad = failing()
+    bad = bad_gather()
     with pytest.raises(torch_remote.RemoteError):
         bad.cpu()
     torch.remote.synchronize()
     bad.to("cpu", non_blocking=True)
-    with pytest.raises(torch_remote.RemoteError, match="index_select"):
+    with pytest.raises(torch_remote.RemoteError, match="gather"):
         torch.remote.synchronize()
     torch.remote.synchronize()
 
 
 def test_two_causes_are_raised_one_by_one() -> None:
-    for bad in reversed([failing(), failing()]):
+    for bad in reversed([bad_gather(), bad_gather()]):
         bad.to("cpu", non_blocking=True)
     with pytest.raises(torch_remote.RemoteError, match="1 more failed"):
         torch.remote.synchronize()

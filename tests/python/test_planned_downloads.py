@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 import io
-import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from failures import bad_gather
 from helpers import assert_runs, assert_same, serving
 
 import torch_remote
 
 COUNT = 40
-FRESH = itertools.count(3)
 # Small ones are answered inside a message, large ones on a lane of their own.
 SIZES = [1, 5, 100, 16_384, 16_385, 300_000, 3]
 
@@ -27,15 +26,6 @@ def tensors(count: int = COUNT) -> list[torch.Tensor]:
 def model(layers: int = 20) -> torch.nn.Sequential:
     torch.manual_seed(3)
     return torch.nn.Sequential(*(torch.nn.Linear(5, 5) for _ in range(layers)))
-
-
-def failing() -> torch.Tensor:
-    """The server finds out that the index is out of range.
-
-    Of another size each time: a call like one that has failed is waited for.
-    """
-    size = next(FRESH)
-    return torch.zeros(size, device="remote").index_select(0, torch.tensor([size], device="remote"))
 
 
 def saved(value: Any, **options: Any) -> bytes:
@@ -158,8 +148,8 @@ def test_downloads_that_are_not_planned_are_made_as_ever() -> None:
 
 
 def test_a_failure_among_the_saved_is_raised_and_the_next_save_works() -> None:
-    values: list[torch.Tensor] = [*tensors(5), failing(), *tensors(5)]
-    with pytest.raises(torch_remote.RemoteError, match="index_select"):
+    values: list[torch.Tensor] = [*tensors(5), bad_gather(), *tensors(5)]
+    with pytest.raises(torch_remote.RemoteError, match="gather"):
         saved(values)
     del values[5]
     assert len(loaded(saved(values))) == 10
