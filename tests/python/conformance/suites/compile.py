@@ -13,7 +13,7 @@ from comparing import tensors_of
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput
 from torch.testing._internal.common_utils import set_rng_seed
 
-from suites.module_samples import MODES, Sample, inputs_of, modules, sample_on
+from suites.module_samples import MODES, MOST_SAMPLES, Sample, inputs_of, modules, sample_on
 
 BACKENDS = ("eager", "aot_eager")
 TIMES = (1, 2, 3)
@@ -31,7 +31,7 @@ def _check(info: ModuleInfo, backend: str, mode: str, scope: Scope, device: str)
     training = mode == "train"
     runs = [
         partial(_run, info, module_input, backend, mode)
-        for module_input in inputs_of(info, training, scope)
+        for module_input in inputs_of(info, training, scope, MOST_SAMPLES)
     ]
     yield from compare_where_cpu_works(runs, device)
 

@@ -14,7 +14,7 @@ from torch.testing._internal.common_modules import ModuleInfo, ModuleInput
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.utils._pytree import tree_map
 
-from suites.module_samples import Sample, inputs_of, modules, sample_on
+from suites.module_samples import MOST_SAMPLES, Sample, inputs_of, modules, sample_on
 
 # Batches in parts of the sample's: with the first a module is exported, with each it is run.
 BATCHES = (2, 3)
@@ -30,7 +30,7 @@ def cases(scope: Scope) -> Iterator[Case]:
 def _check(info: ModuleInfo, training: bool, scope: Scope, device: str) -> Iterator[str]:
     runs = [
         partial(_run, info, module_input, training, times)
-        for module_input in inputs_of(info, training, scope)
+        for module_input in inputs_of(info, training, scope, MOST_SAMPLES)
         for times in BATCHES
     ]
     yield from compare_where_cpu_works(runs, device)

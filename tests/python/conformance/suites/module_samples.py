@@ -19,6 +19,8 @@ from suites.ours import is_our_module
 
 DTYPE = torch.float32
 MODES = ("train", "eval")
+# Of a module, where each sample is compiled anew, which takes a second.
+MOST_SAMPLES = 2
 
 
 def modules(scope: Scope) -> Iterator[ModuleInfo]:
@@ -27,12 +29,15 @@ def modules(scope: Scope) -> Iterator[ModuleInfo]:
             yield info
 
 
-def inputs_of(info: ModuleInfo, training: bool, scope: Scope) -> list[ModuleInput]:
+def inputs_of(
+    info: ModuleInfo, training: bool, scope: Scope, most: int | None = None
+) -> list[ModuleInput]:
+    """One, or if everything is wanted at most `most`."""
     set_rng_seed(SEED)
     made = info.module_inputs_func(
         info, device="cpu", dtype=DTYPE, requires_grad=False, training=training
     )
-    return list(made)[: scope.samples or (None if scope.full else 1)]
+    return list(made)[: scope.samples or (most if scope.full else 1)]
 
 
 @dataclass
