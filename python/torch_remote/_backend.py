@@ -47,7 +47,7 @@ def local_gpus() -> int:
 def device_count() -> int:
     """The number of devices. Never starts the embedded server; connects only to a configured URL."""
     if not _C.is_initialized():
-        if configured_url() is None or not _C.may_start_default():
+        if configured_url() is None:
             return max(1, local_gpus())
         start_default()
     for machine in _C.machine_ids():
@@ -102,5 +102,5 @@ def no_such_device(device: DeviceLike) -> RuntimeError:
     """The error for a device that does not exist; an int stands for its index."""
     wanted = f"{name()}:{device}" if isinstance(device, int) else str(device)
     count = device_count()
-    there = ", ".join(f"{name()}:{index}" for index in range(count))
+    there = ", ".join(f"{name()}:{index}" for index in range(count)) or "none"
     return RuntimeError(f"{wanted} does not exist; there {'is' if count == 1 else 'are'} {there}")

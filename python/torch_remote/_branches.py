@@ -49,7 +49,10 @@ def _keep_decompositions() -> None:
 
 
 def _unless_on_cpu(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """An LSTM's decomposition takes oneDNN's kernel if the device is named `cpu`; our kernel does for a CPU server."""
+    """An LSTM's decomposition takes oneDNN's kernel only on a device named `cpu`.
+
+    So on a CPU server our own kernel runs in its place: it takes oneDNN's kernel there.
+    """
 
     @functools.wraps(decomposition)
     def chosen(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

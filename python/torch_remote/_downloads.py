@@ -65,12 +65,12 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _is_for_cpu(args: Any, kwargs: Any) -> bool:
-    """Whether `Module.to(*args, **kwargs)` moves to the CPU. Wrong arguments are left to PyTorch to refuse."""
+    """Whether `Module.to(*args, **kwargs)` moves to the CPU and waits. PyTorch refuses wrong arguments."""
     try:
-        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
     except (TypeError, RuntimeError, ValueError):
         return False
-    return device is not None and device.type == "cpu"
+    return device is not None and device.type == "cpu" and not non_blocking
 
 
 def _moving(move: Callable[..., Any], is_for_cpu: Callable[[Any, Any], bool]) -> Callable[..., Any]:
@@ -81,6 +81,8 @@ def _moving(move: Callable[..., Any], is_for_cpu: Callable[[Any, Any], bool]) ->
 
     @functools.wraps(move)
     def planned(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # first: Dynamo cannot look into the rest
+            return move(self, *args, **kwargs)
         if not (_C.is_initialized() and is_for_cpu(args, kwargs) and _C.begin_downloads()):
             return move(self, *args, **kwargs)
         try:

@@ -10,6 +10,7 @@ import torch
 
 from . import _C
 from ._backend import name
+from ._errors import ConnectionError
 
 
 @cache
@@ -23,7 +24,7 @@ def server_path() -> Path:
 
 
 class Machine:
-    """One connected server. As a context manager it is stopped at the end of the block."""
+    """One connected server. As a context manager it is waited for and stopped at the end of the block."""
 
     def __init__(self, machine_id: int) -> None:
         self.id = machine_id
@@ -41,14 +42,19 @@ class Machine:
         return dict(_C.machine_info(self.id))
 
     def stop(self) -> None:
-        """Ends the session. Tensors that lived there raise SessionLost from now on."""
-        _C.machine_stop(self.id)
+        """Ends the session now: calls that are not done are dropped. `synchronize()` before it waits for them.
+
+        Tensors that lived there raise SessionLost from now on. A failure that was never raised is
+        printed.
+        """
+        _C.machine_stop(self.id, False)
 
     def __enter__(self) -> Machine:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
+    def __exit__(self, kind: object, *exception: object) -> None:
+        """Waits for the calls of the block, unless it ends with an exception, and stops the machine."""
+        _C.machine_stop(self.id, kind is None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Machine) and other.id == self.id
@@ -65,7 +71,10 @@ class Machine:
 
 def _read_token(token_file: str | PathLike[str]) -> str:
     path = Path(token_file).expanduser()
-    token = path.read_text().strip()
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise ConnectionError(f"token_file: cannot read {path}: {error.strerror}") from error
     if not token:
         raise ValueError(f"token_file: there is no token in {path}")
     return token

@@ -1,8 +1,9 @@
 """Attention between jagged nested tensors.
 
-PyTorch's Python picks a kernel by looking for a CUDA device in this process, and for its plain way ("math") goes through
-nested tensors of strided layout, which a remote device does not hold. Here the server's device is asked, and the plain way
-is composed of the dense operators that PyTorch's CPU kernels for nested tensors call.
+PyTorch's Python looks for CUDA in this process to choose a kernel. Here the server's device decides.
+PyTorch's plain way ("math") goes through nested tensors of strided layout, which a remote device
+does not hold. Here it is composed of the dense operators that PyTorch's CPU kernels for nested
+tensors call.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from torch import Tensor
 from ._after_import import change_module
 from ._backend import is_ours
 from ._device import get_device_properties
+
+_AMPERE = 8  # the major compute capability from which there is flash attention
 
 
 def _parts(jagged: Any) -> list[Tensor]:
@@ -43,6 +46,12 @@ def _plain_attention(
 ) -> Tensor:
     from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
 
+    heads = {jagged.size(1) for jagged in (query, key, value)}
+    if len(heads) > 1:
+        raise RuntimeError(
+            "matmul: For nested tensors, batch dimensions must have the same sizes, no broadcasting "
+            f"is currently performed. Got {' and '.join(map(str, sorted(heads)))} heads"
+        )
     whole = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     factor = math.sqrt(abs(whole))
     weights = [
@@ -60,22 +69,16 @@ def _plain_attention(
     return result.transpose(1, 2)
 
 
-def _server_choice(query: Any, key: Any, value: Any, dropout_p: float, causal: bool) -> int:
-    """What the server would choose for dense tensors of these widths, cuDNN aside, which PyTorch takes last here."""
-    dense = [
-        torch.empty(
-            (jagged.size(0), jagged.size(1), jagged._get_max_seqlen(), jagged.size(-1)),
-            dtype=jagged.dtype,
-            device=jagged.device,
-        )
-        for jagged in (query, key, value)
-    ]
-    has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        return int(torch._fused_sdp_choice(*dense, dropout_p=dropout_p, is_causal=causal))
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(has_cudnn)
+def _has_flash(query: Any) -> bool:
+    """Whether the server's CUDA device has flash attention for this dtype, and the user lets it."""
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    is_new = get_device_properties(query.device).major >= _AMPERE
+    return bool(half and is_new and torch.backends.cuda.flash_sdp_enabled())
+
+
+def _has_efficient(query: Any) -> bool:
+    """The same of memory-efficient attention."""
+    return bool(query.dtype != torch.float64 and torch.backends.cuda.mem_efficient_sdp_enabled())
 
 
 class _PlainWay(Exception):
@@ -92,10 +95,9 @@ def _change_choice(sdpa: Any) -> None:
         if get_device_properties(query.device).kind == "cpu":
             return select(*arguments)
         params = sdpa.SDPAParams(*arguments)
-        choice = _server_choice(query, key, value, *others[1:3])
-        if choice == kinds.FLASH_ATTENTION.value and sdpa._can_use_flash_sdpa_jagged(params):
+        if _has_flash(query) and sdpa._can_use_flash_sdpa_jagged(params):
             return kinds.FLASH_ATTENTION
-        if choice != kinds.MATH.value and sdpa._can_use_efficient_sdpa_jagged(params):
+        if _has_efficient(query) and sdpa._can_use_efficient_sdpa_jagged(params):
             return kinds.EFFICIENT_ATTENTION
         return select(*arguments)
 

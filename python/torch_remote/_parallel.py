@@ -100,6 +100,8 @@ def _wrap_modules_elsewhere() -> None:
 
     @functools.wraps(forward)
     def checked_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # first: Dynamo cannot look into the rest
+            return forward(self, *inputs, **kwargs)
         if not self.device_ids and not _is_elsewhere(self.module):
             _choose_devices(self)  # the model was moved after it was wrapped
         return forward(self, *inputs, **kwargs)

@@ -62,7 +62,7 @@ void end_child(Child& child, std::chrono::milliseconds grace);
 // when it has already ended (and has been waited for).
 Fd watch_parent(pid_t pid);
 
-// A process that ends with status 0 ends with status 1 instead. What else is to run at its end runs.
+// Makes the process end with status 1 where it would end with 0. All other exit handlers still run.
 void fail_at_exit();
 
 // Zeroed memory without a name in the file system, to be mapped by the processes that have the descriptor.

@@ -181,15 +181,14 @@ PYBIND11_MODULE(_C, module) {
                  }));
   module.def("start_default",
              torch::wrap_pybind_function([] { Machines::instance().start_default(); }));
-  module.def("may_start_default", [] { return Machines::instance().may_start_default(); });
   module.def("machine_devices", torch::wrap_pybind_function([](int id) {
                std::vector<int> devices;
                for (const auto index : Machines::instance().devices_of(id))
                  devices.push_back(index);
                return devices;
              }));
-  module.def("machine_stop",
-             torch::wrap_pybind_function([](int id) { Machines::instance().stop(id); }));
+  module.def("machine_stop", torch::wrap_pybind_function(
+                                 [](int id, bool wait) { Machines::instance().stop(id, wait); }));
   module.def("machine_ids", [] { return Machines::instance().ids(); });
   module.def("machine_summary", machine_summary);
   module.def("machine_info", torch::wrap_pybind_function(machine_info));

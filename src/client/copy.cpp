@@ -136,8 +136,8 @@ c10::DimVector memory_order(const at::Tensor& tensor) {
   return order;
 }
 
-// CUDA's rule: a copy to pinned memory that the host does not have to finish. CUDA, too, waits for
-// all others.
+// CUDA's rule: a copy to pinned memory that the host does not have to convert or spread. CUDA waits
+// for all other copies to the host.
 bool may_be_pending(const at::Tensor& destination, const at::Tensor& source) {
   return destination.scalar_type() == source.scalar_type() && !destination.is_conj() &&
          !destination.is_neg() && destination.is_non_overlapping_and_dense() &&

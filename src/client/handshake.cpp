@@ -63,8 +63,8 @@ struct Key {
 Key token_key(const std::string& token) {
   return {token,
           "the server does not prove that it knows the token: it has none, or is another server; "
-          "unset TORCH_REMOTE_TOKEN_FILE and TORCH_REMOTE_TOKEN on this side, or start the server "
-          "with --token-file",
+          "on this side give no token (unset TORCH_REMOTE_TOKEN_FILE and TORCH_REMOTE_TOKEN, or "
+          "connect() with token=\"\"), or start the server with --token-file",
           "the server does not know this token (wrong token, or another server); "
           "TORCH_REMOTE_TOKEN_FILE on this side, or token_file= of connect(), must name a copy of "
           "the server's --token-file"};

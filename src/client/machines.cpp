@@ -7,11 +7,32 @@
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "client/backend/generator.h"
 #include "client/open.h"
 #include "client/process.h"
 
 namespace torch_remote::client {
+namespace {
+
+std::string default_url() {
+  const char* url = std::getenv("TORCH_REMOTE");
+  return url == nullptr || *url == '\0' ? "local" : url;
+}
+
+// Whatever goes wrong here must not keep the process from ending. True: there was nothing to report.
+bool report_untold(Session& session, bool wait) noexcept {
+  try {
+    const std::string text = wait ? session.report_untold() : session.describe_known_failures();
+    if (text.empty())
+      return true;
+    std::fputs(("torch_remote: " + text).c_str(), stderr);
+  } catch (...) {
+  }
+  return false;
+}
+
+}  // namespace
 
 Machines& Machines::instance() {
   static Machines* machines = new Machines;
@@ -53,7 +74,6 @@ int Machines::add(Session* session) {
     machine.id = id = static_cast<int>(machines_.size());
     machine.session = session;
     machines_.push_back(machine);
-    stopped_url_.clear();
   }
   publish(id, session, 0);  // it has one device at least
   initialized_.store(true, std::memory_order_release);
@@ -122,26 +142,20 @@ void Machines::start_default() {
     if (has_machine())
       return;
   }
-  const char* url = std::getenv("TORCH_REMOTE");
-  add(open(url == nullptr || *url == '\0' ? "local" : url));
+  add(open(default_url()));
 }
 
-bool Machines::may_start_default() {
-  MutexLock lock(mutex_);
-  return stopped_url_.empty();
-}
-
-void Machines::refuse_after_stop() {
-  if (is_initialized() || is_exiting())
-    return;
+void Machines::warn_after_stop() {
   std::string url;
   {
     MutexLock lock(mutex_);
-    url = stopped_url_;
+    if (has_machine())
+      return;
+    url.swap(stopped_url_);
   }
-  TORCH_CHECK(url.empty(), "no machine is connected: this program has stopped ", url,
-              ". torch_remote.connect(url) connects to one; torch.remote.init() starts the default "
-              "(TORCH_REMOTE, else a server on this machine)");
+  if (!url.empty())
+    log(LogLevel::kWarning, "starting the default machine, since the program has stopped the last",
+        {{"stopped", url}, {"starting", default_url()}});
 }
 
 bool Machines::has_machine() {
@@ -191,7 +205,7 @@ void Machines::learn_devices(int id) {
 DevicePlace Machines::find_place(c10::DeviceIndex index) {
   if (in_forked_child())
     refuse_in_forked_child();
-  refuse_after_stop();
+  warn_after_stop();
   start_default();
   if (!has_device(index)) {
     for (const int id : ids())
@@ -268,8 +282,10 @@ std::vector<int> Machines::ids() {
   return ids;
 }
 
-void Machines::stop(int id) {
+void Machines::stop(int id, bool wait) {
   Session* session = nullptr;
+  if (!is_exiting())
+    report_untold(*this->session(id), wait);
   {
     MutexLock lock(mutex_);
     Machine& machine = machines_.at(static_cast<size_t>(id));
@@ -316,28 +332,12 @@ void Machines::abandon_in_forked_child() noexcept {
   }
 }
 
-namespace {
-
-// Whatever goes wrong here must not keep the process from ending. True: there was nothing to report.
-bool report_untold(Session& session) noexcept {
-  try {
-    const std::string text = session.report_untold();
-    if (text.empty())
-      return true;
-    std::fputs(("torch_remote: " + text).c_str(), stderr);
-  } catch (...) {
-  }
-  return false;
-}
-
-}  // namespace
-
 bool Machines::shutdown() {
   if (in_forked_child())
     return true;
   bool is_clean = true;
   for (const int id : ids())
-    is_clean = report_untold(*session(id)) && is_clean;
+    is_clean = report_untold(*session(id), true) && is_clean;
   mark_exiting();
   for (const int id : ids())
     stop(id);

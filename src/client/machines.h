@@ -35,9 +35,9 @@ class Machines {
   int connect_through(const std::string& url, std::vector<std::string> command);
   // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected. Not after shutdown().
   void start_default();
-  // False once the user has stopped the last machine: who used that one is not to go on with another unasked.
-  bool may_start_default();
-  void stop(int id);
+  // Ends a session. `wait`: after its calls are done. Failures that the user was not told of are
+  // printed.
+  void stop(int id, bool wait = false);
   // A machine that could not be reached: its index is free again, and the default may be tried anew.
   void drop_unreached(const Session* session);
 
@@ -93,7 +93,9 @@ class Machines {
   };
 
   DevicePlace find_place(c10::DeviceIndex index);
-  void refuse_after_stop();
+  // Says once that another machine is about to take the place of the one that the user has stopped:
+  // a program must not go on with this machine's CPU in place of a GPU elsewhere without a word.
+  void warn_after_stop();
   int add(Session* session) REQUIRES(opening_);
   bool has_machine() REQUIRES(mutex_);
   void learn_devices(int id);
@@ -109,7 +111,7 @@ class Machines {
   Mutex mutex_;
   std::vector<Machine> machines_ GUARDED_BY(mutex_);
   std::string server_path_ GUARDED_BY(mutex_);
-  std::string stopped_url_ GUARDED_BY(mutex_);  // of the last machine, if the user has stopped it
+  std::string stopped_url_ GUARDED_BY(mutex_);      // for warn_after_stop(); empty: nothing to say
   std::vector<Session*> ended_ GUARDED_BY(mutex_);  // not released yet
 };
 

@@ -3,7 +3,10 @@
 #include <memory>
 #include <set>
 
+#include <sys/mman.h>
+
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include "client/copy.h"
 #include "client/storage.h"
@@ -12,11 +15,27 @@
 namespace torch_remote::client {
 namespace {
 
-// So much of what nobody has taken yet may be under way or here.
+// Limits on downloads that were asked for and not taken yet.
 constexpr uint64_t kMostBytes = 64 << 20;
 constexpr size_t kMostWaiting = 1024;
 
+// A result from here on has pages of its own, which the system gets back when it is dropped. On the
+// heap small objects would cut up the room of each, and a saved model would stay in memory.
+constexpr size_t kOwnPages = 1 << 20;
+
 thread_local std::unique_ptr<Prefetch> active_plan;
+
+at::Tensor empty_result(const at::Tensor& tensor) {
+  const size_t bytes = tensor.nbytes();
+  if (bytes < kOwnPages)
+    return empty_for(tensor);
+  void* pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED)
+    return empty_for(tensor);
+  return at::from_blob(
+      pages, tensor.sizes(), [bytes](void* begin) { ::munmap(begin, bytes); },
+      tensor.options().device(at::kCPU));
+}
 
 }  // namespace
 
@@ -36,7 +55,9 @@ void Prefetch::end() {
 }
 
 void Prefetch::plan(const at::Tensor& tensor) {
-  if (is_given_up_ || tensor.numel() == 0)
+  // A wrapped tensor has no storage of ours: Note [Wrapped tensors].
+  if (is_given_up_ || marshal::own_record(*tensor.unsafeGetTensorImpl()) == nullptr ||
+      tensor.numel() == 0 || find(tensor) != nullptr)
     return;
   // Not the tensor itself: Module.to() gives a parameter other data, or swaps it, which needs its
   // only reference.
@@ -73,7 +94,6 @@ Prefetch::Entry* Prefetch::find(const at::Tensor& tensor) {
 }
 
 bool Prefetch::start() {
-  is_started_ = true;
   std::set<Session*> sessions;
   for (const Entry& entry : entries_) {
     StorageRecord& record = *record_of(entry.tensor);
@@ -85,14 +105,16 @@ bool Prefetch::start() {
     });
   }
   for (Session* session : sessions) {
+    last_calls_[session] = session->call_number();
     if (!session->finish_calls().errors.empty())
       return false;
   }
+  is_started_ = true;
   return true;
 }
 
 void Prefetch::send(Entry& entry) {
-  entry.result = empty_for(entry.tensor);
+  entry.result = empty_result(entry.tensor);
   entry.download = start_download(entry.tensor, memory_of(entry.result),
                                   std::make_shared<at::Tensor>(entry.result));
   ++waiting_;
@@ -106,6 +128,9 @@ void Prefetch::fill_window() {
       continue;
     if (window_ + entry.tensor.nbytes() > kMostBytes)
       return;
+    Session& session = *session_of(*record_of(entry.tensor));
+    if (session.call_number() != last_calls_.at(&session))
+      return;  // another thread makes calls: what is sent now would be read anew
     send(entry);
   }
 }
@@ -143,6 +168,7 @@ std::optional<at::Tensor> Prefetch::take(const at::Tensor& tensor) {
   window_ -= result.nbytes();
   entry->tensor.reset();
   entry->result.reset();
+  entry->download = {};  // its request keeps the result too
   return result;
 }
 

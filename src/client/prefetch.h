@@ -53,13 +53,14 @@ class Prefetch {
   };
 
   Entry* find(const at::Tensor& tensor);
-  bool start();  // false: something has failed
+  bool start();  // false: a call has failed and the user was not told yet
   void send(Entry& entry);
   void fill_window();
   void give_up();
 
   std::vector<Entry> entries_;
   std::unordered_multimap<const StorageRecord*, size_t> by_record_;
+  std::unordered_map<Session*, uint64_t> last_calls_;  // at start(); the window is for no later one
   size_t next_ = 0;      // those before it were sent, taken or are empty
   size_t waiting_ = 0;   // sent and not taken
   uint64_t window_ = 0;  // bytes of those

@@ -8,6 +8,7 @@
 
 #include <ATen/core/enum_tag.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/channel_shuffle_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
@@ -31,7 +32,7 @@ using torch::CppFunction;
 
 // Composite-explicit operators that stay on the client: they make tensors (and end in `empty` and one call),
 // or only look at metadata.
-constexpr std::array<std::string_view, 41> kStayHere = {
+constexpr std::array<std::string_view, 42> kStayHere = {
     "aten::_to_copy",
     "aten::copy_",
     "aten::empty_like",
@@ -70,6 +71,7 @@ constexpr std::array<std::string_view, 41> kStayHere = {
     "aten::sparse_dim",
     "aten::_reshape_alias_copy",
     // A copy of the whole storage, which keeps strides and offset, and a write into it: two kernels locally too.
+    "aten::copy",
     "aten::select_scatter",
     "aten::slice_scatter",
     "aten::diagonal_scatter",
@@ -330,3 +332,7 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_composites(m);
 }
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &kernels::attention_choice)
+}  // namespace at::native

@@ -290,11 +290,11 @@ void Session::raise_lost() {
   }
   if (kind == ErrorClass::kSessionLost || kind == ErrorClass::kDeviceLost) {
     const std::string name = id.empty() ? "the session" : "session " + id;
-    raise(kind,
-          name + " on " + url_ +
-              " is lost, and with it the values of its tensors (to go on: stop() its machine, "
-              "torch_remote.connect(...), and make them anew): " +
-              text);
+    const std::string first =
+        stopped_.load(std::memory_order_relaxed) ? "" : "stop() its machine, ";
+    raise(kind, name + " on " + url_ +
+                    " is lost, and with it the values of its tensors (to go on: " + first +
+                    "torch_remote.connect(...), and make them anew): " + text);
   }
   Machines::instance().drop_unreached(this);
   raise(kind, "cannot use " + url_ + ": " + text);
@@ -305,7 +305,7 @@ void Session::stop(std::chrono::milliseconds patience, const std::string& reason
   const bool was_lost = is_lost();
   if (!was_lost)
     stopped_.store(true, std::memory_order_relaxed);
-  fail(std::make_exception_ptr(ConnectionError(reason)));  // first: it is the cause of what follows
+  end_with(ErrorClass::kSessionLost, reason);  // first: it is the cause of what follows
   if (!was_lost && opened_.load(std::memory_order_acquire))
     connection_->close(reason, patience);
   if (clean_up_)
@@ -324,7 +324,7 @@ bool Session::release() {
     MutexLock lock(replies_mutex_);  // under which lines are looked for
     lines = lines_.take_pages();
     requests.swap(requests_);
-    failed_sites_.clear();
+    known_failures_.clear();
   }
   {
     MutexLock lock(submit_mutex_);  // under which lines are put

@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,6 +35,8 @@ using marshal::StorageRecord;
 
 // A frame is cut when it has this many bytes.
 constexpr size_t kFrameTarget = 64 << 10;
+// And when it has this many calls, which the server confirms together: so a long wait shows progress.
+constexpr uint32_t kFrameCalls = 128;
 constexpr uint64_t kFreedAtOnce = 1 << 20;
 
 // What the caller waits for: the answer to one READ or QUERY.
@@ -50,6 +53,12 @@ struct Request {
   uint64_t received = 0;  // bulk bytes so far: they come in order
   std::vector<std::byte> body;
   wire::Error error;
+};
+
+// A failed call that the server has reported and the user has not been told of.
+struct KnownFailure {
+  wire::Error error;
+  std::optional<CallSite> site;
 };
 
 // One client's state on one server. Thread-safe.
@@ -122,7 +131,7 @@ class Session : public transport::Connection::Handler {
     return call_number_;
   }
 
-  // The same of the last one. Within submit().
+  // The number of the last call. Within submit().
   uint64_t last_call() const NO_THREAD_SAFETY_ANALYSIS { return call_number_; }
 
   // Appends the RESIZE by which the server knows a storage, unless it knows it already (false).
@@ -175,9 +184,12 @@ class Session : public transport::Connection::Handler {
   void synchronize();
   // The same, without raising them.
   wire::Failures finish_calls();
-  // Before the session is stopped at exit: waits until everything is done, as long as the session lives and the user
-  // does not press Ctrl-C. What the user has not been told of, in words: failures, and calls that were not waited for.
+  // Before the session is stopped: waits until everything is done, as long as the session lives and
+  // the user does not press Ctrl-C. What the user has not been told of, in words: failures, and calls
+  // that were not waited for.
   std::string report_untold();
+  // The failures among these that this side knows of without asking.
+  std::string describe_known_failures();
   wire::Counters server_counters();
   // What the failure with this number has done to the tensors' storages: see wire::Taint.
   std::vector<uint64_t> taints(uint64_t cause, const std::vector<at::Tensor>& tensors);
@@ -240,7 +252,8 @@ class Session : public transport::Connection::Handler {
   void look_for_interrupt();
   // The server has done the calls up to this number.
   void confirm(uint64_t call);
-  // By number: those up to it are known to be done. With one frame the server says so of all its calls.
+  // The number of the last call that is known to be done. The server confirms the calls of a frame
+  // together.
   uint64_t calls_done() const;
   uint64_t calls_left() const;
   std::string describe_oldest_call();
@@ -301,7 +314,7 @@ class Session : public transport::Connection::Handler {
   CondVar changed_;
   std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_ GUARDED_BY(replies_mutex_);
   wire::Welcome welcome_ GUARDED_BY(replies_mutex_);
-  std::unordered_map<uint64_t, CallSite> failed_sites_ GUARDED_BY(replies_mutex_);  // not told yet
+  std::map<uint64_t, KnownFailure> known_failures_ GUARDED_BY(replies_mutex_);
   std::string cause_ GUARDED_BY(replies_mutex_);
   ErrorClass cause_class_ GUARDED_BY(replies_mutex_) = ErrorClass::kSessionLost;
   bool was_open_ GUARDED_BY(replies_mutex_) = false;
@@ -341,7 +354,7 @@ bool Session::try_submit(uint32_t calls, Append&& append) {
     counters_.bytes_sent += added;
     buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
     buffered_calls_.fetch_add(numbered, std::memory_order_relaxed);
-    if (writer_.size() >= kFrameTarget) {
+    if (writer_.size() >= kFrameTarget || calls_ >= kFrameCalls) {
       append_frees();
       cut_frame();
     }

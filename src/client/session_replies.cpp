@@ -59,24 +59,23 @@ void Session::heal(const wire::Error& error, bool undoes) {
     return true;
   });
   MutexLock lock(replies_mutex_);
-  failed_sites_.erase(error.call);
+  known_failures_.erase(error.call);
 }
 
-// The site of a failed call is kept from when the server tells of it, unasked, until the user has been told.
+// The server reports a failed call at once, unasked. It is kept until the user has been told of it.
 void Session::note_failure(const wire::Error& error) {
   constexpr size_t kMost = 1024;
   MutexLock lock(replies_mutex_);
-  const auto site = lines_.find(error.call);
-  if (site && failed_sites_.size() < kMost)
-    failed_sites_.emplace(error.call, *site);
+  if (known_failures_.size() < kMost)
+    known_failures_.emplace(error.call, KnownFailure{error, lines_.find(error.call)});
 }
 
 std::optional<CallSite> Session::site_of(const wire::Error& error) {
   if (error.call == 0)
     return std::nullopt;
   MutexLock lock(replies_mutex_);
-  const auto found = failed_sites_.find(error.call);
-  return found != failed_sites_.end() ? found->second : lines_.find(error.call);
+  const auto found = known_failures_.find(error.call);
+  return found != known_failures_.end() ? found->second.site : lines_.find(error.call);
 }
 
 std::string Session::describe(const wire::Error& error, uint8_t device) {
@@ -271,7 +270,7 @@ void Session::synchronize() {
   std::string others;
   if (failures.total > 1)
     others = "\n(" + std::to_string(failures.total - 1) +
-             " more failed and nobody has read it; the next synchronize() raises the next)";
+             " more remote calls failed; each later synchronize() raises one of them)";
   const wire::Error first = failures.errors.front();
   PendingDownloads::instance().forget_cause(*this, first.call, download.get());
   raise_failed(first, download == nullptr ? 0 : download->device, others);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "client/downloads.h"
 #include "client/operator.h"
 #include "client/session.h"
 
@@ -152,6 +153,17 @@ std::string Session::describe_unconfirmed() {
   return calls + " not confirmed: the session on " + url_ + " is lost: " + cause_ + "\n";
 }
 
+std::string Session::describe_known_failures() {
+  wire::Failures failures;
+  {
+    MutexLock lock(replies_mutex_);
+    for (const auto& [call, failure] : known_failures_)
+      failures.errors.push_back(failure.error);
+  }
+  failures.total = failures.errors.size();
+  return describe_untold(failures);
+}
+
 std::string Session::report_untold() {
   if (is_loss_told_ || submitted_.load(std::memory_order_relaxed) == 0)
     return {};
@@ -174,9 +186,11 @@ std::string Session::report_untold() {
     };
     wait_until(is_over, "the last calls", Waiter::kExit);
     if (!is_answered)
-      return {};
+      return describe_known_failures();
+    for (const auto& download : PendingDownloads::instance().of(*this))
+      wait_until([&] { return download->done.load(); }, "a download", Waiter::kExit);
   } catch (...) {  // the session is lost, or the user has pressed Ctrl-C
-    return describe_unconfirmed();
+    return describe_known_failures() + describe_unconfirmed();
   }
   if (request->failed)
     return "the last calls may have failed:\n  " + describe(request->error, 0) + "\n";

@@ -109,6 +109,24 @@ c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
           &delete_record, c10::Device(c10::kPrivateUse1, index)};
 }
 
+namespace {
+
+// Gives a storage without memory a record, and zeros if it stands for them. Two threads may come here
+// with one storage: the first to be done gives it its memory.
+StorageRecord* give_memory(c10::StorageImpl& storage, c10::DeviceIndex index, bool is_zeros) {
+  static auto* mutex = new Mutex;
+  c10::Storage made(c10::Storage::use_byte_size_t(), storage.nbytes(),
+                    allocate_remote(storage.nbytes(), index));
+  if (is_zeros)
+    zero_bytes(made);
+  MutexLock lock(*mutex);
+  if (storage.data() == nullptr)
+    storage.set_data_ptr_noswap(made.set_data_ptr(c10::DataPtr()));
+  return static_cast<StorageRecord*>(storage.data_ptr().get_context());
+}
+
+}  // namespace
+
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
   const bool is_remote =
       tensor.has_storage() && tensor.unsafe_storage().device().is_privateuseone();
@@ -121,15 +139,11 @@ StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
     return record;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      is_remote && (is_zeros || storage.nbytes() == 0), "this tensor wraps or stands for one on ",
-      tensor.device(),
-      " and has no memory there, so no operator can run on it; pass the tensor "
-      "that it wraps");
-  c10::StorageImpl& empty = *storage.unsafeGetStorageImpl();
-  empty.set_data_ptr_noswap(allocate_remote(empty.nbytes(), tensor.device().index()));
-  if (is_zeros)
-    zero_bytes(storage);
-  return static_cast<StorageRecord*>(empty.data_ptr().get_context());
+      is_remote && (is_zeros || storage.nbytes() == 0),
+      "this is a wrapper (of functorch, a fake tensor, a subclass) around a "
+      "tensor on ",
+      tensor.device(), ", and this operator needs the tensor itself");
+  return give_memory(*storage.unsafeGetStorageImpl(), tensor.device().index(), is_zeros);
 }
 
 StorageRecord* record_of(const at::Tensor& tensor) {

@@ -122,7 +122,7 @@ class Capture {
   void meet_device(c10::DeviceIndex index);
   uint32_t storage_number(StorageRecord* record, bool& first_mention);
   [[noreturn]] void refuse_mix(c10::Device a, c10::Device b) const;
-  // Refuses a generator of ours where no tensor is: PyTorch dispatches by the generator, too.
+  // Refuses a call that is here because of its generator alone, while its tensors are elsewhere.
   void check_generator_has_tensor(c10::DeviceType elsewhere) const;
   [[noreturn]] void refuse_limit(const char* what, uint64_t value, uint64_t limit) const;
 

@@ -126,11 +126,11 @@ def test_a_skipped_call_does_not_advance_the_generator() -> None:
 def test_synchronize_raises_every_failure_that_nobody_has_read_once() -> None:
     torch.remote.synchronize()
     kept = [bad_gather(), bad_gather()]
-    with pytest.raises(torch_remote.RemoteError, match="1 more failed"):
+    with pytest.raises(torch_remote.RemoteError, match="1 more remote calls failed"):
         torch.remote.synchronize()
     with pytest.raises(torch_remote.RemoteError) as last:
         torch.remote.synchronize()
-    assert "more failed" not in str(last.value)
+    assert "more remote calls failed" not in str(last.value)
     torch.remote.synchronize()
     del kept
 

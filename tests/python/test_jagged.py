@@ -67,6 +67,16 @@ def test_what_the_cpu_refuses_is_refused_in_its_words() -> None:
     assert errors[0] == errors[1]
 
 
+def test_head_counts_that_differ_are_refused_as_on_the_cpu() -> None:
+    for device in ("cpu", DEVICE):
+        one, four = (
+            _jagged(width, torch.float32, device).unflatten(-1, [-1, 8]).transpose(1, 2)
+            for width in (8, 32)
+        )
+        with pytest.raises(RuntimeError, match="no broadcasting is currently performed"):
+            functional.scaled_dot_product_attention(four, one, one, enable_gqa=True)
+
+
 def test_a_model_trains_on_jagged_batches_as_on_the_cpu() -> None:
     def run(device: str) -> list[Tensor]:
         torch.manual_seed(0)

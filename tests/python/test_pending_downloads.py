@@ -180,7 +180,7 @@ def test_a_failed_download_is_raised_by_synchronize_once() -> None:
     with pytest.raises(torch_remote.RemoteError, match="gather") as raised:
         torch.remote.synchronize()
     text = str(raised.value)
-    assert "failures.py" in text and "more failed" not in text
+    assert "failures.py" in text and "more remote calls failed" not in text
     torch.remote.synchronize()
     assert_same([results[0], results[4]], [torch.ones(3)] * 2)
 
@@ -199,7 +199,7 @@ def test_a_download_of_what_is_known_to_have_failed_is_raised_again() -> None:
 def test_two_causes_are_raised_one_by_one() -> None:
     for bad in reversed([bad_gather(), bad_gather()]):
         bad.to("cpu", non_blocking=True)
-    with pytest.raises(torch_remote.RemoteError, match="1 more failed"):
+    with pytest.raises(torch_remote.RemoteError, match="1 more remote calls failed"):
         torch.remote.synchronize()
     with pytest.raises(torch_remote.RemoteError):
         torch.remote.synchronize()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,59 @@ def test_converting_a_module_frees_its_tensors_one_by_one(tmp_path: Path) -> Non
         net.half()
         assert net[7].weight.dtype == torch.float16
         torch_remote.synchronize()
+
+
+def test_a_saved_model_is_not_held_in_host_memory() -> None:
+    """100 tensors of 8 MiB go through a window of 64 MiB; torch.save itself needs some 160."""
+    assert_runs(
+        """
+        import resource, torch, torch_remote
+
+        class Discard:
+            def write(self, data): return len(data)
+            def flush(self): pass
+
+        tensors = [torch.full((2 << 20,), float(i), device="remote") for i in range(100)]
+        torch.save(tensors[:1], Discard())
+        torch_remote.synchronize()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        torch.save(tensors, Discard())
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+        assert grown < 400, f"{grown} MiB"
+        """
+    )
+
+
+def test_a_storage_that_is_met_again_is_downloaded_once() -> None:
+    base = torch.zeros(1 << 18, device="remote")
+    views = [base[i : i + 10] for i in range(50)]
+    with torch_remote.count() as counted:
+        saved(views)
+    assert counted.bytes_received < 2 * base.nbytes
+    tied = torch.nn.Linear(512, 512, bias=False).to("remote")
+    other = torch.nn.Linear(512, 512, bias=False).to("remote")
+    other.weight = tied.weight
+    with torch_remote.count() as counted:
+        torch.nn.Sequential(tied, other).cpu()
+    assert counted.bytes_received < 2 * 512 * 512 * 4
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_a_module_with_a_wrapped_buffer_moves_to_the_cpu(transform: Callable[..., Any]) -> None:
+    def move(value: torch.Tensor) -> torch.Tensor:
+        module = torch.nn.Module()
+        module.register_buffer("buffer", value)
+        return module.cpu().buffer.sum()
+
+    there = transform(move)(torch.ones(3, device="remote"))
+    assert_same(there.cpu(), transform(move)(torch.ones(3)))
+
+
+def test_moves_inside_a_compiled_cpu_function_break_no_graph() -> None:
+    linear = torch.nn.Linear(3, 3)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def function(value: torch.Tensor) -> torch.Tensor:
+        return linear.to(torch.float32)(value)
+
+    assert_same(function(torch.ones(2, 3)), linear(torch.ones(2, 3)))

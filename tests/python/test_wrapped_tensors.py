@@ -147,7 +147,7 @@ def test_an_operator_on_a_tensor_without_memory_says_so() -> None:
 
     hollow = Tensor._make_wrapper_subclass(Hollow, (2,), device=f"{DEVICE}:0")
     with (
-        pytest.raises((NotImplementedError, RuntimeError), match=r"wraps|doesn't have storage"),
+        pytest.raises((NotImplementedError, RuntimeError), match="this is a wrapper"),
         torch._C._DisableTorchDispatch(),
     ):
         torch.relu(hollow)

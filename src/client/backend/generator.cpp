@@ -180,9 +180,11 @@ uint64_t RemoteGenerator::seed() {
 
 // --- states
 
-uint64_t RemoteGenerator::choose_seed() const {
+std::optional<uint64_t> RemoteGenerator::seed_before_use() const {
   const uint64_t random = c10::detail::getNonDeterministicRandom(true);
-  MutexLock lock(mutex_);
+  MutexLock lock(mutex_);  // under which attach() publishes the device
+  if (Machines::instance().has_device(device_.index()))
+    return std::nullopt;
   if (is_default_ && !seeded_) {
     seed_ = random;
     seeded_ = true;
@@ -192,9 +194,9 @@ uint64_t RemoteGenerator::choose_seed() const {
 
 void RemoteGenerator::copy_to(RemoteGenerator& copy) const {
   check_room();
-  const DevicePlace where = Machines::instance().place_if_there(device_.index());
-  if (where.session == nullptr)
-    return copy.remember_seed(choose_seed());
+  if (const auto seed = seed_before_use())
+    return copy.remember_seed(*seed);
+  const DevicePlace where = place();
   const uint64_t source = name();
   const uint64_t target = where.session->new_generator_name();
   send(*where.session, {message(target, GeneratorAction::kMake, where.device),

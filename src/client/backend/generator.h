@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Generator.h>
@@ -62,9 +63,10 @@ class RemoteGenerator final : public c10::GeneratorImpl {
   // Makes `copy` a generator with the state that this one has now: of the same session, or of none as long as the
   // device is not there. No wait.
   void copy_to(RemoteGenerator& copy) const;
-  // For a device that is not there yet. The default generator of a server starts anywhere, so one that nobody has
-  // seeded chooses its seed here: what is drawn after the state is put back has to be the same.
-  uint64_t choose_seed() const;
+  // The seed, as long as the device is not there: the next machine starts this generator from it.
+  // A server seeds its default generator at random. So a default generator that nobody has seeded
+  // chooses its seed here, and the server gets it: after the state is put back, the same numbers come.
+  std::optional<uint64_t> seed_before_use() const;
   void remember_seed(uint64_t seed);
   Told told() const;
 

@@ -24,8 +24,8 @@ namespace torch_remote::client {
 class GeneratorState final : public c10::TensorImpl {
  public:
   GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot, int64_t nbytes);
-  // Of a device that is not there yet. How many bytes it has, that device's server knows: asking for the size fetches
-  // them too.
+  // Of a device that is not there yet. Only its server knows how many bytes a state has, so asking
+  // for the size fetches them too.
   explicit GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot);
 
   bool has_storage() const override;

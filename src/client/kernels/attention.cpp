@@ -260,6 +260,14 @@ bool is_nothing(const Attention& call) {
 
 }  // namespace
 
+int64_t attention_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
+                         std::optional<double> scale, bool enable_gqa) {
+  if (!is_on_cpu_server(query))
+    return kMath;
+  return cpu_choice({query, key, value, mask, dropout_p, is_causal, scale, enable_gqa});
+}
+
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
                                         const at::Tensor& value,
                                         const std::optional<at::Tensor>& mask, double dropout_p,

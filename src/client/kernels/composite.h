@@ -18,6 +18,11 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         const std::optional<at::Tensor>& mask, double dropout_p,
                                         bool is_causal, std::optional<double> scale,
                                         bool enable_gqa);
+// What PyTorch's own composition asks, which runs under vmap: on a CPU server as a CPU chooses, else
+// the plain way.
+int64_t attention_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
+                         std::optional<double> scale, bool enable_gqa);
 at::Tensor dropout(const at::Tensor& input, double p, bool train);
 
 at::Tensor softmax(const at::Tensor& input, int64_t dim, std::optional<at::ScalarType> dtype);

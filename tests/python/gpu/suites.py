@@ -49,6 +49,7 @@ UNSTEADY = frozenset(
     [
         "cummax",
         "cummin",
+        "nn.CrossEntropyLoss",
         "nn.AdaptiveMaxPool2d",
         "nn.AdaptiveMaxPool3d",
         "torch.ops.aten._efficient_attention_forward",

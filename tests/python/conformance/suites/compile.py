@@ -39,6 +39,8 @@ def _check(info: ModuleInfo, backend: str, mode: str, scope: Scope, device: str)
 def _run(info: ModuleInfo, module_input: ModuleInput, backend: str, mode: str, device: str) -> Run:
     torch._dynamo.reset()
     sizes = _sizes_that_work(info, module_input, mode)
+    if not sizes:
+        raise NotImplementedError("the module takes none of these batches on a CPU")
     sample = sample_on(info, module_input, mode == "train", device)
     compiled = torch.compile(sample.module, backend=backend)
     with torch.set_grad_enabled(mode != "no_grad"):

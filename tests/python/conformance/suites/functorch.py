@@ -10,7 +10,7 @@ import torch
 from both import SEED, Run, compare_where_cpu_works
 from cases import Case, Scope
 from moving import Mover
-from samples import HOST_ARGUMENTS, samples_of
+from samples import HOST_ARGUMENTS, defined_values, samples_of
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -47,7 +47,8 @@ def _run(op: OpInfo, transform: Any, sample: SampleInput, device: str) -> Run:
     value, args, kwargs = mover.move_sample(sample)
     function, primals = _as_function_of_tensors(op, sample, (value, args, kwargs))
     set_rng_seed(SEED)
-    return Run(transform(function, primals), mover)
+    with defined_values(sample):
+        return Run(transform(function, primals), mover)
 
 
 def _as_function_of_tensors(

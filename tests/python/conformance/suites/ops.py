@@ -12,7 +12,7 @@ from cases import Case, NotOnThisDevice, Scope
 from comparing import tensors_of
 from moving import Mover
 from outs import out_arguments
-from samples import HOST_ARGUMENTS, derived, samples_of
+from samples import HOST_ARGUMENTS, defined_values, derived, samples_of
 from torch.testing._internal.common_device_type import ANY_DTYPE_ORDER
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import set_rng_seed
@@ -84,7 +84,7 @@ def _absent(device: str) -> Iterator[str]:
 def _check_forward(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -> Iterator[str]:
     samples = samples_of(op, dtype, False, scope.samples)
     for sample in [*samples, *(derived(op, samples, scope.full) if scope.derived else ())]:
-        with _defined_values(sample):
+        with defined_values(sample):
             run = partial(_run, op, op, sample)
             yield compare(run, device, values=op.name not in UNINITIALISED)
 
@@ -92,7 +92,7 @@ def _check_forward(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) ->
 def _check_backward(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -> Iterator[str]:
     samples = samples_of(op, dtype, True, scope.samples)
     for sample in [*samples, *(derived(op, samples, scope.full) if scope.derived else ())]:
-        with _defined_values(sample):
+        with defined_values(sample):
             yield compare(partial(_gradients, op, op, sample), device)
 
 
@@ -101,7 +101,7 @@ def _check_out(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -> Ite
         for out in out_arguments(
             op.name, lambda sample=sample: _run(op, op, sample, "cpu").results
         ):
-            with _defined_values(sample):
+            with defined_values(sample):
                 run = partial(_run, op, op, sample, out=out)
                 yield compare(run, device, values=op.name not in UNINITIALISED)
 
@@ -139,19 +139,3 @@ def _gradients(op: OpInfo, function: Callable[..., Any], sample: SampleInput, de
     run.between = tensors_of(run.results)
     run.results = gradients(outputs, run.mover.differentiable_inputs())
     return run
-
-
-class _defined_values:
-    """LAPACK's gelsy reads pivots that PyTorch does not initialise: 5 answers in 100 runs of one input on a CPU, and
-    one where PyTorch fills new memory."""
-
-    def __init__(self, sample: SampleInput) -> None:
-        self._fill = sample.kwargs.get("driver") == "gelsy"
-
-    def __enter__(self) -> None:
-        if self._fill:
-            torch.use_deterministic_algorithms(True)
-
-    def __exit__(self, *error: object) -> None:
-        if self._fill:
-            torch.use_deterministic_algorithms(False)

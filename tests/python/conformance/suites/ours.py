@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch.testing._internal.opinfo.core import OpInfo
 
-# By kernel: the OpInfos and the modules that reach it. tests/python/conformance/test_suite.py compares the keys with
+# By kernel: the OpInfos and the modules that reach it. test_ours.py compares the keys with
 # what is registered.
 REACHED_BY: dict[str, tuple[str, ...]] = {
     "_batch_norm_impl_index": (
