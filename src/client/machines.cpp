@@ -146,6 +146,8 @@ void Machines::start_default() {
 }
 
 void Machines::warn_after_stop() {
+  if (is_exiting())
+    return;  // a daemon thread that goes on: it starts nothing
   std::string url;
   {
     MutexLock lock(mutex_);

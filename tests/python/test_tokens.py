@@ -57,7 +57,7 @@ def test_what_cannot_be_is_refused_without_the_token(tmp_path: Path) -> None:
         (ValueError, url, {"token": secret, "token_file": "x"}, "not both"),
         (ValueError, "local", {"token": secret}, "takes no token"),
         (ValueError, url, {"token_file": tmp_path / "empty"}, "there is no token in"),
-        (FileNotFoundError, url, {"token_file": tmp_path / "none"}, "none"),
+        (torch_remote.ConnectionError, url, {"token_file": tmp_path / "none"}, "none"),
         (TypeError, url, {"token": secret.encode()}, "a str, not bytes"),
     ]
     for error, where, options, words in wrong:
