@@ -35,8 +35,6 @@ using marshal::StorageRecord;
 
 // A frame is cut when it has this many bytes.
 constexpr size_t kFrameTarget = 64 << 10;
-// And when it has this many calls, which the server confirms together: so a long wait shows progress.
-constexpr uint32_t kFrameCalls = 128;
 constexpr uint64_t kFreedAtOnce = 1 << 20;
 
 // What the caller waits for: the answer to one READ or QUERY.
@@ -354,7 +352,7 @@ bool Session::try_submit(uint32_t calls, Append&& append) {
     counters_.bytes_sent += added;
     buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
     buffered_calls_.fetch_add(numbered, std::memory_order_relaxed);
-    if (writer_.size() >= kFrameTarget || calls_ >= kFrameCalls) {
+    if (writer_.size() >= kFrameTarget) {
       append_frees();
       cut_frame();
     }
