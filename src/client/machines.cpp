@@ -20,7 +20,8 @@ std::string default_url() {
   return url == nullptr || *url == '\0' ? "local" : url;
 }
 
-// Whatever goes wrong here must not keep the process from ending. True: there was nothing to report.
+// Prints what the user was not told of. Returns whether there was nothing to print. Catches everything,
+// so that the process can end.
 bool report_untold(Session& session, bool wait) noexcept {
   try {
     const std::string text = wait ? session.report_untold() : session.describe_known_failures();

@@ -20,7 +20,7 @@ namespace torch_remote::client {
 class RemoteGenerator final : public c10::GeneratorImpl {
  public:
   // A device's default generator exists before any machine is connected, and remembers its seed until then.
-  // A state taken until then is that seed.
+  // A state that is taken before there is a machine is that seed.
   explicit RemoteGenerator(c10::DeviceIndex device, bool is_default);
   ~RemoteGenerator() override;
 
@@ -41,7 +41,7 @@ class RemoteGenerator final : public c10::GeneratorImpl {
   // Its name on the session of its device, which is told of it at the first use.
   uint64_t name() const;
 
-  // Whether a session knows of it. Until then all there is of it is its seed.
+  // Whether a session knows of this generator. Until then its seed is its whole state.
   bool is_told() const { return told().session != nullptr; }
 
   // The state of a copy that take_state() has made. Waits, and connects if the copy is of no session yet.

@@ -23,7 +23,7 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory);
 // Zeros without memory, with which forward-mode differentiation leaves out what is known to be zero.
-// One that is used all the same gets memory, and zeros in it, in find_record_slowly().
+// When an operator does use such a tensor, find_record_slowly() gives it memory filled with zeros.
 at::Tensor efficient_zero_tensor(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                                  std::optional<bool> pin_memory);

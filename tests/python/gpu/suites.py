@@ -21,7 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SIDE = HERE / "suites_side.py"
-# Of these, only what local CUDA itself can do is compared.
+# In these suites, cases that fail on local CUDA itself are not compared.
 TRACED = ("functorch", "trace", "compile", "export")
 SUITES = ("ops", "modules", "optimizers", *TRACED)
 TIMEOUT_S = 330
