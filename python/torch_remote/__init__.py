@@ -40,6 +40,7 @@ _check_extension()
 from . import (  # noqa: E402
     _C,
     _backend,
+    _backward,
     _branches,
     _device,
     _downloads,
@@ -83,7 +84,7 @@ def __dir__() -> list[str]:
 
 def _install(name: str) -> None:
     """Registers the backend with PyTorch under a name. The order of the steps matters."""
-    _C.set_exception_types(_errors.BY_CLASS, _errors.BY_KIND)
+    _C.set_exception_types(_errors.BY_CLASS, _errors.BY_KIND, _errors.LOCAL_BY_KIND)
     _C.set_library_folders([f"{Path(file).parent}/" for file in (torch.__file__, __file__)])
     _C.set_server_path(str(server_path()))
     _C.init()
@@ -96,6 +97,7 @@ def _install(name: str) -> None:
     _kernels.install()
     _nested.install()
     _branches.install()
+    _backward.install()
     _optimizers.install()
     _parallel.install()
     _not_yet.install()

@@ -11,7 +11,7 @@ import torch
 
 
 class RemoteError(RuntimeError):
-    """An operator failed where it ran. Raised when a value it should have made is read."""
+    """An operator failed where it ran. Raised by a later call of the thread that called it."""
 
 
 class SessionLost(RemoteError):
@@ -72,4 +72,17 @@ BY_KIND = (
     RemoteError,  # the server refused it
     RemoteLinAlgError,
     RemoteAcceleratorError,
+)
+
+# The same, as PyTorch raises them locally.
+LOCAL_BY_KIND = (
+    RuntimeError,
+    IndexError,
+    ValueError,
+    TypeError,
+    NotImplementedError,
+    torch.OutOfMemoryError,
+    RuntimeError,
+    torch.linalg.LinAlgError,
+    torch.AcceleratorError,
 )

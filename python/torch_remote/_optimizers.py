@@ -1,217 +1,213 @@
-"""A step of an optimizer that was skipped on the server is taken back on this side too.
+"""What an optimizer has done on this side since a failed call is taken back when its thread is told.
 
-An error comes when a value is read. By then the program may have made steps that locally it would not have come to: the
-server has skipped their updates, but the optimizer has counted them, and may have made its state out of what failed. So
-what each step finds is noted, and when the user is told of a failure, those steps since that were skipped are undone:
-counters have their values again, new state goes, and so do gradients that are nothing but the error (docs/errors.md).
+A call fails after the program has gone on, perhaps through one or more `step()`. On the server it is as
+if the thread had stopped at the failing call. On this side those steps have counted themselves, and may
+have made state of what does not exist. So each `step()` notes what it finds; when its thread is told of
+a failure, the steps that began after the failing call, or during which it failed, get back what they
+found: the optimizer's state, the entries of `param_groups` that `step()` itself changed, and the stage
+of a `GradScaler`. Gradients of leaves that do not exist become `None`. Nothing else is taken back
+(docs/errors.md).
 
-Notes hold values of counters on the CPU, and no tensor of the optimizer's.
+With `TORCH_REMOTE_CHECK_STEPS=1` every `step()` first waits for what came before it, so that a failure
+is raised before anything has to be taken back.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
+import os
+import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from . import _C, _backend
 
-_MOST_STEPS = 64  # of each optimizer
-_POISONED, _SKIPPED = 1, 2  # wire::Taint
-_STACKED = object()  # in the place of a tensor's value
-
-
-@dataclass(eq=False)
-class _Form:
-    """What an optimizer's state looks like. Made anew when it changes: at the first step, by load_state_dict()."""
-
-    mark: tuple[int, ...]
-    devices: list[int]
-    keys: list[tuple[Any, ...] | None]  # of each parameter's state
-    counts: list[
-        tuple[int, Any]
-    ]  # numbers and CPU tensors without dimensions: which parameter's, under which key
+State = dict[Any, Any]
 
 
 @dataclass(eq=False)
 class _Step:
-    calls: dict[int, int]  # the last call of each session before it
-    form: _Form
-    counts: list[Any]  # the values of form.counts; None: gone
-    stacked: Tensor | None
+    """What a step has found. Tensors on the CPU without dimensions are counters: their values too."""
+
+    thread: int
+    begin: dict[int, int]  # the last call of each session before it
+    end: dict[int, int]  # and of it
+    state_is: int  # load_state_dict() makes another
+    state: dict[Any, State]
+    groups: list[State]
+    counters: list[Tensor]
+    values: Tensor | None
+    changed: list[State] = field(default_factory=list)  # of `groups`: what the step changed
 
 
 @dataclass(eq=False)
-class _Notes:
-    form: _Form
-    steps: deque[_Step]
+class _Stage:
+    """What a `GradScaler` knew of its optimizers before it changed that."""
+
+    thread: int
+    begin: dict[int, int]
+    known: dict[int, State]
 
 
-_notes: weakref.WeakKeyDictionary[Optimizer, _Notes] = weakref.WeakKeyDictionary()
+_steps: weakref.WeakKeyDictionary[Optimizer, deque[_Step]] = weakref.WeakKeyDictionary()
+_stages: weakref.WeakKeyDictionary[GradScaler, deque[_Stage]] = weakref.WeakKeyDictionary()
 
 
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def _forget_done(notes: deque[Any], last: str) -> None:
+    """The server reports a failure before it says that the call is done."""
+    while notes and all(_C.calls_done(of) >= call for of, call in getattr(notes[0], last).items()):
+        notes.popleft()
 
 
-def _state(optimizer: Optimizer, parameter: Tensor) -> dict[Any, Any] | None:
-    """Nothing: there is none, or one like no other's."""
-    state = optimizer.state.get(parameter)
-    return state if isinstance(state, dict) else None
+def _is_counter(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_cpu and value.dim() == 0
 
 
-def _mark(optimizer: Optimizer) -> tuple[int, ...]:
-    """Another one when the form may be another."""
-    state = optimizer.state
-    first = next(iter(state.values()), None)
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
-    return id(state), len(state), id(first), len(first) if isinstance(first, dict) else 0, *sizes
+def _devices(optimizer: Optimizer) -> set[int]:
+    """Those of the first parameter of each group: asked for at every step."""
+    firsts = (group["params"][0] for group in optimizer.param_groups if group["params"])
+    return {first.device.index or 0 for first in firsts if _backend.is_ours(first)}
 
 
-def _is_count(value: object) -> bool:
-    if isinstance(value, Tensor):
-        return bool(value.is_cpu and value.dim() == 0)
-    return isinstance(value, int | float)
+def _calls(devices: set[int]) -> dict[int, int]:
+    return dict(_C.call_number(device) for device in devices)
 
 
-def _make_form(optimizer: Optimizer, mark: tuple[int, ...]) -> _Form:
-    parameters = _parameters(optimizer)
-    devices = sorted({p.device.index for p in parameters if _backend.is_ours(p)})
-    form = _Form(mark, devices, [], [])
-    for i, parameter in enumerate(parameters):
-        state = _state(optimizer, parameter)
-        form.keys.append(None if optimizer.state.get(parameter) is None else tuple(state or ()))
-        form.counts += [(i, key) for key, value in (state or {}).items() if _is_count(value)]
-    return form
+def _settings(group: State) -> State:
+    return {key: value for key, value in group.items() if key != "params"}
 
 
-def _notes_of(optimizer: Optimizer) -> _Notes:
-    mark = _mark(optimizer)
-    notes = _notes.get(optimizer)
-    if notes is None:
-        notes = _Notes(_make_form(optimizer, mark), deque(maxlen=_MOST_STEPS))
-        _notes[optimizer] = notes
-    elif notes.form.mark != mark:
-        notes.form = _make_form(optimizer, mark)
-    return notes
+def _look(optimizer: Optimizer, devices: set[int]) -> _Step:
+    state = {
+        owner: {key: list(value) if isinstance(value, list) else value for key, value in of.items()}
+        for owner, of in optimizer.state.items()
+        if isinstance(of, dict)
+    }
+    groups = [_settings(group) for group in optimizer.param_groups]
+    counters = [v for of in (*state.values(), *groups) for v in of.values() if _is_counter(v)]
+    values = torch.stack([each.double() for each in counters]) if counters else None
+    calls = _calls(devices)
+    return _Step(
+        _C.current_thread(), calls, calls, id(optimizer.state), state, groups, counters, values
+    )
 
 
-def _note(optimizer: Optimizer) -> None:
-    notes = _notes_of(optimizer)
-    form = notes.form
-    if not form.devices:
+def _before_step(optimizer: Optimizer, *_: Any) -> None:
+    devices = _devices(optimizer)
+    if not devices:
         return
-    calls = dict(_C.call_number(device) for device in form.devices)
-    if notes.steps and notes.steps[-1].calls == calls:
-        return  # the step() of a subclass, in which it calls that of its base
-    counts, tensors = [], []
-    if form.counts:
-        parameters = _parameters(optimizer)
-        for i, key in form.counts:
-            value = (_state(optimizer, parameters[i]) or {}).get(key)
-            counts.append(_STACKED if isinstance(value, Tensor) else value)
-            if isinstance(value, Tensor):
-                tensors.append(value)
-    stacked = torch.stack(tensors) if tensors else None
-    notes.steps.append(_Step(calls, form, counts, stacked))
+    if os.environ.get("TORCH_REMOTE_CHECK_STEPS") == "1":
+        for device in devices:
+            _C.synchronize(device)
+    steps = _steps.setdefault(optimizer, deque())
+    _forget_done(steps, "end")
+    steps.append(_look(optimizer, devices))
 
 
-def _before_step(
-    optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """A closure is the forward and the backward: the step begins behind it."""
-    _note(optimizer)
-    if len(args) > 1 and callable(args[1]):
-        return (args[0], _noting(optimizer, args[1]), *args[2:]), kwargs
-    if callable(kwargs.get("closure")):
-        return args, kwargs | {"closure": _noting(optimizer, kwargs["closure"])}
-    return None
-
-
-def _noting(optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
-    def run() -> Any:
-        result = closure()
-        _note(optimizer)
-        return result
-
-    return run
+def _after_step(optimizer: Optimizer, *_: Any) -> None:
+    steps = _steps.get(optimizer)
+    if not steps:
+        return
+    step = steps[-1]
+    step.end = {of: _calls(_devices(optimizer)).get(of, last) for of, last in step.begin.items()}
+    for group, before in zip(optimizer.param_groups, step.groups, strict=False):
+        step.changed.append({k: v for k, v in before.items() if group.get(k) is not v})
 
 
 def _restore(optimizer: Optimizer, step: _Step) -> None:
-    """The state as the step found it, but for tensors on the device: the server puts those back."""
-    parameters = _parameters(optimizer)
-    for parameter, keys in zip(parameters, step.form.keys, strict=False):
-        if keys is None:
-            optimizer.state.pop(parameter, None)
-            continue
-        state = _state(optimizer, parameter) or {}
-        for key in [key for key in state if key not in keys]:
-            del state[key]
-    tensors = iter(step.stacked if step.stacked is not None else ())
-    for (i, key), value in zip(step.form.counts, step.counts, strict=True):
-        state = _state(optimizer, parameters[i]) or {}
-        noted = next(tensors) if value is _STACKED else value
-        if isinstance(state.get(key), Tensor) and isinstance(noted, Tensor):
-            state[key].copy_(noted)
-        elif key in state and noted is not None:
-            state[key] = noted
+    if id(optimizer.state) != step.state_is:
+        return
+    for owner in [owner for owner in optimizer.state if owner not in step.state]:
+        del optimizer.state[owner]
+    for owner, before in step.state.items():
+        state = optimizer.state[owner]
+        state.clear()
+        state.update(before)
+    for group, before in zip(optimizer.param_groups, step.changed or step.groups, strict=False):
+        group.update(before)
+    for counter, value in zip(step.counters, step.values if step.values is not None else ()):
+        counter.copy_(value)
 
 
-def _skipped_steps(steps: list[_Step], session: int, cause: int, first: int) -> list[_Step]:
-    """Those since the cause whose calls go on until the first that was skipped, or further."""
-    since = [step for step in steps if step.calls.get(session, -1) >= cause]
-    ends = [step.calls[session] for step in since[1:]]
-    return [step for step, end in zip(since, [*ends, first], strict=True) if end >= first]
+def _leaves() -> Iterator[Tensor]:
+    for each in gc.get_objects():
+        if issubclass(type(each), Tensor) and each.is_leaf and each.grad is not None:
+            yield each
 
 
-def _undo_steps(optimizer: Optimizer, session: int, cause: int, taints: list[int]) -> bool | None:
-    """Whether its steps since the cause were all skipped, and are undone; nothing: it has made none."""
-    notes = _notes[optimizer]
-    steps = list(notes.steps)
-    since = [step for step in steps if step.calls.get(session, -1) >= cause]
-    if not since:
-        return None
-    skipped = [taint - _SKIPPED for taint in taints if taint >= _SKIPPED]
-    if not skipped or (len(steps) == _MOST_STEPS and since[0] is steps[0]):
-        return False  # they went well, or the notes do not go back far enough
-    bad = _skipped_steps(steps, session, cause, min(skipped))
-    if bad:
-        _restore(optimizer, bad[0])
-        notes.steps = deque((step for step in steps if step not in bad), maxlen=_MOST_STEPS)
-    return len(bad) == len(since)
+def _is_running(optimizer: Optimizer) -> bool:
+    """Whether this thread is inside its step()."""
+    frame = sys._getframe()
+    while frame is not None:
+        args = frame.f_locals.get("args") if frame.f_code.co_name == "wrapper" else None
+        if isinstance(args, tuple) and args and args[0] is optimizer:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
-def _is_asked_about(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.layout == torch.strided and _backend.is_ours(tensor)
+def _take_back_steps(session: int, since: int, thread: int) -> None:
+    for optimizer, steps in list(_steps.items()):
+        is_running = _is_running(optimizer)
+        for step in [step for step in reversed(steps) if step.thread == thread]:
+            has_ended = step.end is not step.begin
+            is_late = step.end.get(session, 0) >= since if has_ended else is_running
+            if is_late:
+                steps.remove(step)
+                _restore(optimizer, step)
 
 
-def _undo(session: int, cause: int) -> bool:
-    """True: steps were made since the failure, and none went well: locally nothing since would have been done."""
-    optimizers = [optimizer for ref in _notes.keyrefs() if (optimizer := ref()) is not None]
-    owners = [(o, p) for o in optimizers for p in _parameters(o) if _is_asked_about(p)]
-    with_gradient = [(o, p) for o, p in owners if _is_asked_about(p.grad)]
-    asked = [p for _, p in owners] + [p.grad for _, p in with_gradient if p.grad is not None]
-    if not asked:
-        return False
-    taints = _C.taints(session, cause, asked)
+def _take_back_stages(session: int, since: int, thread: int) -> None:
+    for scaler, stages in list(_stages.items()):
+        for stage in reversed(list(stages)):
+            if stage.thread == thread and stage.begin.get(session, 0) >= since:
+                stages.remove(stage)
+                scaler._per_optimizer_states.clear()
+                scaler._per_optimizer_states.update(stage.known)
+
+
+def _take_back(session: int, since: int) -> None:
+    thread = _C.current_thread()
     with torch.no_grad():
-        for (_, parameter), taint in zip(with_gradient, taints[len(owners) :], strict=True):
-            if taint == _POISONED:
-                parameter.grad = None
-        by_owner: dict[Optimizer, list[int]] = {optimizer: [] for optimizer in optimizers}
-        for (optimizer, _), taint in zip(owners, taints, strict=False):
-            by_owner[optimizer].append(taint)
-        told = [_undo_steps(o, session, cause, found) for o, found in by_owner.items()]
-    made = [is_undone for is_undone in told if is_undone is not None]
-    return bool(made) and all(made)
+        _take_back_steps(session, since, thread)
+        _take_back_stages(session, since, thread)
+        for leaf in _leaves():
+            if leaf.grad is not None and _C.is_missing(session, since, leaf.grad):
+                leaf.grad = None
+
+
+def _noting_stage(change: Callable[..., Any]) -> Callable[..., Any]:
+    """`change` is a method of GradScaler that changes what it knows of its optimizers."""
+
+    @functools.wraps(change)
+    def noted(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        if scaler._enabled and _C.is_initialized():
+            stages = _stages.setdefault(scaler, deque())
+            _forget_done(stages, "begin")
+            calls = _calls(set(range(_C.device_count())))
+            known = {of: dict(state) for of, state in scaler._per_optimizer_states.items()}
+            stages.append(_Stage(_C.current_thread(), calls, known))
+        return change(scaler, *args, **kwargs)
+
+    return noted
 
 
 def install() -> None:
     register_optimizer_step_pre_hook(_before_step)
-    _C.set_undo(_undo)
+    register_optimizer_step_post_hook(_after_step)
+    for name in ("unscale_", "step", "update"):
+        setattr(GradScaler, name, _noting_stage(vars(GradScaler)[name]))
+    _C.set_take_back(_take_back)

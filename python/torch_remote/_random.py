@@ -4,6 +4,9 @@ Seeding never connects: what is seeded before there is a machine is kept by the 
 when there is one. Taking a state and putting it back neither connects nor waits: its bytes are
 fetched when they are first looked at, so that `fork_rng` and `torch.utils.checkpoint` cost no round
 trip, and no server before there is one.
+
+A thread that a failed call has stopped is told of it before it seeds or puts back a state: the server
+would discard that (docs/errors.md).
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ default_generators = _DefaultGenerators()
 def manual_seed(seed: int) -> None:
     """Seeds the current device. In a forked child, and for no machine yet, it is safe as well."""
     if not _C.is_in_bad_fork():
+        _C.tell_failure()
         _C.default_generator(_C.current_device()).manual_seed(int(seed))
 
 
@@ -58,6 +62,7 @@ def manual_seed_all(seed: int) -> None:
     # DataLoader workers come here through torch.manual_seed: a forked child must touch nothing.
     if _C.is_in_bad_fork():
         return
+    _C.tell_failure()
     for index in range(max_devices()):
         _C.default_generator(index).manual_seed(int(seed))
 
@@ -90,6 +95,7 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
     if new_state.device.type != "cpu":
         raise TypeError(f"a {name()} RNG state is a CPU byte tensor, not one on {new_state.device}")
     refuse_in_bad_fork()
+    _C.tell_failure()
     _C.default_generator(existing_index(device)).set_state(new_state)
 
 

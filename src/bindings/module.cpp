@@ -141,9 +141,18 @@ std::pair<uintptr_t, uint64_t> call_number(int device) {
 }
 
 // Sessions are never destroyed.
-std::vector<uint64_t> taints(uintptr_t session, uint64_t cause,
-                             const std::vector<at::Tensor>& tensors) {
-  return reinterpret_cast<client::Session*>(session)->taints(cause, tensors);
+client::Session& session_at(uintptr_t address) {
+  return *reinterpret_cast<client::Session*>(address);
+}
+
+bool is_missing(uintptr_t session, uint64_t since, const at::Tensor& tensor) {
+  return session_at(session).is_missing(tensor, since);
+}
+
+// Raises the failure that has stopped this thread, on whichever machine.
+void tell_failure() {
+  for (client::Session* session : Machines::instance().sessions())
+    session->tell_failure();
 }
 
 // A tensor or storage that this thread will download. Note [Downloads that go together].
@@ -217,9 +226,14 @@ PYBIND11_MODULE(_C, module) {
   module.def("synchronize", torch::wrap_pybind_function(synchronize));
   module.def("device_properties", torch::wrap_pybind_function(properties_of));
   module.def("default_generator", torch::wrap_pybind_function(default_generator));
-  module.def("set_undo", set_undo);
+  module.def("set_take_back", set_take_back);
+  module.def("is_missing", torch::wrap_pybind_function(is_missing));
+  module.def("tell_failure", torch::wrap_pybind_function(tell_failure));
+  module.def("calls_done", [](uintptr_t session) { return session_at(session).calls_done(); });
+  module.def("current_thread", client::current_thread);
+  module.def("enter_backward", client::enter_backward);
+  module.def("leave_backward", client::leave_backward);
   module.def("call_number", torch::wrap_pybind_function(call_number));
-  module.def("taints", torch::wrap_pybind_function(taints));
   module.def("take_rng_state", torch::wrap_pybind_function(take_rng_state));
   module.def("begin_downloads", client::Prefetch::begin);
   module.def("plan_download", torch::wrap_pybind_function(plan_download));

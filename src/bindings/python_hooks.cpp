@@ -22,7 +22,8 @@ namespace {
 // Never given back.
 std::vector<PyObject*> exception_classes;  // by client::ErrorClass
 std::vector<PyObject*> failure_classes;    // by wire::ErrorKind
-PyObject* undo_function = nullptr;
+std::vector<PyObject*> local_classes;      // by wire::ErrorKind: what PyTorch raises locally
+PyObject* take_back_function = nullptr;
 
 // Note [The GIL at exit]
 //
@@ -63,8 +64,21 @@ void raise(client::ErrorClass kind, const std::string& text) {
   raise_python(exception_classes, static_cast<size_t>(kind), text);
 }
 
-void raise_remote(const wire::Error& error, const std::string& text) {
-  raise_python(failure_classes, static_cast<size_t>(error.kind), text);
+// An error of the local type out of nowhere could be taken for something else: an IndexError ends a
+// loop over __getitem__. So it is the cause of a plain RemoteError, unless `as_local`.
+void raise_remote(const wire::Error& error, const std::string& text, bool as_local) {
+  const auto kind = static_cast<size_t>(error.kind);
+  if (as_local || error.kind == wire::ErrorKind::kOutOfMemory)
+    raise_python(failure_classes, kind, text);
+  const TakingGil taking;
+  py::gil_scoped_acquire gil;
+  const py::object raised = py::handle(exception_classes.at(0))(text);
+  PyException_SetCause(raised.ptr(),
+                       py::handle(local_classes.at(kind))(error.message).release().ptr());
+  PyErr_SetObject(exception_classes.at(0), raised.ptr());
+  python_error thrown;
+  thrown.persist();
+  throw thrown;
 }
 
 void* release_gil() {
@@ -87,20 +101,19 @@ void check_signals() {
   throw error;
 }
 
-// Of Python: what it has to say on its own is told on stderr, for the failure comes first.
-bool undo(const client::Session& session, uint64_t cause) {
+// What goes wrong in it is told on stderr, for the failure comes first.
+void take_back(const client::Session& session, uint64_t since) {
   const TakingGil taking;
   py::gil_scoped_acquire gil;
-  if (undo_function == nullptr)
-    return false;
+  if (take_back_function == nullptr)
+    return;
   try {
-    return py::cast<bool>(py::handle(undo_function)(reinterpret_cast<uintptr_t>(&session), cause));
+    const py::handle function(take_back_function);
+    function(reinterpret_cast<uintptr_t>(&session), since);
   } catch (py::error_already_set& error) {
-    if (error.matches(PyExc_Exception)) {
-      error.discard_as_unraisable("torch_remote: taking back a skipped step");
-      return false;
-    }
-    error.restore();  // Ctrl-C, or an exit: the failure is told another time
+    if (error.matches(PyExc_Exception))
+      return error.discard_as_unraisable("torch_remote: taking back an optimizer's step");
+    error.restore();  // Ctrl-C, or an exit
     python_error interrupt;
     interrupt.persist();
     throw interrupt;
@@ -109,8 +122,8 @@ bool undo(const client::Session& session, uint64_t cause) {
 
 }  // namespace
 
-void set_undo(py::object function) {
-  undo_function = function.release().ptr();
+void set_take_back(py::object function) {
+  take_back_function = function.release().ptr();
 }
 
 void install_python_hooks() {
@@ -120,7 +133,7 @@ void install_python_hooks() {
   client::python_hooks.acquire_gil = &acquire_gil;
   client::python_hooks.check_signals = &check_signals;
   client::python_hooks.find_line = &find_line;
-  client::python_hooks.undo = &undo;
+  client::python_hooks.take_back = &take_back;
 }
 
 void let_gil_takers_pass() {
@@ -135,11 +148,13 @@ void let_gil_takers_pass() {
   } while (gil_takers > 0 && std::chrono::steady_clock::now() < deadline);
 }
 
-void set_exception_types(const py::tuple& classes, const py::tuple& kinds) {
+void set_exception_types(const py::tuple& classes, const py::tuple& kinds, const py::tuple& local) {
   for (const py::handle type : classes)
     exception_classes.push_back(type.inc_ref().ptr());
   for (const py::handle type : kinds)
     failure_classes.push_back(type.inc_ref().ptr());
+  for (const py::handle type : local)
+    local_classes.push_back(type.inc_ref().ptr());
 }
 
 }  // namespace torch_remote::bindings

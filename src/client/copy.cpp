@@ -174,6 +174,8 @@ at::Tensor download(const at::Tensor& tensor) {
       return *std::move(planned);
   }
   const at::Tensor result = empty_for(tensor);
+  const StorageRecord& record = *record_of(tensor);
+  session_of(record)->tell_failure({nullptr, record.name});
   const Download download =
       start_download(tensor, memory_of(result), std::make_shared<at::Tensor>(result));
   download.session->wait(download.request, "a value");
@@ -186,7 +188,7 @@ void copy_tensor(const at::Tensor& destination, const at::Tensor& source, bool n
   if (destination.numel() == 0)
     return;
   if (to_remote && from_remote) {
-    if (destination.device() == source.device())
+    if (session_of(*record_of(destination)) == session_of(*record_of(source)))
       return copy_on_server(destination, source, non_blocking);
     return copy_from_host(destination, download(source), false);
   }

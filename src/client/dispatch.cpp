@@ -56,7 +56,7 @@ void capture_call(marshal::Capture& capture, const OperatorInfo& info, Arguments
   uint8_t environment = read_environment();
   if (C10_UNLIKELY(info.looks_at_grad_mode) && at::GradMode::is_enabled())
     environment |= kGradModeBit;
-  capture.begin(info.id, info.name.c_str(), environment, arguments);
+  capture.begin(info.id, info.name.c_str(), environment, arguments, info.spans_devices);
   for (size_t i = 0; i < arguments.size(); ++i)
     capture.add(info.arguments[i], arguments[i]);
   capture.finish();
@@ -225,13 +225,15 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   }
   if (C10_UNLIKELY(signature->match != nullptr))
     check_match(*signature, arguments, *place.session);
-  place.session->wait_for_credit();
+  place.session->wait_for_credit({&capture});
   if (!signature->outputs_known) {
     return ask_server(info, std::move(signature), capture, stack, device, place);
   }
   Outputs outputs(*signature, capture, device, place);
   const std::shared_ptr<Request> outcome =
-      must_tell_outcome(info, arguments, *signature) ? ask_for_outcome(place) : nullptr;
+      must_tell_outcome(info, arguments, *signature) || place.session->may_be_missing(capture)
+          ? ask_for_outcome(place)
+          : nullptr;
   if (!send_call(*place.session, signature, capture, outputs, arguments,
                  {current_line(), place.device, info.site_number}, outcome.get())) {
     if (outcome != nullptr)
@@ -241,7 +243,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   tell(info, "server", "streamed");
   replace_stack(stack, count, outputs.results());
   if (C10_UNLIKELY(outcome != nullptr))
-    wait_for_outcome(*place.session, info, *signature, outcome);
+    wait_for_outcome(*place.session, info, *signature, capture, outcome);
   return Step::kDone;
 }
 

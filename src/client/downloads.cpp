@@ -27,6 +27,7 @@ Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
   Session& session = *session_of(record);
   Download download{&session, session.make_request(into, std::move(owner))};
   download.request->device = record.server_device;
+  download.request->storage = record.name;
   wire::Read read;
   read.request = download.request->id;
   read.storage = record.name;

@@ -13,9 +13,9 @@ void raise(ErrorClass kind, const std::string& text) {
   throw std::runtime_error(text);
 }
 
-void raise_remote(const wire::Error& error, const std::string& text) {
+void raise_remote(const wire::Error& error, const std::string& text, bool as_local) {
   if (python_hooks.raise_remote != nullptr)
-    python_hooks.raise_remote(error, text);
+    python_hooks.raise_remote(error, text, as_local);
   throw std::runtime_error(text);
 }
 

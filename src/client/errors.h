@@ -15,21 +15,21 @@ enum class ErrorClass { kRemote, kSessionLost, kProtocol, kConnection, kDeviceLo
 // (C++ tests) the defaults throw std::runtime_error and do nothing.
 struct PythonHooks {
   void (*raise)(ErrorClass kind, const std::string& text) = nullptr;  // does not return
-  void (*raise_remote)(const wire::Error& error,
-                       const std::string& text) = nullptr;  // does not return
+  // Does not return. `as_local`: the error is of the local operator's type too.
+  void (*raise_remote)(const wire::Error& error, const std::string& text, bool as_local) = nullptr;
   void* (*release_gil)() = nullptr;  // null when this thread does not hold it
   void (*acquire_gil)(void* state) = nullptr;
   void (*check_signals)() = nullptr;  // throws when the user has interrupted; with the GIL released
   LineId (*find_line)() = nullptr;    // this thread's topmost frame outside torch; without the GIL
-  // The user is about to be told of a failure. Takes back what the program has done on its own side since; true: also
-  // everything that it has written on the server since is to be undone.
-  bool (*undo)(const Session& session, uint64_t cause) = nullptr;
+  // This thread is about to be told of the failure that has stopped it at the call `since`. Takes back
+  // what its program has done on this side since.
+  void (*take_back)(const Session& session, uint64_t since) = nullptr;
 };
 
 extern PythonHooks python_hooks;
 
 [[noreturn]] void raise(ErrorClass kind, const std::string& text);
-[[noreturn]] void raise_remote(const wire::Error& error, const std::string& text);
+[[noreturn]] void raise_remote(const wire::Error& error, const std::string& text, bool as_local);
 
 // Releases the GIL, if this thread holds it, for as long as it lives.
 class WithoutGil {

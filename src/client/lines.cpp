@@ -143,12 +143,23 @@ std::optional<CallSite> CallLines::find(uint64_t call) const {
   const Page* const page = pages_[place / kPage].load(std::memory_order_acquire);
   const uint64_t found =
       page == nullptr ? 0 : (*page)[place % kPage].load(std::memory_order_relaxed);
-  if (found >> 48 != round_of(call))
+  if (found >> 56 != round_of(call))
     return std::nullopt;
   constexpr uint64_t kBackwardBit = uint64_t{1} << kLineBits;
   const auto line = static_cast<LineId>(found & (kBackwardBit - 1));
   return CallSite{(found & kBackwardBit) != 0 ? line | kInBackward : line,
-                  static_cast<uint8_t>(found >> 24), static_cast<uint16_t>(found >> 32)};
+                  static_cast<uint8_t>(found >> 24), static_cast<uint16_t>(found >> 32),
+                  static_cast<uint8_t>(found >> 48)};
+}
+
+uint64_t CallLines::count(uint64_t first, uint64_t last, uint8_t thread) const {
+  uint64_t count = 0;
+  for (uint64_t call = std::max(first + 1, last < kKept ? 1 : last - kKept + 1); call <= last;
+       ++call) {
+    const auto site = find(call);
+    count += site.has_value() && site->thread == thread ? 1 : 0;
+  }
+  return count;
 }
 
 CallLines::Page* CallLines::add_page(uint64_t number) {

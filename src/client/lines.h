@@ -41,19 +41,20 @@ std::string name_line(LineId line);
 // Where this thread is. On the path of every call: no lock, no GIL.
 LineId current_line();
 
-// Where a call was made, for which of the server's devices, and of what: 0 for an upload or a resize, else
-// OperatorInfo::site_number.
+// Where a call was made, for which of the server's devices, and of what: 0 for an upload or a resize,
+// else OperatorInfo::site_number. `thread` is the last eight bits of current_thread().
 struct CallSite {
   LineId line = 0;
   uint8_t device = 0;
   uint16_t operation = 0;
+  uint8_t thread = 0;
 };
 
 // The sites of a session's last calls, by number (Note [Numbers of calls] in wire/messages.h). One thread at a time
 // puts, any thread finds.
 class CallLines {
  public:
-  // round:16 operation:16 device:8 is_in_backward:1 line:23
+  // round:8 thread:8 operation:16 device:8 is_in_backward:1 line:23
   using Page = std::array<std::atomic<uint64_t>, 2048>;
 
   ~CallLines();
@@ -68,6 +69,8 @@ class CallLines {
 
   // Nothing when it is too long ago.
   std::optional<CallSite> find(uint64_t call) const;
+  // How many of the calls after `first` up to `last` this thread has made.
+  uint64_t count(uint64_t first, uint64_t last, uint8_t thread) const;
 
   // Forgets all. The pages may be destroyed when nobody who was inside put() or find() is any more.
   std::vector<std::unique_ptr<Page>> take_pages();
@@ -79,13 +82,13 @@ class CallLines {
   static constexpr int kLineBits = 23;
 
   // How often calls have gone round the ring, and one: so no call has what an empty place has.
-  static uint64_t round_of(uint64_t call) { return (call / kKept + 1) & 0xffff; }
+  static uint64_t round_of(uint64_t call) { return call / kKept % 255 + 1; }
 
   static uint64_t pack(uint64_t call, CallSite site) {
     const uint64_t line =
         (site.line & kInBackward) >> (31 - kLineBits) | (site.line & ~kInBackward);
-    return round_of(call) << 48 | uint64_t{site.operation} << 32 | uint64_t{site.device} << 24 |
-           line;
+    return round_of(call) << 56 | uint64_t{site.thread} << 48 | uint64_t{site.operation} << 32 |
+           uint64_t{site.device} << 24 | line;
   }
 
   Page* add_page(uint64_t number);

@@ -259,6 +259,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   looks_at_grad_mode = name == "aten::mkldnn_rnn_layer";  // a workspace for backward, or none
   checks_values = contains(kCheckValues, introduction.name);
   wants_one_dtype = contains(kOneDtype, introduction.name);
+  spans_devices = introduction.name == "aten::copy_";
   takes_host_indices = contains(kHostIndices, introduction.name);
   shape = find_shape_function(functional);
   meta = find_meta_kernel(name);

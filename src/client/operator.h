@@ -47,6 +47,7 @@ struct OperatorInfo {
   bool looks_at_grad_mode = false;  // its kernel does; so the server must know it
   bool checks_values = false;       // its kernel does, and reads them for it, also on CUDA
   bool wants_one_dtype = false;     // its kernel refuses tensors of several
+  bool spans_devices = false;       // takes tensors of several devices of one server: a copy
   int check_errors = -1;            // its argument of that name, which makes it do so
   bool takes_host_indices = false;  // index tensors may lie on the CPU, as with CUDA
   ShapeFunction shape = nullptr;    // of a call in place: that of the form that makes a new tensor

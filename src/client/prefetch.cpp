@@ -106,7 +106,7 @@ bool Prefetch::start() {
   }
   for (Session* session : sessions) {
     last_calls_[session] = session->call_number();
-    if (!session->finish_calls().errors.empty())
+    if (!session->finish_calls())
       return false;
   }
   is_started_ = true;

@@ -270,7 +270,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &kernels::empty_memory_format);
   m.impl("empty_strided", &kernels::empty_strided);
   m.impl("_efficientzerotensor", &kernels::efficient_zero_tensor);
-  m.impl("ones_like", CppFunction::makeFromBoxedFunction<&kernels::ones_like>());
   m.impl("tril_indices", &kernels::tril_indices);
   m.impl("triu_indices", &kernels::triu_indices);
   m.impl("as_strided", &kernels::as_strided);

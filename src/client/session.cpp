@@ -200,7 +200,8 @@ bool Session::has_credit() {
          flight.bytes + bytes < kByteWindow;
 }
 
-void Session::wait_for_credit() {
+void Session::wait_for_credit(const Uses& uses) {
+  tell_failure(uses);
   if (has_credit())
     return;
   if (opened_.load(std::memory_order_acquire))
@@ -213,7 +214,9 @@ void Session::wait_for_credit() {
     ~Leave() { waiters.fetch_sub(1); }
   } leave{credit_waiters_};
 
-  wait_until([this] { return has_credit(); }, "credit");
+  wait_until([this, thread = current_thread()] { return has_credit() || faults_.has(thread); },
+             "credit");
+  tell_failure(uses);
 }
 
 void Session::on_progress() {
@@ -324,7 +327,6 @@ bool Session::release() {
     MutexLock lock(replies_mutex_);  // under which lines are looked for
     lines = lines_.take_pages();
     requests.swap(requests_);
-    known_failures_.clear();
   }
   {
     MutexLock lock(submit_mutex_);  // under which lines are put
@@ -334,6 +336,7 @@ bool Session::release() {
     free_names_ = {};
   }
   forget_frees();
+  faults_.clear();
   PendingDownloads::instance().forget(*this);
   return true;
 }

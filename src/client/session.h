@@ -6,7 +6,6 @@
 #include <deque>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,10 +18,12 @@
 #include "client/context.h"
 #include "client/counters.h"
 #include "client/errors.h"
+#include "client/faults.h"
 #include "client/handshake.h"
 #include "client/lines.h"
 #include "client/server_operators.h"
 #include "client/signature_table.h"
+#include "client/threads.h"
 #include "marshal/encode.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
@@ -42,6 +43,7 @@ struct Request {
   uint64_t id = 0;
   uint8_t device = 0;                 // the server's number for it: for messages
   uint64_t call = 0;                  // the number of the call whose outcome it is
+  uint64_t storage = 0;               // of a READ: its name
   uint64_t after = 0;                 // a call before it: the answer says that one is done
   std::span<std::byte> destination;   // of a READ: where its bytes go
   std::shared_ptr<const void> owner;  // keeps the destination
@@ -53,10 +55,12 @@ struct Request {
   wire::Error error;
 };
 
-// A failed call that the server has reported and the user has not been told of.
-struct KnownFailure {
-  wire::Error error;
-  std::optional<CallSite> site;
+// The storages that a call or read uses, to be compared with those that a failed call has not made.
+struct Uses {
+  const marshal::Capture* capture = nullptr;
+  uint64_t storage = 0;
+
+  bool any_of(const std::vector<uint64_t>& names) const;
 };
 
 // One client's state on one server. Thread-safe.
@@ -124,6 +128,7 @@ class Session : public transport::Connection::Handler {
 
   // What follows is a CALL, QUERY kCall, BEGIN or RESIZE, made there. Its number.
   uint64_t number_call(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
+    site.thread = static_cast<uint8_t>(stream_thread_);
     lines_.put(++call_number_, site);
     ++calls_;
     return call_number_;
@@ -153,13 +158,22 @@ class Session : public transport::Connection::Handler {
   // The same. Raises what the server answered, SessionLost, or an interrupt.
   void wait(const std::shared_ptr<Request>& request, const char* what);
 
-  // Raises a failed request's error as RemoteError: operator, device, host, the user's line, what the server said. The
-  // next call of the signature that failed will be waited for.
-  [[noreturn]] void raise_failed(const Request& request);
-  [[noreturn]] void raise_failed(const wire::Error& error, uint8_t device,
-                                 const std::string& others);
-  // To be called just before the user is told of an error: the server takes the marks of skipped calls away.
-  void heal(const wire::Error& error, bool undoes = false);
+  // Raises a failed request's error as RemoteError: operator, device, host, the user's line, what the
+  // server said. If it has stopped this thread, the thread goes on from here.
+  [[noreturn]] void raise_failed(const Request& request, const marshal::Capture* used = nullptr);
+
+  // Raises the failure that has stopped this thread, if it is known by now, and lets the thread go on.
+  void tell_failure(const Uses& uses = {}) {
+    if (faults_.has_any()) [[unlikely]]
+      tell_known_failure(uses);
+  }
+
+  // What the call uses may be missing: a discarded call was to make it. Only the server knows.
+  bool may_be_missing(const marshal::Capture& capture);
+  // It is not missing, for the server has used it.
+  static void note_not_missing(const marshal::Capture& capture);
+  // A call that this thread made after `since` was to make it, and was discarded.
+  bool is_missing(const at::Tensor& tensor, uint64_t since);
   // A request that was not sent after all.
   void forget(const Request& request);
   // An upload's bytes have all arrived, or never will.
@@ -176,12 +190,13 @@ class Session : public transport::Connection::Handler {
   // Deleters: any thread, no lock, no I/O.
   void queue_free(StorageRecord* record) noexcept;
 
-  void wait_for_credit();
+  // Before every call: tells this thread of its failure, if there is one, and waits for credit.
+  void wait_for_credit(const Uses& uses = {});
   // Everything sent is done on the server, and pending downloads are here. Raises the first failure
   // that the user has not been told of.
   void synchronize();
-  // The same, without raising them.
-  wire::Failures finish_calls();
+  // Everything sent is done. False: this thread is stopped.
+  bool finish_calls();
   // Before the session is stopped: waits until everything is done, as long as the session lives and
   // the user does not press Ctrl-C. What the user has not been told of, in words: failures, and calls
   // that were not waited for.
@@ -189,8 +204,9 @@ class Session : public transport::Connection::Handler {
   // The failures among these that this side knows of without asking.
   std::string describe_known_failures();
   wire::Counters server_counters();
-  // What the failure with this number has done to the tensors' storages: see wire::Taint.
-  std::vector<uint64_t> taints(uint64_t cause, const std::vector<at::Tensor>& tensors);
+  // The number of the last call that is known to be done. The server confirms the calls of a frame
+  // together, and their failures before that.
+  uint64_t calls_done() const;
   // Of the last call, upload or resize that was submitted; 0: there was none.
   uint64_t call_number();
   wire::Context server_context();
@@ -230,14 +246,17 @@ class Session : public transport::Connection::Handler {
   [[noreturn]] void raise_lost();
   void append_frees() REQUIRES(submit_mutex_);
   void forget_frees() noexcept;
-  void complete(uint64_t id, bool failed, wire::Reader& reader);
+  template <typename TakeIn>
+  void complete(uint64_t id, TakeIn&& take_in);
+  void on_error(wire::Reader& reader);
   void take_body(Request& request, std::span<const std::byte> body);
-  // Behind the others. Gives the one that comes first, if it is a download.
-  std::shared_ptr<Request> add_failed_downloads(wire::Failures& failures);
+  // A pending download that has failed, for a cause that the user does not know from elsewhere.
+  std::shared_ptr<Request> find_failed_download();
   void note_failure(const wire::Error& error);
-  std::optional<CallSite> site_of(const wire::Error& error);
+  void tell_known_failure(const Uses& uses);
+  [[noreturn]] void tell(const Failure& failure, const Uses& uses);
   // `device` is for an error whose call is not known.
-  std::string describe(const wire::Error& error, uint8_t device);
+  std::string describe(const wire::Error& error, std::optional<CallSite> site, uint8_t device);
   void adapt_window();
   bool has_credit();
 
@@ -250,14 +269,11 @@ class Session : public transport::Connection::Handler {
   void look_for_interrupt();
   // The server has done the calls up to this number.
   void confirm(uint64_t call);
-  // The number of the last call that is known to be done. The server confirms the calls of a frame
-  // together.
-  uint64_t calls_done() const;
   uint64_t calls_left() const;
   std::string describe_oldest_call();
   std::string describe_wait(const char* what);
   std::string describe_unconfirmed();
-  std::string describe_untold(const wire::Failures& failures);
+  std::string describe_untold(const std::vector<Failure>& failures);
   void say_wait(const char* what);
   void say_exit_wait();
 
@@ -279,6 +295,7 @@ class Session : public transport::Connection::Handler {
 
   Counters counters_;
   ServerOperators operators_;
+  Faults faults_;
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_generator_{wire::kFirstGenerator};
   std::atomic<uint64_t> next_request_{1};
@@ -302,7 +319,8 @@ class Session : public transport::Connection::Handler {
   std::vector<uint64_t> free_names_ GUARDED_BY(submit_mutex_);
   ContextMirror context_ GUARDED_BY(submit_mutex_);
   uint64_t call_number_ GUARDED_BY(submit_mutex_) = 0;
-  CallLines lines_;  // put under submit_mutex_
+  uint64_t stream_thread_ GUARDED_BY(submit_mutex_) = 0;  // the last THREAD
+  CallLines lines_;                                       // put under submit_mutex_
   std::atomic<uint64_t> buffered_bytes_{0};
   std::atomic<uint64_t> buffered_calls_{0};
   std::atomic<uint64_t> bulk_bytes_{0};  // of uploads that the server has not all received
@@ -312,7 +330,6 @@ class Session : public transport::Connection::Handler {
   CondVar changed_;
   std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_ GUARDED_BY(replies_mutex_);
   wire::Welcome welcome_ GUARDED_BY(replies_mutex_);
-  std::map<uint64_t, KnownFailure> known_failures_ GUARDED_BY(replies_mutex_);
   std::string cause_ GUARDED_BY(replies_mutex_);
   ErrorClass cause_class_ GUARDED_BY(replies_mutex_) = ErrorClass::kSessionLost;
   bool was_open_ GUARDED_BY(replies_mutex_) = false;
@@ -343,6 +360,8 @@ bool Session::try_submit(uint32_t calls, Append&& append) {
     if (freed_bytes_.load(std::memory_order_relaxed) >= kFreedAtOnce)
       append_frees();
     const uint64_t before = encoded_ + writer_.size();
+    if (const uint64_t thread = current_thread(); thread != stream_thread_) [[unlikely]]
+      wire::encode_thread(writer_, stream_thread_ = thread);
     if (!append(writer_, names_, signatures_))
       return true;
     const uint64_t added = encoded_ + writer_.size() - before;

@@ -37,53 +37,6 @@ void Session::wait(const std::shared_ptr<Request>& request, const char* what) {
     raise_failed(*request);
 }
 
-void Session::raise_failed(const Request& request) {
-  raise_failed(request.error, request.device, {});
-}
-
-void Session::raise_failed(const wire::Error& error, uint8_t device, const std::string& others) {
-  if (error.signature != 0)
-    with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
-  const std::string text = describe(error, device) + others;
-  const bool undoes =
-      error.call != 0 && python_hooks.undo != nullptr && python_hooks.undo(*this, error.call);
-  heal(error, undoes);
-  raise_remote(error, text);
-}
-
-void Session::heal(const wire::Error& error, bool undoes) {
-  if (error.call == 0)
-    return;  // a read, say: nothing was poisoned
-  try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    encode(writer, wire::Heal{error.call, undoes});
-    return true;
-  });
-  MutexLock lock(replies_mutex_);
-  known_failures_.erase(error.call);
-}
-
-// The server reports a failed call at once, unasked. It is kept until the user has been told of it.
-void Session::note_failure(const wire::Error& error) {
-  constexpr size_t kMost = 1024;
-  MutexLock lock(replies_mutex_);
-  if (known_failures_.size() < kMost)
-    known_failures_.emplace(error.call, KnownFailure{error, lines_.find(error.call)});
-}
-
-std::optional<CallSite> Session::site_of(const wire::Error& error) {
-  if (error.call == 0)
-    return std::nullopt;
-  MutexLock lock(replies_mutex_);
-  const auto found = known_failures_.find(error.call);
-  return found != known_failures_.end() ? found->second.site : lines_.find(error.call);
-}
-
-std::string Session::describe(const wire::Error& error, uint8_t device) {
-  const CallSite site = site_of(error).value_or(CallSite{0, device});
-  return error.operator_name + " on " + describe(site.device) + describe_line(site.line) + ": " +
-         error.message;
-}
-
 void Session::forget(const Request& request) {
   MutexLock lock(replies_mutex_);
   requests_.erase(request.id);
@@ -98,7 +51,8 @@ void Session::take_body(Request& request, std::span<const std::byte> body) {
   std::memcpy(request.destination.data(), body.data(), body.size());
 }
 
-void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
+template <typename TakeIn>
+void Session::complete(uint64_t id, TakeIn&& take_in) {
   std::shared_ptr<Request> request;
   {
     MutexLock lock(replies_mutex_);
@@ -107,42 +61,45 @@ void Session::complete(uint64_t id, bool failed, wire::Reader& reader) {
       throw ProtocolError("a reply to a request that nobody made");
     request = std::move(found->second);
     requests_.erase(found);
-    if (failed) {
-      request->error = wire::decode_error(reader);
-    } else {
-      take_body(*request, reader.bytes(wire::kMaxReplyBytes, "reply"));
-    }
-    request->failed = failed;
+    take_in(*request);
     request->done = true;
   }
   confirm(request->after);
   changed_.notify_all();
 }
 
+void Session::on_error(wire::Reader& reader) {
+  const uint64_t request = reader.varint();
+  wire::Error error = wire::decode_error(reader);
+  if (request != 0) {
+    return complete(request, [&](Request& failed) {
+      failed.error = std::move(error);
+      failed.failed = true;
+    });
+  }
+  if (error.first != 0)
+    return lose_device(error);
+  if (error.call != 0)
+    return note_failure(error);
+  log(LogLevel::kWarning, "the server says",
+      {{"operator", error.operator_name}, {"message", error.message}});
+}
+
 void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
   wire::Reader reader(payload);
   while (!reader.empty()) {
-    const auto tag = static_cast<wire::Tag>(reader.u8());
-    const uint64_t request = reader.varint();
-    if (tag == wire::Tag::kReply) {
-      complete(request, false, reader);
-    } else if (tag == wire::Tag::kError && request != 0) {
-      complete(request, true, reader);
-    } else if (tag == wire::Tag::kError) {
-      const wire::Error error = wire::decode_error(reader);
-      if (error.first != 0) {
-        lose_device(error);
-        continue;
-      }
-      if (error.call != 0) {
-        note_failure(error);
-        continue;
-      }
-      log(LogLevel::kWarning, "the server says",
-          {{"operator", error.operator_name}, {"message", error.message}});
-    } else {
+    wire::ReceivedMessage message = wire::next_message(reader);
+    if (message.tag == wire::Tag::kReply) {
+      const wire::Reply reply = wire::decode_reply(message.body);
+      complete(reply.request, [&](Request& request) { take_body(request, reply.body); });
+    } else if (message.tag == wire::Tag::kError) {
+      on_error(message.body);
+    } else if (wire::to_text(message.tag) != std::string_view("unknown")) {
       throw ProtocolError("the server sent a message that only clients send");
+    } else {
+      continue;  // a newer server's, which this client does not need to understand
     }
+    message.body.finish();
   }
   connection_->applied(sequence);
 }
@@ -198,36 +155,14 @@ std::vector<std::byte> Session::query(wire::QueryKind kind, const std::string& w
                                       const std::function<void(wire::Writer&)>& write_body) {
   const auto request = make_request({}, nullptr);
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
-    writer.varint(request->id);
-    writer.u8(static_cast<uint8_t>(kind));
+    const wire::Message framed(writer, wire::Tag::kQuery);
+    encode_head(writer, wire::Query{request->id, kind});
     if (write_body)
       write_body(writer);
     return true;
   });
   wait(request, what.c_str());
   return std::move(request->body);
-}
-
-std::vector<uint64_t> Session::taints(uint64_t cause, const std::vector<at::Tensor>& tensors) {
-  std::vector<uint64_t> taints(tensors.size(), wire::kUntouched);
-  wire::TaintQuery asked{cause, {}};
-  std::vector<size_t> places;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].is_privateuseone() || !tensors[i].has_storage())
-      continue;
-    const StorageRecord* const record = record_of(tensors[i]);
-    if (session_of(*record) != this || !record->announced.load(std::memory_order_relaxed))
-      continue;
-    asked.names.push_back(record->name);
-    places.push_back(i);
-  }
-  const auto body = query(wire::QueryKind::kTaints, "what a failure has done",
-                          [&](wire::Writer& writer) { encode(writer, asked); });
-  wire::Reader reader(body);
-  for (const size_t place : places)
-    taints[place] = reader.varint();
-  return taints;
 }
 
 uint64_t Session::call_number() {
@@ -251,49 +186,6 @@ void Session::lose_device(const wire::Error& error) {
     text += "; TORCH_REMOTE_BLOCKING=1 tells which";
   }
   end_with(ErrorClass::kDeviceLost, text + ": " + error.message);
-}
-
-wire::Failures Session::finish_calls() {
-  const std::vector<std::byte> body = query(wire::QueryKind::kBarrier, "synchronize");
-  wire::Reader reader(body);
-  return wire::decode_failures(reader);
-}
-
-void Session::synchronize() {
-  const auto pending = PendingDownloads::instance().of(*this);
-  wire::Failures failures = finish_calls();
-  for (const auto& request : pending)
-    wait_until([&] { return request->done.load(); }, "a download");
-  const auto download = add_failed_downloads(failures);
-  if (failures.errors.empty())
-    return;
-  std::string others;
-  if (failures.total > 1)
-    others = "\n(" + std::to_string(failures.total - 1) +
-             " more remote calls failed; each later synchronize() raises one of them)";
-  const wire::Error first = failures.errors.front();
-  PendingDownloads::instance().forget_cause(*this, first.call, download.get());
-  raise_failed(first, download == nullptr ? 0 : download->device, others);
-}
-
-// The server lists the cause too, unless the user knows it from an earlier read, or the READ itself
-// has failed.
-std::shared_ptr<Request> Session::add_failed_downloads(wire::Failures& failures) {
-  std::shared_ptr<Request> first;
-  for (const auto& request : PendingDownloads::instance().of(*this)) {
-    if (!request->done || !request->failed)
-      continue;
-    const auto is_same = [&](const wire::Error& error) {
-      return error.call != 0 && error.call == request->error.call;
-    };
-    if (std::any_of(failures.errors.begin(), failures.errors.end(), is_same))
-      continue;
-    if (failures.errors.empty())
-      first = request;
-    failures.errors.push_back(request->error);
-    ++failures.total;
-  }
-  return first;
 }
 
 wire::Counters Session::server_counters() {

@@ -154,13 +154,14 @@ std::string Session::describe_unconfirmed() {
 }
 
 std::string Session::describe_known_failures() {
-  wire::Failures failures;
-  {
-    MutexLock lock(replies_mutex_);
-    for (const auto& [call, failure] : known_failures_)
-      failures.errors.push_back(failure.error);
+  std::vector<Failure> failures = faults_.untold();
+  for (const auto& download : PendingDownloads::instance().of(*this)) {
+    const auto is_same = [&](const Failure& failure) {
+      return failure.error.call == download->error.call;
+    };
+    if (download->done && download->failed && std::ranges::none_of(failures, is_same))
+      failures.push_back({download->error, std::nullopt});
   }
-  failures.total = failures.errors.size();
   return describe_untold(failures);
 }
 
@@ -172,9 +173,8 @@ std::string Session::report_untold() {
     wait_until([this]() REQUIRES(replies_mutex_) { return was_open_; }, "the handshake",
                Waiter::kExit);
     submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
-      writer.varint(request->id);
-      writer.u8(static_cast<uint8_t>(wire::QueryKind::kBarrier));
+      const wire::Message framed(writer, wire::Tag::kQuery);
+      encode_head(writer, wire::Query{request->id, wire::QueryKind::kBarrier});
       return true;
     });
     connection_->flush();
@@ -193,23 +193,20 @@ std::string Session::report_untold() {
     return describe_known_failures() + describe_unconfirmed();
   }
   if (request->failed)
-    return "the last calls may have failed:\n  " + describe(request->error, 0) + "\n";
-  wire::Reader reader(request->body);
-  wire::Failures failures = wire::decode_failures(reader);
-  add_failed_downloads(failures);
-  return describe_untold(failures);
+    return "the last calls may have failed:\n  " + describe(request->error, std::nullopt, 0) + "\n";
+  return describe_known_failures();
 }
 
-std::string Session::describe_untold(const wire::Failures& failures) {
-  if (failures.errors.empty())
+std::string Session::describe_untold(const std::vector<Failure>& failures) {
+  if (failures.empty())
     return {};
-  std::string text = failures.total == 1
+  std::string text = failures.size() == 1
                          ? "1 remote call failed and its error was never raised:\n  "
-                         : std::to_string(failures.total) +
+                         : std::to_string(failures.size()) +
                                " remote calls failed and their errors were never raised:\n  ";
-  text += describe(failures.errors.front(), 0) + "\n";
-  if (failures.total > 1)
-    text += "  and " + std::to_string(failures.total - 1) + " more\n";
+  text += describe(failures.front().error, failures.front().site, 0) + "\n";
+  if (failures.size() > 1)
+    text += "  and " + std::to_string(failures.size() - 1) + " more\n";
   return text;
 }
 

@@ -65,6 +65,7 @@ StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_
   record->server_device = server_device;
   record->nbytes.store(nbytes, std::memory_order_relaxed);
   record->announced.store(false, std::memory_order_relaxed);
+  record->made_by.store(0, std::memory_order_relaxed);
   record->address.store(address, std::memory_order_relaxed);
   live_.fetch_add(1, std::memory_order_relaxed);
   return record;

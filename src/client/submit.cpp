@@ -54,8 +54,10 @@ void announce_signature(wire::Writer& writer, SignatureTable& table, Signature& 
   parts.key = signature.key;
   parts.outputs_known = signature.outputs_known;
   parts.outputs = signature.outputs;
-  writer.u8(static_cast<uint8_t>(wire::Tag::kSignature));
-  encode(writer, parts);
+  {
+    const wire::Message framed(writer, wire::Tag::kSignature);
+    encode(writer, parts);
+  }
   signature.announced = true;
   ++counters.signatures_sent;
 }
@@ -175,10 +177,11 @@ c10::IValue Outputs::make(const Output& output, const Signature& signature,
   return list;
 }
 
-void Outputs::encode_names(wire::Writer& writer, wire::NameState& names) const {
+void Outputs::encode_names(wire::Writer& writer, wire::NameState& names, uint64_t call) const {
   for (marshal::StorageRecord* record : fresh_) {
     wire::encode_name(writer, names, record->name);
     record->announced.store(true, std::memory_order_relaxed);
+    record->made_by.store(call, std::memory_order_relaxed);
   }
 }
 
@@ -192,22 +195,20 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
     if (signature->slot == Signature::kNotOnWire)
       signature = table.add(signature);
     if (!signature->outputs_known)
-      return false;  // another thread was faster and knows less
+      return false;  // another thread added this signature first, without its outputs: ask the server
     if (!signature->announced)
       announce_signature(writer, table, *signature, arguments, session.counters());
     session.mirror_context(writer);
     const uint64_t call = session.number_call(site);
-    writer.u8(static_cast<uint8_t>(wire::Tag::kCall));
-    writer.varint(signature->slot);
-    capture.encode_slots(writer, names);
-    outputs.encode_names(writer, names);
-    capture.mark_announced();
+    const wire::Message framed(writer, outcome == nullptr ? wire::Tag::kCall : wire::Tag::kQuery);
     if (outcome != nullptr) {
       outcome->call = call;
-      writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
-      writer.varint(outcome->id);
-      writer.u8(static_cast<uint8_t>(wire::QueryKind::kOutcome));
+      encode_head(writer, wire::Query{outcome->id, wire::QueryKind::kCheckedCall});
     }
+    wire::encode_call(writer, signature->slot);
+    capture.encode_slots(writer, names);
+    outputs.encode_names(writer, names, call);
+    capture.mark_announced(call);
     sent = true;
     return true;
   });
@@ -216,21 +217,22 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
 
 namespace {
 
-// Poison from an earlier call is that call's error; this one's own reads as it would locally.
-[[noreturn]] void raise_outcome(Session& session, const Request& request) {
+// A value that is missing is an earlier call's error; this one's own reads as it would locally.
+[[noreturn]] void raise_outcome(Session& session, const Request& request,
+                                const marshal::Capture& capture) {
   if (request.error.call != request.call)
-    session.raise_failed(request);
-  session.heal(request.error);
+    session.raise_failed(request, &capture);
   raise_as_local(request.error);
 }
 
 }  // namespace
 
 void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& signature,
-                      const std::shared_ptr<Request>& outcome) {
+                      const marshal::Capture& capture, const std::shared_ptr<Request>& outcome) {
   session.wait_quietly(outcome, info.name.c_str());
   if (outcome->failed)
-    raise_outcome(session, *outcome);
+    raise_outcome(session, *outcome, capture);
+  Session::note_not_missing(capture);
   signature.is_doubted = false;
 }
 
@@ -342,14 +344,11 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
       announce_signature(writer, table, *signature, arguments, session.counters());
     session.mirror_context(writer);
     request->call = session.number_call(site);
-    writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
-    writer.varint(request->id);
-    writer.u8(static_cast<uint8_t>(wire::QueryKind::kCall));
-    writer.varint(signature->slot);
-    writer.varint(first);
-    writer.varint(names);
+    const wire::Message framed(writer, wire::Tag::kQuery);
+    encode_head(writer, wire::Query{request->id, wire::QueryKind::kCall});
+    encode_head(writer, wire::QueriedCall{signature->slot, first, names});
     capture.encode_slots(writer, state);
-    capture.mark_announced();
+    capture.mark_announced(0);  // it is waited for
     sent = true;
     return true;
   });
@@ -359,7 +358,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   }
   session.wait_quietly(request, info.name.c_str());
   if (request->failed)
-    raise_outcome(session, *request);
+    raise_outcome(session, *request, capture);
   wire::Reader reader(request->body);
   const std::vector<Result> results = wire::decode_results(reader);
   ResultReader make(capture, device, place, first);

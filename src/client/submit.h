@@ -32,8 +32,8 @@ class Outputs {
   Outputs(const Signature& signature, const marshal::Capture& capture, c10::Device device,
           DevicePlace place);
 
-  // Appends the names of the fresh storages, in order, and marks them announced.
-  void encode_names(wire::Writer& writer, wire::NameState& names) const;
+  // Appends the names of the fresh storages, in order, and marks them announced and made by this call.
+  void encode_names(wire::Writer& writer, wire::NameState& names, uint64_t call) const;
 
   Results& results() { return results_; }
 
@@ -57,7 +57,7 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
 
 // Waits for the outcome of a call that was sent. Raises the server's error as the local operator would.
 void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& signature,
-                      const std::shared_ptr<Request>& outcome);
+                      const marshal::Capture& capture, const std::shared_ptr<Request>& outcome);
 
 // Sends a call and waits for what came out; nullopt: look at the call again (as with send_call). The results' metadata become part of the signature unless the
 // operator depends on data. Raises the server's error as the local operator would.

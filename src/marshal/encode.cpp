@@ -94,8 +94,9 @@ bool is_remote(const c10::IValue& value) {
 RecordLookup record_lookup;
 
 void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
-                    c10::ArrayRef<c10::IValue> arguments) {
+                    c10::ArrayRef<c10::IValue> arguments, bool spans_devices) {
   operator_name_ = operator_name;
+  spans_devices_ = spans_devices;
   arguments_ = arguments;
   key_.clear();
   numbers_.clear();
@@ -329,6 +330,8 @@ void Capture::add_device(c10::Device device) {
 void Capture::meet_device(c10::DeviceIndex index) {
   if (C10_LIKELY(device_ == index))
     return;
+  if (device_ >= 0 && spans_devices_)
+    return;
   if (device_ >= 0)
     refuse_mix(c10::Device(c10::kPrivateUse1, device_), c10::Device(c10::kPrivateUse1, index));
   device_ = index;
@@ -369,10 +372,9 @@ uint32_t Capture::storage_number(StorageRecord* record, bool& first_mention) {
 
 void Capture::finish() {
   key_.varint(storages_.size());
-  for (const uint64_t fresh : fresh_) {
-    key_.u8(fresh != 0);
-    if (fresh != 0)
-      key_.varint(fresh - 1);
+  for (size_t i = 0; i < storages_.size(); ++i) {
+    const uint64_t fresh = fresh_[i];
+    wire::encode_storage(key_, {fresh != 0, storages_[i]->server_device, fresh - 1});
   }
   check_limit("bytes that describe the arguments", key_.size() + numbers_.size(), kMaxCallBytes);
 }

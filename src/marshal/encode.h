@@ -24,7 +24,9 @@ struct StorageRecord {
   std::atomic<uint64_t> address{0};
   std::atomic<uint64_t> nbytes{0};
   std::atomic<bool> announced{false};  // the server has heard of it; changed under the submit lock
-  StorageRecord* next = nullptr;       // free lists
+  // The call that gives it its first value out of other tensors; 0: it has one, or constants do.
+  std::atomic<uint64_t> made_by{0};
+  StorageRecord* next = nullptr;  // free lists
 };
 
 // Finds the record of a remote tensor; set by the client. `find_record_slowly` is asked when the storage
@@ -80,9 +82,10 @@ struct TensorSlot {
 // to call by one thread.
 class Capture {
  public:
-  // `operator_name` and `arguments` are for messages too and must outlive the call.
+  // `operator_name` and `arguments` are for messages too and must outlive the call. `spans_devices`: its
+  // tensors may lie on several devices of one server; the call is for the first one's.
   void begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
-             c10::ArrayRef<c10::IValue> arguments);
+             c10::ArrayRef<c10::IValue> arguments, bool spans_devices = false);
   void add(const ArgumentInfo& info, const c10::IValue& value);
   void finish();
 
@@ -94,7 +97,8 @@ class Capture {
 
   // False when a storage was announced by another thread since the key was made.
   bool is_current() const;
-  void mark_announced() const;
+  // After the call with this number was written.
+  void mark_announced(uint64_t call) const;
 
   std::span<const std::byte> key() const { return key_.view(); }
 
@@ -143,6 +147,7 @@ class Capture {
   size_t device_at_ = 0;
   c10::DeviceIndex device_ = -1;
   bool has_host_scalar_ = false;
+  bool spans_devices_ = false;
   const char* operator_name_ = "";
   c10::ArrayRef<c10::IValue> arguments_;
 };

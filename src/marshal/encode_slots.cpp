@@ -28,10 +28,13 @@ bool Capture::is_current() const {
   return true;
 }
 
-void Capture::mark_announced() const {
+void Capture::mark_announced(uint64_t call) const {
   for (size_t i = 0; i < storages_.size(); ++i) {
-    if (fresh_[i] != 0)
-      storages_[i]->announced.store(true, std::memory_order_relaxed);
+    if (fresh_[i] == 0)
+      continue;
+    storages_[i]->announced.store(true, std::memory_order_relaxed);
+    if (storages_.size() > 1)
+      storages_[i]->made_by.store(call, std::memory_order_relaxed);
   }
 }
 

@@ -37,30 +37,33 @@ void Executor::meet_storages(const Plan& plan, const Slots& slots) {
   for (size_t i = 0; i < plan.storages.size(); ++i) {
     const wire::FreshStorage& storage = plan.storages[i];
     entries_.push_back(storage.fresh ? &storages_.make(slots.storages[i], storage.nbytes,
-                                                       devices_.device(plan.device))
+                                                       devices_.device(storage.device), number_)
                                      : &storages_.find(slots.storages[i]));
   }
 }
 
-Poison Executor::run(const CallPlan& call, const Slots& slots, bool is_waited_for) {
-  ++calls_;
+Cause Executor::run(const CallPlan& call, const Slots& slots, bool is_waited_for) {
   ++number_;
+  is_waited_for_ = is_waited_for;
   last_operation_ = call.operation;
   meet_storages(call.plan, slots);
-  outcome_ = find_cause(call.plan, slots);
-  if (C10_UNLIKELY(outcome_ != nullptr)) {
-    skip(call.plan, outcome_);
-    return outcome_;
+  if (C10_UNLIKELY(threads_.cause() != nullptr) && !is_constant(call, slots)) {
+    discard(call.plan, threads_.cause());
+    return threads_.cause();
+  }
+  if (C10_UNLIKELY(storages_.has_missing())) {
+    if (const Cause cause = find_missing(call.plan, slots))
+      return is_waited_for ? cause : stop(*cause);
   }
   try {
-    if (C10_UNLIKELY(keeping_for_ != nullptr))
-      keep_targets(call.plan);
+    ++calls_;
     invoke(call, slots);
     check_written(call, slots);
   } catch (...) {
-    return fail(std::current_exception(), call, is_waited_for);
+    return fail(std::current_exception(), call, slots);
   }
-  clear_taint(call.plan, slots);
+  if (C10_UNLIKELY(storages_.has_missing()))
+    note_overwritten(call.plan, slots);
   return nullptr;
 }
 
@@ -76,7 +79,9 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
   marshal::build_stack(plan, slots, tensors_, call_generators_, stack_);
   if (C10_LIKELY(call_log_ != nullptr))
     call_log_->add(calls_, call.operation->name);
-  const at::AutoGradMode grad_mode(plan.grad_mode);
+  if (C10_LIKELY(!plan.grad_mode))  // off is what the executor thread has
+    return call.operation->handle->callBoxed(stack_);
+  const at::AutoGradMode grad_mode(true);
   call.operation->handle->callBoxed(stack_);
 }
 
@@ -88,12 +93,6 @@ void Executor::find_generators(const CallPlan& call, const Slots& slots) {
       call.plan.takes_no_generator || (call.operation->is_seeded && slots.generators.empty());
   if (draws_from_default)
     generators_.use_default_of(call.plan.device);
-  if (C10_LIKELY(keeping_for_ == nullptr))
-    return;
-  for (const uint64_t name : slots.generators)
-    generators_.keep(name);
-  if (draws_from_default)
-    generators_.keep(wire::kDefaultGenerator + call.plan.device);
 }
 
 void Executor::use_device(uint8_t device) {
@@ -147,36 +146,54 @@ void Executor::check_written(const CallPlan& call, const Slots& slots) {
 // --- what came out
 
 void Executor::call(const CallPlan& call, const Slots& slots) {
-  if (!call.plan.outputs_known)
-    throw ProtocolError("a call's outputs are not known");
-  const uint64_t* name = slots.outputs.data();
-  if (const Poison poison = run(call, slots, false); C10_UNLIKELY(poison != nullptr)) {
-    return poison_outputs(call, call.plan.outputs, poison, name);
-  }
-  if (C10_UNLIKELY(stack_.size() != call.plan.outputs.size())) {
-    const Poison poison = note_failure(
-        std::make_exception_ptr(
-            Refused(c10::str("returned ", stack_.size(), " results, and the client had predicted ",
-                             call.plan.outputs.size()))),
-        call);
-    return poison_outputs(call, call.plan.outputs, poison, name);
-  }
-  store_outputs(call, slots);
+  run_known(call, slots, false);
 }
 
-void Executor::store_outputs(const CallPlan& call, const Slots& slots) {
-  const uint64_t* name = slots.outputs.data();
-  for (size_t i = 0; i < stack_.size(); ++i) {
-    store_output(call, call.plan.outputs[i], std::move(stack_[i]), name);
+Cause Executor::checked_call(const CallPlan& call, const Slots& slots) {
+  return run_known(call, slots, true);
+}
+
+Cause Executor::run_known(const CallPlan& call, const Slots& slots, bool is_waited_for) {
+  if (!call.plan.outputs_known)
+    throw ProtocolError("a call's outputs are not known");
+  Cause cause = run(call, slots, is_waited_for);
+  if (C10_UNLIKELY(cause == nullptr && stack_.size() != call.plan.outputs.size())) {
+    const Refused refusal(c10::str("returned ", stack_.size(),
+                                   " results, and the client had predicted ",
+                                   call.plan.outputs.size()));
+    cause = fail(std::make_exception_ptr(refusal), call, slots);
   }
+  const uint64_t* name = slots.outputs.data();
+  if (C10_UNLIKELY(cause != nullptr))
+    make_missing(call, call.plan.outputs, cause, name);
+  else
+    cause = store_outputs(call, slots);
+  return cause;
+}
+
+// Null, or what is wrong with the first output that could not be stored.
+Cause Executor::store_outputs(const CallPlan& call, const Slots& slots) {
+  const uint64_t* name = slots.outputs.data();
+  std::exception_ptr refusal;
+  for (size_t i = 0; i < stack_.size(); ++i)
+    store_output(call, call.plan.outputs[i], std::move(stack_[i]), name, refusal);
   stack_.clear();
+  if (C10_LIKELY(refusal == nullptr))
+    return nullptr;
+  const Cause cause = fail(refusal, call, slots);
+  for (const uint64_t output : slots.outputs) {
+    Entry& entry = storages_.find(output);
+    if (!entry.storage)
+      storages_.set_missing(entry, cause);
+  }
+  return cause;
 }
 
 void Executor::store_output(const CallPlan& call, const wire::Output& output, c10::IValue value,
-                            const uint64_t*& name) {
+                            const uint64_t*& name, std::exception_ptr& refusal) {
   if (output.kind == wire::OutputKind::kFresh) {
     at::Tensor tensor = value.isTensor() ? std::move(value).toTensor() : at::Tensor();
-    return store_fresh(call, output, std::move(tensor), *name++);
+    return store_fresh(call, output, std::move(tensor), *name++, refusal);
   }
   if (output.kind == wire::OutputKind::kInt &&
       !(value.isInt() && value.toInt() == output.integer)) {
@@ -197,14 +214,14 @@ void Executor::store_output(const CallPlan& call, const wire::Output& output, c1
     list = std::move(value).toTensorList();
   for (size_t i = 0; i < output.items.size(); ++i) {
     at::Tensor tensor = i < list.size() ? list.extract(i) : at::Tensor();
-    store_output(call, output.items[i], std::move(tensor), name);
+    store_output(call, output.items[i], std::move(tensor), name, refusal);
   }
 }
 
 void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at::Tensor tensor,
-                           uint64_t name) {
-  Entry& entry =
-      storages_.make(name, wire::extent_bytes(output.spec), devices_.device(call.plan.device));
+                           uint64_t name, std::exception_ptr& refusal) {
+  Entry& entry = storages_.make(name, wire::extent_bytes(output.spec),
+                                devices_.device(call.plan.device), number_);
   try {
     if (C10_UNLIKELY(call.operation->shares_outputs))
       tensor = own_output(std::move(tensor));  // as the client was told when it asked
@@ -215,21 +232,8 @@ void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at:
     }
     storages_.adopt(entry, std::move(matched.tensor));
   } catch (...) {
-    const Poison poison = note_failure(std::current_exception(), call);
-    entry.tainted().poison_with(poison);
-  }
-}
-
-void Executor::poison_outputs(const CallPlan& call, const std::vector<wire::Output>& outputs,
-                              const Poison& poison, const uint64_t*& name) {
-  stack_.clear();
-  for (const wire::Output& output : outputs) {
-    if (output.kind == wire::OutputKind::kFresh) {
-      const uint64_t nbytes = wire::extent_bytes(output.spec);
-      Entry& entry = storages_.make(*name++, nbytes, devices_.device(call.plan.device));
-      entry.tainted().poison_with(poison);
-    }
-    poison_outputs(call, output.items, poison, name);
+    if (refusal == nullptr)
+      refusal = std::current_exception();
   }
 }
 
@@ -244,7 +248,7 @@ Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint6
   try {
     answer.results = describe_results(first, names);
   } catch (...) {
-    answer.failure = fail(std::current_exception(), call, true);
+    answer.failure = fail(std::current_exception(), call, slots);
   }
   return answer;
 }
@@ -261,7 +265,7 @@ std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t na
   uint64_t next = first;
   try {
     for (at::Tensor& tensor : fresh) {
-      Entry& entry = storages_.make(next, 0, tensor.device());
+      Entry& entry = storages_.make(next, 0, tensor.device(), number_);
       ++next;
       storages_.adopt(entry, std::move(tensor));
     }

@@ -48,7 +48,7 @@ const at::Generator& Generators::find(uint64_t name) {
     const auto found = made_.find(name);
     if (found == made_.end())
       throw ProtocolError("no generator has the name " + std::to_string(name));
-    return found->second;
+    return found->second.generator;
   }
   if (name == 0)
     throw ProtocolError("name 0 is never valid");
@@ -62,7 +62,7 @@ const at::Generator& Generators::find(uint64_t name) {
   return generator;
 }
 
-void Generators::apply(const wire::GeneratorMessage& message) {
+void Generators::apply(const wire::GeneratorMessage& message, uint64_t call) {
   switch (message.action) {
     case wire::GeneratorAction::kSeed: {
       at::Generator generator = find(message.name);
@@ -83,7 +83,8 @@ void Generators::apply(const wire::GeneratorMessage& message) {
         throw ProtocolError("a generator is made with a name or device that is not allowed");
       }
       wire::check_limit("generators of a session", made_.size() + 1, wire::kMaxGenerators);
-      if (!made_.emplace(message.name, make(static_cast<uint8_t>(message.seed))).second) {
+      if (!made_.emplace(message.name, Made{make(static_cast<uint8_t>(message.seed)), call})
+               .second) {
         throw ProtocolError("a generator's name is taken");
       }
       return;
@@ -101,19 +102,9 @@ std::vector<std::byte> Generators::state(uint64_t name) {
   return {begin, begin + state.nbytes()};
 }
 
-void Generators::keep(uint64_t name) {
-  if (!has_kept(name))
-    kept_.emplace(name, find(name).get_state());
-}
-
-void Generators::put_back() {
-  for (const auto& [name, state] : kept_) {
-    if (name >= wire::kFirstGenerator && !made_.contains(name))
-      continue;  // freed since
-    at::Generator generator = find(name);
-    generator.set_state(state);
-  }
-  kept_.clear();
+bool Generators::is_made_since(uint64_t name, uint64_t call) const {
+  const auto found = made_.find(name);
+  return found != made_.end() && found->second.call >= call;
 }
 
 void Generators::swap_in(uint8_t device) {

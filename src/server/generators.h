@@ -28,18 +28,13 @@ class Generators {
 
   // Throws ProtocolError for what no client of ours sends; c10::Error for a state that does not
   // fit.
-  void apply(const wire::GeneratorMessage& message);
+  // `call`: the number of the last call.
+  void apply(const wire::GeneratorMessage& message, uint64_t call);
+  // False: it was there before that call.
+  bool is_made_since(uint64_t name, uint64_t call) const;
   // By name. Throws ProtocolError when there is none.
   const at::Generator& find(uint64_t name);
   std::vector<std::byte> state(uint64_t name);
-
-  // Keeps its state as it is, once, until put_back() or drop_kept().
-  void keep(uint64_t name);
-  void put_back();
-
-  void drop_kept() { kept_.clear(); }
-
-  bool has_kept(uint64_t name) const { return kept_.contains(name); }
 
   // Before a call on `device` that draws from the default generator.
   void use_default_of(uint8_t device) {
@@ -55,8 +50,13 @@ class Generators {
   const bool is_swapping_;
   uint8_t current_ = 0;
   std::vector<at::Generator> defaults_;  // by device; filled at first use
-  std::unordered_map<uint64_t, at::Generator> made_;
-  std::unordered_map<uint64_t, at::Tensor> kept_;  // states
+
+  struct Made {
+    at::Generator generator;
+    uint64_t call;  // the last before it
+  };
+
+  std::unordered_map<uint64_t, Made> made_;
 };
 
 }  // namespace torch_remote::server

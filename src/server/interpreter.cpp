@@ -16,11 +16,11 @@ Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Upl
       call_log_(call_log),
       storages_(uploads, {.bytes = max_memory}),
       generators_(devices),
-      failures_(replies),
-      executor_(devices, storages_, generators_, failures_, call_log) {}
+      threads_(replies),
+      executor_(devices, storages_, generators_, threads_, call_log) {}
 
-Interpreter::Handler Interpreter::find_handler(uint8_t tag) {
-  switch (static_cast<wire::Tag>(tag)) {
+Interpreter::Handler Interpreter::find_handler(wire::Tag tag) {
+  switch (tag) {
     case wire::Tag::kCall:
       return &Interpreter::on_call;
     case wire::Tag::kSignature:
@@ -39,15 +39,25 @@ Interpreter::Handler Interpreter::find_handler(uint8_t tag) {
       return &Interpreter::on_read;
     case wire::Tag::kQuery:
       return &Interpreter::on_query;
-    case wire::Tag::kHeal:
-      return &Interpreter::on_heal;
-    case wire::Tag::kStream:
-    case wire::Tag::kProgram:
-      throw ProtocolError(std::string("this server does not understand ") +
-                          to_text(static_cast<wire::Tag>(tag)) + " yet");
+    case wire::Tag::kThread:
+      return &Interpreter::on_thread;
+    case wire::Tag::kGoOn:
+      return &Interpreter::on_go_on;
     default:
-      throw ProtocolError("tag " + std::to_string(tag) + " is no message to a server");
+      return nullptr;
   }
+}
+
+// A newer client's, which it should not send without having seen the capability for it.
+void Interpreter::skip(wire::Tag tag) {
+  wire::check_limit("messages of an unknown kind", ++skipped_, wire::kMaxSkippedTags);
+  const std::string name = wire::to_text(tag);
+  wire::Error error;
+  error.kind = wire::ErrorKind::kRefused;
+  error.operator_name =
+      name == "unknown" ? "message " + std::to_string(static_cast<int>(tag)) : name;
+  error.message = "this server does not know this kind of message, and has skipped it";
+  replies_.error(0, error);
 }
 
 void Interpreter::apply(std::span<const std::byte> payload) {
@@ -55,8 +65,14 @@ void Interpreter::apply(std::span<const std::byte> payload) {
   names_ = {};
   try {
     while (!reader.empty()) {
-      const Handler handler = find_handler(reader.u8());
-      (this->*handler)(reader);
+      wire::ReceivedMessage message = wire::next_message(reader);
+      const Handler handler = find_handler(message.tag);
+      if (C10_UNLIKELY(handler == nullptr)) {
+        skip(message.tag);
+        continue;
+      }
+      (this->*handler)(message.body);
+      message.body.finish();
     }
   } catch (DeviceLost& lost) {
     executor_.locate(lost.error);
@@ -88,8 +104,7 @@ void Interpreter::on_signature(wire::Reader& reader) {
   signatures_[signature.slot] = std::move(call);
 }
 
-const CallPlan& Interpreter::read_call(wire::Reader& reader) {
-  const uint64_t slot = reader.varint();
+const CallPlan& Interpreter::plan_at(uint64_t slot) const {
   if (slot >= signatures_.size() || signatures_[slot] == nullptr) {
     throw ProtocolError("a call has a signature that was not sent");
   }
@@ -97,20 +112,29 @@ const CallPlan& Interpreter::read_call(wire::Reader& reader) {
 }
 
 void Interpreter::on_call(wire::Reader& reader) {
-  const CallPlan& call = read_call(reader);
+  const CallPlan& call = plan_at(reader.varint());
   marshal::read_slots(call.plan, reader, names_, slots_);
   executor_.call(call, slots_);
 }
 
-void Interpreter::query_call(uint64_t request, wire::Reader& reader) {
-  const CallPlan& call = read_call(reader);
-  const uint64_t first = reader.varint();
-  const uint64_t names = reader.count(wire::kMaxTensors, "names for results");
+void Interpreter::query_checked_call(uint64_t request, wire::Reader& reader) {
+  const CallPlan& call = plan_at(reader.varint());
   marshal::read_slots(call.plan, reader, names_, slots_);
-  const Executor::Answer answer = executor_.query(call, slots_, first, names);
+  const Cause failure = executor_.checked_call(call, slots_);
+  if (!finish_work(request))
+    return;
+  if (failure != nullptr)
+    return replies_.error(request, *failure);
+  replies_.reply(request, {});
+}
+
+void Interpreter::query_call(uint64_t request, wire::Reader& reader) {
+  const wire::QueriedCall query = wire::decode_queried_call(reader);
+  const CallPlan& call = plan_at(query.slot);
+  marshal::read_slots(call.plan, reader, names_, slots_);
+  const Executor::Answer answer = executor_.query(call, slots_, query.first, query.names);
   if (answer.failure != nullptr)
     return replies_.error(request, *answer.failure);
-  executor_.note_told();
   wire::Writer body;
   wire::encode(body, answer.results);
   replies_.reply(request, body.view());
@@ -124,57 +148,58 @@ void Interpreter::on_context(wire::Reader& reader) {
 
 void Interpreter::on_generator(wire::Reader& reader) {
   const wire::GeneratorMessage message = wire::decode_generator(reader);
+  const bool is_made_or_freed = message.action == wire::GeneratorAction::kMake ||
+                                message.action == wire::GeneratorAction::kFree;
+  if (const Cause& cause = threads_.cause(); cause != nullptr && !is_made_or_freed &&
+                                             !generators_.is_made_since(message.name, cause->since))
+    return;  // discarded
   try {
-    generators_.apply(message);
+    generators_.apply(message, executor_.number());
   } catch (...) {
     answer_failure(0, std::current_exception(), "generator");
   }
 }
 
 void Interpreter::on_resize(wire::Reader& reader) {
-  const wire::Resize message = wire::decode_resize(reader);
-  executor_.begin_other();
-  if (!storages_.contains(message.storage)) {
-    storages_.make(message.storage, message.nbytes, devices_.device(message.device));
-    return;
-  }
-  Entry& entry = storages_.find(message.storage);
-  try {
-    storages_.resize(entry, message.nbytes);
-  } catch (...) {
-    executor_.fail_other(std::current_exception(), "resize", entry);
-  }
+  executor_.resize(wire::decode_resize(reader));
 }
 
-void Interpreter::upload(const wire::Begin& begin, Entry& entry) {
-  if (begin.is_inline)
-    return storages_.write(entry, begin.offset, begin.bytes);
-  storages_.expect_upload(entry, begin.offset, uploads_.take(begin.upload, begin.length));
+void Interpreter::on_thread(wire::Reader& reader) {
+  threads_.set_current(wire::decode_thread(reader));
+}
+
+void Interpreter::on_go_on(wire::Reader& reader) {
+  threads_.go_on(wire::decode_thread(reader));
 }
 
 void Interpreter::on_begin(wire::Reader& reader) {
   const wire::Begin begin = wire::decode_begin(reader);
-  executor_.begin_other();
-  Entry& entry = storages_.find(begin.storage);
-  try {
-    executor_.keep_other(entry);
-    upload(begin, entry);
-  } catch (...) {
-    executor_.fail_other(std::current_exception(), "upload", entry);
+  std::shared_ptr<Staging> staging;
+  std::exception_ptr no_memory;
+  if (!begin.is_inline) {
+    try {
+      staging = uploads_.take(begin.upload, begin.length);
+    } catch (const c10::OutOfMemoryError&) {
+      no_memory = std::current_exception();
+    }
   }
+  // Where it is discarded the staging goes, and with it the bytes once they have all come.
+  executor_.upload(begin.storage, begin.length, [&](Entry& entry) {
+    if (no_memory != nullptr)
+      std::rethrow_exception(no_memory);
+    if (begin.is_inline)
+      storages_.write(entry, begin.offset, begin.bytes);
+    else
+      storages_.expect_upload(entry, begin.offset, std::move(staging));
+  });
 }
 
 void Interpreter::on_free(wire::Reader& reader) {
   executor_.let_go();
-  for (const uint64_t name : wire::decode_free(reader))
-    storages_.free(name);
+  wire::decode_free(reader, [this](uint64_t name) { storages_.free(name); });
 }
 
 // --- answers
-
-void Interpreter::on_heal(wire::Reader& reader) {
-  executor_.heal(wire::decode_heal(reader));
-}
 
 void Interpreter::answer_failure(uint64_t request, std::exception_ptr cause, const char* what) {
   replies_.error(request, describe_failure(std::move(cause), what));
@@ -191,12 +216,13 @@ void Interpreter::on_read(wire::Reader& reader) {
 
 void Interpreter::answer_view(const wire::Read& read) {
   Entry& entry = storages_.find(read.storage);
+  if (threads_.cause() != nullptr)
+    return replies_.error(read.request, *threads_.cause());
+  if (entry.missing != nullptr)
+    return replies_.error(read.request, *entry.missing);
   storages_.settle(entry);
-  if (const Poison cause = entry.cause())
-    return replies_.error(read.request, *cause);
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
-  executor_.note_told(entry);
   if (!view.is_cpu())
     return replies_.tensor(read.request, view.cpu(), nullptr);
   if (entry.sending == nullptr)
@@ -205,10 +231,8 @@ void Interpreter::answer_view(const wire::Read& read) {
 }
 
 void Interpreter::on_query(wire::Reader& reader) {
-  const uint64_t request = reader.varint();
-  if (request == 0)
-    throw ProtocolError("request 0 is never valid");
-  switch (wire::decode_query_kind(reader)) {
+  const auto [request, kind] = wire::decode_query(reader);
+  switch (kind) {
     case wire::QueryKind::kCall:
       return query_call(request, reader);
     case wire::QueryKind::kBarrier:
@@ -217,16 +241,14 @@ void Interpreter::on_query(wire::Reader& reader) {
       return query_counters(request);
     case wire::QueryKind::kGenerator:
       return query_generator(request, reader);
-    case wire::QueryKind::kOutcome:
-      return query_outcome(request);
+    case wire::QueryKind::kCheckedCall:
+      return query_checked_call(request, reader);
     case wire::QueryKind::kContext:
       return query_context(request);
     case wire::QueryKind::kOperators:
       return query_operators(request);
     case wire::QueryKind::kOperator:
       return query_operator(request, reader);
-    case wire::QueryKind::kTaints:
-      return query_taints(request, reader);
   }
 }
 
@@ -244,33 +266,10 @@ bool Interpreter::finish_work(uint64_t request) {
   return true;
 }
 
-// Also the place where failures come out that nobody has read.
+// Failures of calls before it have been reported by now.
 void Interpreter::query_barrier(uint64_t request) {
-  if (!finish_work(request))
-    return;
-  wire::Writer body;
-  encode(body, failures_.untold());
-  replies_.reply(request, body.view());
-}
-
-void Interpreter::query_taints(uint64_t request, wire::Reader& reader) {
-  const wire::TaintQuery query = wire::decode_taint_query(reader);
-  wire::Writer body;
-  for (const uint64_t name : query.names) {
-    const Entry& entry = storages_.find(name);
-    body.varint(entry.taint == nullptr ? wire::kUntouched : entry.taint->answer(query.cause));
-  }
-  replies_.reply(request, body.view());
-}
-
-void Interpreter::query_outcome(uint64_t request) {
-  const Poison failure = executor_.outcome();
-  executor_.forgive();
-  if (!finish_work(request))
-    return;
-  if (failure != nullptr)
-    return replies_.error(request, *failure);
-  replies_.reply(request, {});
+  if (finish_work(request))
+    replies_.reply(request, {});
 }
 
 void Interpreter::query_counters(uint64_t request) {
@@ -299,9 +298,9 @@ void Interpreter::query_operator(uint64_t request, wire::Reader& reader) {
 
 void Interpreter::query_generator(uint64_t request, wire::Reader& reader) {
   const uint64_t name = reader.varint();
+  if (threads_.cause() != nullptr)
+    return replies_.error(request, *threads_.cause());
   try {
-    if (generators_.has_kept(name))
-      executor_.note_told();
     replies_.reply(request, generators_.state(name));
   } catch (...) {
     answer_failure(request, std::current_exception(), "generator");

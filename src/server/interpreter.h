@@ -39,7 +39,9 @@ class Interpreter {
 
  private:
   using Handler = void (Interpreter::*)(wire::Reader&);
-  static Handler find_handler(uint8_t tag);
+  // Null: a tag that is not known.
+  static Handler find_handler(wire::Tag tag);
+  void skip(wire::Tag tag);
 
   void on_signature(wire::Reader& reader);
   void on_call(wire::Reader& reader);
@@ -50,12 +52,12 @@ class Interpreter {
   void on_free(wire::Reader& reader);
   void on_read(wire::Reader& reader);
   void on_query(wire::Reader& reader);
-  void on_heal(wire::Reader& reader);
+  void on_thread(wire::Reader& reader);
+  void on_go_on(wire::Reader& reader);
 
   void query_call(uint64_t request, wire::Reader& reader);
   void query_barrier(uint64_t request);
-  void query_outcome(uint64_t request);
-  void query_taints(uint64_t request, wire::Reader& reader);
+  void query_checked_call(uint64_t request, wire::Reader& reader);
   void query_counters(uint64_t request);
   void query_context(uint64_t request);
   void query_generator(uint64_t request, wire::Reader& reader);
@@ -63,11 +65,11 @@ class Interpreter {
   void query_operator(uint64_t request, wire::Reader& reader);
   // Waits until the devices have done everything before. False: they cannot, and the request is answered.
   bool finish_work(uint64_t request);
-  // Of something that poisons nothing and that nobody has to be told of again.
+  // Of something that stops nothing and that nobody has to be told of again.
   void answer_failure(uint64_t request, std::exception_ptr cause, const char* what);
   void answer_view(const wire::Read& read);
   void upload(const wire::Begin& begin, Entry& entry);
-  const CallPlan& read_call(wire::Reader& reader);
+  const CallPlan& plan_at(uint64_t slot) const;
 
   const Devices& devices_;
   const OperatorTable& table_;
@@ -76,10 +78,12 @@ class Interpreter {
   CallLog* const call_log_;
   StorageTable storages_;
   Generators generators_;
-  Failures failures_;
+  StoppedThreads threads_;
   Executor executor_;
   std::vector<std::unique_ptr<const Operator>> operators_;   // by the client's numbers
   std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot
+
+  uint64_t skipped_ = 0;  // messages of a tag that is not known
 
   // Of the frame being applied.
   wire::NameState names_;

@@ -49,19 +49,11 @@ void Replies::append(Append&& append) {
 }
 
 void Replies::reply(uint64_t request, std::span<const std::byte> body) {
-  append([&](wire::Writer& writer) {
-    writer.u8(static_cast<uint8_t>(wire::Tag::kReply));
-    writer.varint(request);
-    writer.bytes(body);
-  });
+  append([&](wire::Writer& writer) { wire::encode_reply(writer, request, body); });
 }
 
 void Replies::error(uint64_t request, const wire::Error& error) {
-  append([&](wire::Writer& writer) {
-    writer.u8(static_cast<uint8_t>(wire::Tag::kError));
-    writer.varint(request);
-    encode(writer, error);
-  });
+  append([&](wire::Writer& writer) { wire::encode_error(writer, request, error); });
 }
 
 void Replies::tensor(uint64_t request, const at::Tensor& tensor,

@@ -59,14 +59,6 @@ bool is_same_view(const at::Tensor& tensor, const marshal::TensorRecipe& view, u
          impl.strides() == view.strides && impl.is_conj() == view.conj && impl.is_neg() == view.neg;
 }
 
-// What is kept of storages while a failure is not told, in all. Without room calls are skipped instead.
-constexpr uint64_t kMostKept = uint64_t{256} << 20;
-
-void overwritten(Entry& entry) {
-  if (entry.taint != nullptr)
-    entry.taint->overwrite();
-}
-
 // The bytes of a storage as a tensor, to copy from or to.
 at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t length) {
   marshal::TensorRecipe view;
@@ -97,7 +89,7 @@ Entry& StorageTable::find(uint64_t name) {
   return *found->second;
 }
 
-Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device) {
+Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, uint64_t call) {
   if (name == 0)
     throw ProtocolError("name 0 is never valid");
   wire::check_limit("storages of a session", entries_.size() + 1, limits_.storages);
@@ -107,7 +99,7 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device) {
     throw ProtocolError("the name " + std::to_string(name) + " is taken");
   place->second = std::make_unique<Entry>();
   Entry& entry = *place->second;
-  entry.made = ++made_;
+  entry.made = call;
   entry.device = device;
   set_bytes(entry, nbytes);
   return entry;
@@ -119,69 +111,16 @@ void StorageTable::free(uint64_t name) {
     throw ProtocolError("no storage has the name " + std::to_string(name));
   total_bytes_ -= found->second->nbytes;
   held_bytes_ -= found->second->held;
-  take_kept(*found->second);
+  set_missing(*found->second, nullptr);
   if (!uploading_.empty())
     std::erase(uploading_, found->second.get());
   entries_.erase(found);
 }
 
-bool StorageTable::keep(Entry& entry) {
-  settle(entry);
-  if (!entry.storage || (entry.taint != nullptr && entry.taint->has_kept()))
-    return true;
-  const uint64_t nbytes = entry.storage.nbytes();
-  if (nbytes == 0)
-    return true;
-  if (kept_bytes_ + nbytes > kMostKept)
-    return false;
-  try {
-    c10::Storage copy = allocate(nbytes, entry.device);
-    bytes_of(copy, 0, nbytes).copy_(bytes_of(entry.storage, 0, nbytes));
-    entry.tainted().keep(std::move(copy));
-  } catch (const c10::AcceleratorError&) {
-    throw;  // the device may be lost
-  } catch (const c10::Error&) {
-    return false;
-  }
-  kept_bytes_ += nbytes;
-  return true;
-}
-
-c10::Storage StorageTable::take_kept(Entry& entry) {
-  if (entry.taint == nullptr || !entry.taint->has_kept())
-    return {};
-  c10::Storage kept = entry.taint->take_kept();
-  kept_bytes_ -= kept.nbytes();
-  if (entry.taint->is_empty())
-    entry.taint.reset();
-  return kept;
-}
-
-void StorageTable::drop_kept() {
-  if (kept_bytes_ == 0)
-    return;
-  for (auto& [name, entry] : entries_)
-    take_kept(*entry);
-}
-
-bool StorageTable::heal(const wire::Heal& message, bool puts_back) {
-  bool has_others = false;
-  for (auto& [name, entry] : entries_) {
-    if (entry->taint == nullptr)
-      continue;
-    const bool was_marked = entry->taint->heal(message.cause);
-    if (puts_back && (was_marked || message.undoes)) {
-      c10::Storage kept = take_kept(*entry);
-      if (kept && kept.nbytes() == entry->nbytes) {
-        entry->upload.reset();  // it came after what was kept
-        replace_memory(*entry, std::move(kept));
-      }
-    }
-    if (entry->taint != nullptr && entry->taint->is_empty())
-      entry->taint.reset();
-    has_others |= entry->taint != nullptr && entry->taint->is_skipped();
-  }
-  return has_others;
+void StorageTable::set_missing(Entry& entry, Cause cause) {
+  missing_ += (cause != nullptr ? 1 : 0);
+  missing_ -= (entry.missing != nullptr ? 1 : 0);
+  entry.missing = std::move(cause);
 }
 
 void StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
@@ -296,8 +235,6 @@ void StorageTable::check_range(const Entry& entry, uint64_t offset, uint64_t len
 void StorageTable::write(Entry& entry, uint64_t offset, std::span<const std::byte> bytes) {
   check_range(entry, offset, bytes.size());
   settle(entry);
-  if (bytes.size() == entry.nbytes)
-    overwritten(entry);
   if (bytes.empty())
     return;
   prepare_write(entry);
@@ -315,8 +252,6 @@ void StorageTable::write(Entry& entry, uint64_t offset, std::span<const std::byt
 void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<Staging> staging) {
   check_range(entry, offset, staging->length());
   settle(entry);
-  if (staging->length() == entry.nbytes)
-    overwritten(entry);
   settle_arrived();
   hold(entry, entry.nbytes);
   if (!becomes_the_storage(entry, *staging))

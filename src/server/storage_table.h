@@ -30,25 +30,14 @@ struct Entry {
   c10::Storage storage;  // null: no memory yet
   uint64_t nbytes = 0;   // what it has, or will have
   uint64_t held = 0;     // what of that has memory
-  uint64_t made = 0;     // StorageTable::made() with it
+  uint64_t made = 0;     // the number of the call that mentioned it first
   c10::Device device{c10::kCPU};
-  std::unique_ptr<Taint> taint;     // null, mostly: Note [Poison] in server/execute.h
+  Cause missing;  // why it has no value; null, mostly: Note [Missing storages] in server/execute.h
   std::shared_ptr<Staging> upload;  // bytes that are to be put in before anything else touches it
   uint64_t upload_offset = 0;
   std::shared_ptr<const void>
       sending;           // others hold it too while replies are sent straight from here
   at::Tensor last_view;  // most calls view a storage as the call before did
-
-  // Why its value is not what the client's program says; null: it is.
-  Poison cause() const { return taint == nullptr ? nullptr : taint->cause(); }
-
-  bool has_kept() const { return taint != nullptr && taint->has_kept(); }
-
-  Taint& tainted() {
-    if (taint == nullptr)
-      taint = std::make_unique<Taint>();
-    return *taint;
-  }
 };
 
 struct StorageLimits {
@@ -65,20 +54,16 @@ class StorageTable {
 
   // Throw ProtocolError: name 0, a name that is not there, one that is there already, too many.
   Entry& find(uint64_t name);
-  Entry& make(uint64_t name, uint64_t nbytes, c10::Device device);
+  // `call`: the number of the message that mentions it first.
+  Entry& make(uint64_t name, uint64_t nbytes, c10::Device device, uint64_t call);
   void free(uint64_t name);
 
   bool contains(uint64_t name) const { return entries_.find(name) != entries_.end(); }
 
-  // Keeps the bytes as they are, once. False: there is no room.
-  bool keep(Entry& entry);
-  void drop_kept();
-  // Takes the skipped marks of this cause away; where there were some, and everywhere if it undoes, the kept bytes come
-  // back if `puts_back`. Looks at every storage. True: some have marks of other causes.
-  bool heal(const wire::Heal& message, bool puts_back);
+  // Null: it has a value.
+  void set_missing(Entry& entry, Cause cause);
 
-  // How many storages there have been: one that was made later has a larger Entry::made.
-  uint64_t made() const { return made_; }
+  bool has_missing() const { return missing_ != 0; }
 
   // Note [One resolve]
   //
@@ -126,7 +111,6 @@ class StorageTable {
   void finish_upload(Entry& entry);
   void settle_arrived();
   void detach_from_replies(Entry& entry);
-  c10::Storage take_kept(Entry& entry);
   static void replace_memory(Entry& entry, c10::Storage memory);
   void set_bytes(Entry& entry, uint64_t nbytes);
   void check_range(const Entry& entry, uint64_t offset, uint64_t length) const;
@@ -137,8 +121,7 @@ class StorageTable {
   std::vector<Entry*> uploading_;  // entries that expect, or have expected, an upload
   uint64_t total_bytes_ = 0;
   uint64_t held_bytes_ = 0;
-  uint64_t kept_bytes_ = 0;  // by keep()
-  uint64_t made_ = 0;
+  uint64_t missing_ = 0;  // entries that have no value
 };
 
 }  // namespace torch_remote::server

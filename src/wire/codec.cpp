@@ -15,6 +15,18 @@ void Writer::grow(size_t count) {
   bytes_.resize(std::max({bytes_.size() * 2, size_ + count, size_t{256}}));
 }
 
+void Writer::patch_long_length(size_t at, size_t length) {
+  size_t more = 0;
+  for (size_t rest = length >> 7; rest != 0; rest >>= 7)
+    ++more;
+  reserve(more);
+  std::memmove(bytes_.data() + at + 1 + more, bytes_.data() + at + 1, length);
+  size_ += more;
+  for (size_t i = 0; i < more; ++i, length >>= 7)
+    bytes_[at + i] = std::byte{static_cast<uint8_t>(length | 0x80)};
+  bytes_[at + more] = std::byte{static_cast<uint8_t>(length)};
+}
+
 uint64_t Reader::long_varint() {
   uint64_t value = 0;
   for (unsigned shift = 0; shift < 64; shift += 7) {

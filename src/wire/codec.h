@@ -75,6 +75,15 @@ class Writer {
 
   void patch_u8(size_t at, uint8_t value) { bytes_[at] = std::byte{value}; }
 
+  // Puts the number of bytes written since into the varint whose first byte, a placeholder, is at `at`.
+  void patch_length(size_t at) {
+    const size_t length = size_ - at - 1;
+    if (length < 0x80)
+      bytes_[at] = std::byte{static_cast<uint8_t>(length)};
+    else
+      patch_long_length(at, length);
+  }
+
   std::vector<std::byte> take() {
     bytes_.resize(size_);
     size_ = 0;
@@ -95,6 +104,7 @@ class Writer {
   }
 
   void grow(size_t count);
+  void patch_long_length(size_t at, size_t length);
 
   std::vector<std::byte> bytes_;
   size_t size_ = 0;

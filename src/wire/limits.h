@@ -36,6 +36,8 @@ constexpr uint64_t kMaxGenerators = 1 << 16;       // generators of a session
 constexpr uint64_t kMaxGeneratorState = 1 << 16;   // bytes of a generator's state
 constexpr uint64_t kMaxErrorText = 16
                                    << 10;  // what an error says; longer texts are cut by the sender
-constexpr uint64_t kMaxFailures = 16;      // errors in the answer to one barrier
+constexpr uint64_t kMaxErrorResults = 64;  // storages that one error names
+constexpr uint64_t kMaxStoppedThreads = 65536;  // of a session
+constexpr uint64_t kMaxSkippedTags = 1024;      // messages of an unknown tag, per session
 
 }  // namespace torch_remote::wire

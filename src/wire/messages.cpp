@@ -1,14 +1,12 @@
 #include "wire/messages.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "wire/limits.h"
 
 namespace torch_remote::wire {
 namespace {
-
-void tag(Writer& writer, Tag value) {
-  writer.u8(static_cast<uint8_t>(value));
-}
 
 uint64_t storage_name(Reader& reader) {
   const uint64_t name = reader.varint();
@@ -23,40 +21,6 @@ Enum checked_enum(uint8_t value, Enum last, const char* what) {
     throw ProtocolError(std::string("no ") + what + " " + std::to_string(value));
   }
   return static_cast<Enum>(value);
-}
-
-void encode_names(Writer& writer, std::span<const uint64_t> names) {
-  writer.varint(names.size());
-  uint64_t previous = 0;
-  for (const uint64_t name : names) {
-    writer.zigzag(static_cast<int64_t>(name - previous));
-    previous = name;
-  }
-}
-
-std::vector<uint64_t> decode_names(Reader& reader, const char* what) {
-  const uint64_t n = reader.count(kMaxFrees, what);
-  std::vector<uint64_t> names;
-  uint64_t previous = 0;
-  for (uint64_t i = 0; i < n; ++i) {
-    previous += static_cast<uint64_t>(reader.zigzag());
-    names.push_back(previous);
-  }
-  return names;
-}
-
-uint64_t decode_cause(Reader& reader) {
-  const uint64_t call = reader.varint();
-  if (call == 0)
-    throw ProtocolError("call 0 is never valid");
-  return call;
-}
-
-bool decode_flag(Reader& reader) {
-  const uint8_t flag = reader.u8();
-  if (flag > 1)
-    throw ProtocolError("a flag is neither 0 nor 1");
-  return flag == 1;
 }
 
 }  // namespace
@@ -93,8 +57,10 @@ const char* to_text(Tag value) {
       return "QUERY";
     case Tag::kProgram:
       return "PROGRAM";
-    case Tag::kHeal:
-      return "HEAL";
+    case Tag::kGoOn:
+      return "GO_ON";
+    case Tag::kThread:
+      return "THREAD";
     case Tag::kReply:
       return "REPLY";
     case Tag::kError:
@@ -109,8 +75,13 @@ const char* to_text(Tag value) {
   return "unknown";
 }
 
+ReceivedMessage next_message(Reader& reader) {
+  const auto tag = static_cast<Tag>(reader.u8());
+  return {tag, Reader(reader.raw(reader.varint()))};
+}
+
 void encode(Writer& writer, const Context& context) {
-  tag(writer, Tag::kContext);
+  const Message framed(writer, Tag::kContext);
   encode_settings(writer, context);
 }
 
@@ -135,7 +106,7 @@ Context decode_context(Reader& reader) {
 }
 
 void encode(Writer& writer, const GeneratorMessage& message) {
-  tag(writer, Tag::kGenerator);
+  const Message framed(writer, Tag::kGenerator);
   writer.varint(message.name);
   writer.u8(static_cast<uint8_t>(message.action));
   if (message.action == GeneratorAction::kSetState)
@@ -158,7 +129,7 @@ GeneratorMessage decode_generator(Reader& reader) {
 }
 
 void encode(Writer& writer, const Resize& message) {
-  tag(writer, Tag::kResize);
+  const Message framed(writer, Tag::kResize);
   writer.varint(message.storage);
   writer.u8(message.device);
   writer.varint(message.nbytes);
@@ -175,7 +146,7 @@ Resize decode_resize(Reader& reader) {
 }
 
 void encode(Writer& writer, const Begin& message) {
-  tag(writer, Tag::kBegin);
+  const Message framed(writer, Tag::kBegin);
   writer.varint(message.upload);
   writer.varint(message.storage);
   writer.varint(message.offset);
@@ -200,16 +171,17 @@ Begin decode_begin(Reader& reader) {
 }
 
 void encode_free(Writer& writer, std::span<const uint64_t> names) {
-  tag(writer, Tag::kFree);
-  encode_names(writer, names);
-}
-
-std::vector<uint64_t> decode_free(Reader& reader) {
-  return decode_names(reader, "frees");
+  const Message framed(writer, Tag::kFree);
+  writer.varint(names.size());
+  uint64_t previous = 0;
+  for (const uint64_t name : names) {
+    writer.zigzag(static_cast<int64_t>(name - previous));
+    previous = name;
+  }
 }
 
 void encode(Writer& writer, const Read& message) {
-  tag(writer, Tag::kRead);
+  const Message framed(writer, Tag::kRead);
   writer.varint(message.request);
   writer.varint(message.storage);
   writer.varint(message.offset);
@@ -225,8 +197,30 @@ Read decode_read(Reader& reader) {
   return message;
 }
 
-QueryKind decode_query_kind(Reader& reader) {
-  return checked_enum(reader.u8(), QueryKind::kTaints, "query kind");
+void encode_head(Writer& writer, const Query& query) {
+  writer.varint(query.request);
+  writer.u8(static_cast<uint8_t>(query.kind));
+}
+
+Query decode_query(Reader& reader) {
+  Query query;
+  query.request = storage_name(reader);
+  query.kind = checked_enum(reader.u8(), QueryKind::kOperator, "query kind");
+  return query;
+}
+
+void encode_head(Writer& writer, const QueriedCall& call) {
+  writer.varint(call.slot);
+  writer.varint(call.first);
+  writer.varint(call.names);
+}
+
+QueriedCall decode_queried_call(Reader& reader) {
+  QueriedCall call;
+  call.slot = reader.varint();
+  call.first = reader.varint();
+  call.names = reader.count(kMaxTensors, "names for results");
+  return call;
 }
 
 void encode(Writer& writer, const Counters& counters) {
@@ -252,6 +246,12 @@ void encode(Writer& writer, const Error& error) {
   writer.text(std::string_view(error.message).substr(0, kMaxErrorText));
   writer.varint(error.signature);
   writer.varint(error.first);
+  writer.varint(error.thread);
+  writer.varint(error.since);
+  const size_t n = std::min<size_t>(error.results.size(), kMaxErrorResults);
+  writer.varint(n);
+  for (size_t i = 0; i < n; ++i)
+    writer.varint(error.results[i]);
 }
 
 Error decode_error(Reader& reader) {
@@ -262,44 +262,52 @@ Error decode_error(Reader& reader) {
   error.message = reader.text(kMaxErrorText, "error text");
   error.signature = reader.varint();
   error.first = reader.varint();
+  error.thread = reader.varint();
+  error.since = reader.varint();
+  const uint64_t n = reader.count(kMaxErrorResults, "results of a failed call");
+  for (uint64_t i = 0; i < n; ++i)
+    error.results.push_back(reader.varint());
   return error;
 }
 
-void encode(Writer& writer, const Heal& message) {
-  tag(writer, Tag::kHeal);
-  writer.varint(message.cause);
-  writer.u8(message.undoes ? 1 : 0);
+void encode_thread(Writer& writer, uint64_t thread) {
+  const Message framed(writer, Tag::kThread);
+  writer.varint(thread);
 }
 
-Heal decode_heal(Reader& reader) {
-  const uint64_t cause = decode_cause(reader);
-  return {cause, decode_flag(reader)};
+void encode_go_on(Writer& writer, uint64_t thread) {
+  const Message framed(writer, Tag::kGoOn);
+  writer.varint(thread);
 }
 
-void encode(Writer& writer, const TaintQuery& query) {
-  writer.varint(query.cause);
-  encode_names(writer, query.names);
+uint64_t decode_thread(Reader& reader) {
+  const uint64_t thread = reader.varint();
+  if (thread == 0)
+    throw ProtocolError("thread 0 is never valid");
+  return thread;
 }
 
-TaintQuery decode_taint_query(Reader& reader) {
-  const uint64_t cause = decode_cause(reader);
-  return {cause, decode_names(reader, "storages")};
+void encode_call(Writer& writer, uint64_t slot) {
+  writer.varint(slot);
 }
 
-void encode(Writer& writer, const Failures& failures) {
-  writer.varint(failures.total);
-  writer.varint(failures.errors.size());
-  for (const Error& error : failures.errors)
-    encode(writer, error);
+void encode_reply(Writer& writer, uint64_t request, std::span<const std::byte> body) {
+  const Message framed(writer, Tag::kReply);
+  writer.varint(request);
+  writer.bytes(body);
 }
 
-Failures decode_failures(Reader& reader) {
-  Failures failures;
-  failures.total = reader.varint();
-  const uint64_t n = reader.count(kMaxFailures, "failures");
-  for (uint64_t i = 0; i < n; ++i)
-    failures.errors.push_back(decode_error(reader));
-  return failures;
+void encode_error(Writer& writer, uint64_t request, const Error& error) {
+  const Message framed(writer, Tag::kError);
+  writer.varint(request);
+  encode(writer, error);
+}
+
+Reply decode_reply(Reader& reader) {
+  Reply reply;
+  reply.request = reader.varint();
+  reply.body = reader.bytes(kMaxReplyBytes, "reply");
+  return reply;
 }
 
 }  // namespace torch_remote::wire

@@ -7,12 +7,17 @@
 #include <vector>
 
 #include "wire/codec.h"
+#include "wire/limits.h"
 #include "wire/signature.h"
 #include "wire/view.h"
 
 namespace torch_remote::wire {
 
-// A messages frame's payload is a run of messages, each a tag and a body that ends itself.
+// A messages frame's payload is a run of messages:
+//
+//   message := tag:u8 length:varint body                    length: of the body, in bytes
+//
+// A message whose tag the receiver does not know is skipped; a server answers it with an ERROR.
 //
 //   client → server
 //     SIGNATURE signature                                   (signature.h)
@@ -24,19 +29,34 @@ namespace torch_remote::wire {
 //     FREE      n:varint zigzag*n                           applies where it stands
 //     READ      request:varint storage:varint offset:varint spec
 //     QUERY     request:varint kind:u8 …                    (QueryKind)
-//     HEAL      cause:varint undoes:u8                      the user has been told of the failure with this number
+//     THREAD    thread:varint                               whose messages follow
+//     GO_ON     thread:varint                               that thread has been told of its failure
 //   server → client
 //     REPLY     request:varint body:bytes                   READ: the elements; QUERY: as its kind says
 //     ERROR     request:varint error                        request 0: nobody asked; the session goes on
 //
 // CHUNK travels as a bulk frame (transport/frame.h): lane = upload (to the server) or request (to the
 // client). ACK, PING and CLOSE are frame kinds too; HELLO, PROOF and WELCOME are in handshake.h. STREAM
-// and PROGRAM have a tag and no format yet: they are answered with an error.
+// and PROGRAM have a tag and no format yet.
 //
 // Note [Numbers of calls]
 //
-// CALL, QUERY kCall, BEGIN and RESIZE are what can fail after the user's program has gone on. Both ends count them
-// together, from 1, in the order sent; an error names its own, so that the client can tell whose line it was.
+// CALL, QUERY kCall and kCheckedCall, BEGIN and RESIZE are what can fail after the user's program has
+// gone on. Both ends count them together, from 1, in the order sent; an error names its own, so that
+// the client can tell whose line it was.
+//
+// Note [Fail-stop]
+//
+// A call that fails stops the thread of the client's program that made it (THREAD says which). The
+// server reports it at once (ERROR with request 0) and from then on discards that thread's calls,
+// draws of random numbers and uploads, until its GO_ON. What is discarded would have been made by code
+// that a local program would not have reached. Storages that a failed or discarded call would have
+// made are missing: a use of one fails with the same cause.
+//
+// A stopped thread's SIGNATURE, CONTEXT, FREE, RESIZE and generators made and freed are applied. So
+// are calls and uploads that only fill storages which were first mentioned since: constants. Its READ
+// and QUERY that would tell a value are answered with the cause. A call that the client waits for
+// (QUERY kCall, kCheckedCall) is answered with its failure and stops nothing.
 enum class Tag : uint8_t {
   kHello = 1,
   kProof = 2,
@@ -53,17 +73,44 @@ enum class Tag : uint8_t {
   kRead = 13,
   kQuery = 14,
   kProgram = 15,
-  kHeal = 16,
+  kGoOn = 16,
   kReply = 17,
   kError = 18,
   kAck = 19,
   kPing = 20,
   kClose = 21,
+  kThread = 22,
 };
 
 const char* to_text(Tag tag);
 
-// Settings that change results, mirrored from the client (DESIGN: "Context is mirrored"). marshal/context.cpp
+// Writes a message around what is written while it lives.
+class Message {
+ public:
+  Message(Writer& writer, Tag tag) : writer_(writer) {
+    writer.u8(static_cast<uint8_t>(tag));
+    length_at_ = writer.size();
+    writer.u8(0);
+  }
+
+  ~Message() { writer_.patch_length(length_at_); }
+
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+
+ private:
+  Writer& writer_;
+  size_t length_at_ = 0;
+};
+
+struct ReceivedMessage {
+  Tag tag;  // may be one that is not in the list
+  Reader body;
+};
+
+ReceivedMessage next_message(Reader& reader);
+
+// Settings that change results, mirrored from the client. marshal/context.cpp
 // has the names and ranges. A precision is what was set for that part, not what it inherits: 0 none, 1 ieee,
 // 2 tf32, 3 bf16, 4 what PyTorch does unasked.
 enum class Setting : uint8_t {
@@ -163,7 +210,13 @@ void encode(Writer& writer, const Begin& message);
 Begin decode_begin(Reader& reader);
 
 void encode_free(Writer& writer, std::span<const uint64_t> names);
-std::vector<uint64_t> decode_free(Reader& reader);
+
+template <typename Use>
+void decode_free(Reader& reader, Use&& use) {
+  uint64_t name = 0;
+  for (uint64_t n = reader.count(kMaxFrees, "frees"); n > 0; --n)
+    use(name += static_cast<uint64_t>(reader.zigzag()));
+}
 
 struct Read {
   uint64_t request = 0;
@@ -175,43 +228,43 @@ struct Read {
 void encode(Writer& writer, const Read& message);
 Read decode_read(Reader& reader);
 
-//   kCall       slot:varint first:varint names:varint slots    run it, name fresh outputs first, first+1, …
-//   kBarrier                                                   everything before is done; answered by Failures
+//   kCall         slot:varint first:varint names:varint slots  run it, name fresh outputs first, first+1, …
+//   kBarrier                                                   answered when everything before is done
 //   kCounters                                                  what the session has counted
-//   kGenerator  name:varint                                    a generator's state
-//   kOutcome                                                   how the call before it went
+//   kGenerator    name:varint                                  a generator's state
+//   kCheckedCall  slot:varint slots                            a call with known outputs: answered when done
 //   kContext                                                   every setting, as it is on the server
 //   kOperators                                                 what clients may call (wire/operators.h)
-//   kOperator   name:text overload:text                        one of them
-//   kTaints     cause:varint names                             what a failure has done to storages (Taints)
+//   kOperator     name:text overload:text                      one of them
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
   kCounters = 2,
   kGenerator = 3,
-  kOutcome = 4,
+  kCheckedCall = 4,
   kContext = 5,
   kOperators = 6,
   kOperator = 7,
-  kTaints = 8,
 };
 
-QueryKind decode_query_kind(Reader& reader);
-
-// QUERY kTaints: has the failure with this number poisoned these storages, or kept calls from writing them?
-struct TaintQuery {
-  uint64_t cause = 0;
-  std::vector<uint64_t> names;
+// What every QUERY begins with; its kind's own fields follow, within the same Message.
+struct Query {
+  uint64_t request = 0;
+  QueryKind kind = QueryKind::kBarrier;
 };
 
-void encode(Writer& writer, const TaintQuery& query);
-TaintQuery decode_taint_query(Reader& reader);
+void encode_head(Writer& writer, const Query& query);
+Query decode_query(Reader& reader);
 
-// Its answer, one of these for each name: kUntouched, kPoisoned, or kSkipped and the number of the first call that was
-// skipped, added.
-//
-//   taints := varint*n
-enum Taint : uint64_t { kUntouched = 0, kPoisoned = 1, kSkipped = 2 };
+// QUERY kCall, before the slots.
+struct QueriedCall {
+  uint64_t slot = 0;
+  uint64_t first = 0;  // the name of the first fresh output
+  uint64_t names = 0;  // how many there are to give
+};
+
+void encode_head(Writer& writer, const QueriedCall& call);
+QueriedCall decode_queried_call(Reader& reader);
 
 // The body of a REPLY to kCounters.
 struct Counters {
@@ -270,6 +323,7 @@ enum class ErrorKind : uint8_t {
 };
 
 //   error := kind:u8 call:varint operator:text message:text signature:varint first:varint
+//            thread:varint since:varint n:varint name:varint*n
 struct Error {
   ErrorKind kind = ErrorKind::kRuntime;
   uint64_t call = 0;  // Note [Numbers of calls]; 0: none of these failed, such as a read
@@ -277,28 +331,29 @@ struct Error {
   std::string message;
   uint64_t signature = 0;  // its slot + 1; 0: it was no call
   uint64_t first = 0;      // not 0: the session is over, and it was one of the calls first … call
+  uint64_t thread = 0;     // which thread it has stopped; 0: none
+  uint64_t since = 0;      // the number of the call at which that thread stopped
+  std::vector<uint64_t>
+      results;  // storages that the failed call made or was writing: the first few
 };
 
 void encode(Writer& writer, const Error& error);
 Error decode_error(Reader& reader);
 
-struct Heal {
-  uint64_t cause = 0;   // Error::call
-  bool undoes = false;  // everything that was written since, as far as its bytes are kept
+void encode_thread(Writer& writer, uint64_t thread);
+void encode_go_on(Writer& writer, uint64_t thread);
+uint64_t decode_thread(Reader& reader);  // of both
+
+void encode_call(Writer& writer, uint64_t slot);  // within a Message; the slots follow
+
+void encode_reply(Writer& writer, uint64_t request, std::span<const std::byte> body);
+void encode_error(Writer& writer, uint64_t request, const Error& error);
+
+struct Reply {
+  uint64_t request = 0;
+  std::span<const std::byte> body;
 };
 
-void encode(Writer& writer, const Heal& message);
-Heal decode_heal(Reader& reader);
-
-// The body of a REPLY to kBarrier: failures that no HEAL has named yet, oldest first, and how many there are.
-//
-//   failures := total:varint n:varint error*n
-struct Failures {
-  uint64_t total = 0;
-  std::vector<Error> errors;
-};
-
-void encode(Writer& writer, const Failures& failures);
-Failures decode_failures(Reader& reader);
+Reply decode_reply(Reader& reader);
 
 }  // namespace torch_remote::wire

@@ -159,7 +159,11 @@ uint64_t decode_key(Reader reader, Signature& signature) {
     throw ProtocolError("a key counts its storages wrongly");
   for (uint64_t i = 0; i < storages; ++i) {
     FreshStorage storage;
-    storage.fresh = reader.u8() != 0;
+    const uint8_t where = reader.u8();
+    storage.fresh = (where & 1) != 0;
+    storage.device = where >> 1;
+    if (storage.device >= kMaxDevices)
+      throw ProtocolError("no such device");
     if (storage.fresh)
       storage.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
     signature.storages.push_back(storage);

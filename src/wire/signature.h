@@ -17,7 +17,8 @@ namespace torch_remote::wire {
 //   introduction := name:text overload:text n:varint argument-name:text*n    when operator is new
 //   defaults  := n:varint argument:varint*n                   arguments that equal their schema's default
 //   key       := number:varint device:u8 environment:u8 n:varint value*n n:varint storage*n
-//   storage   := 0 | 1 nbytes:varint             1: this call is the first to mention it; it is made here
+//   storage   := (device << 1 | fresh):u8 [nbytes:varint]
+//                fresh: this call is the first to mention it; it is made there, of so many bytes
 //   value     := kind:u8 …                       (ValueKind)
 //   outputs   := 0 | 1 n:varint output*n         0: not known before the server has answered
 //   output    := kind:u8 [spec | tensor:varint | n:varint output*n | integer:zigzag]       (OutputKind)
@@ -78,6 +79,7 @@ struct Value {
 
 struct FreshStorage {
   bool fresh = false;
+  uint8_t device = 0;  // the server's number for the device that it lies on
   uint64_t nbytes = 0;
 };
 
@@ -128,6 +130,14 @@ struct SignatureParts {
   std::span<const Output> outputs;
 };
 
+// In a key, for each storage.
+inline void encode_storage(Writer& key, const FreshStorage& storage) {
+  key.u8(static_cast<uint8_t>(storage.device << 1 | (storage.fresh ? 1 : 0)));
+  if (storage.fresh)
+    key.varint(storage.nbytes);
+}
+
+// The body of a SIGNATURE.
 void encode(Writer& writer, const SignatureParts& parts);
 void encode(Writer& writer, const Output& output);
 

@@ -14,9 +14,13 @@ namespace torch_remote::wire {
 //                              copied by name; the context asked for; queries for the server's operators; HEAL, and
 //                              failures told unasked, with the number of what failed; a query for what one has done
 //                              to storages, and a HEAL that undoes; FREE applies where it stands
-enum class Version : uint16_t { kFoundation = 1, kEveryOperator = 2 };
+//   3  fail-stop   2026-11-16  every message has its length; THREAD and GO_ON in place of HEAL, and a
+//                              failure stops its thread; a call with known outputs that is waited for is
+//                              one query; a device for each storage of a key, so that a call may span
+//                              devices
+enum class Version : uint16_t { kFoundation = 1, kEveryOperator = 2, kFailStop = 3 };
 
-constexpr Version kMinVersion = Version::kEveryOperator;  // no client of version 1 was released
-constexpr Version kMaxVersion = Version::kEveryOperator;
+constexpr Version kMinVersion = Version::kFailStop;  // no client of an older version was released
+constexpr Version kMaxVersion = Version::kFailStop;
 
 }  // namespace torch_remote::wire

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <span>
+#include <vector>
 
 #include "base/error.h"
 #include "wire/messages.h"
@@ -21,6 +22,13 @@ void expect_same(Bytes read, Bytes written) {
     std::abort();
 }
 
+Reader next_body(const Writer& writer) {
+  Reader reader(writer.view());
+  const ReceivedMessage message = next_message(reader);
+  reader.finish();
+  return message.body;
+}
+
 template <typename Message, Message (*decode)(Reader&), bool has_tag>
 void fuzz(Bytes bytes) {
   Reader reader(bytes);
@@ -28,7 +36,7 @@ void fuzz(Bytes bytes) {
   Writer writer;
   encode(writer, message);
   const Message again = [&] {
-    Reader second(writer.view().subspan(has_tag ? 1 : 0));
+    Reader second = has_tag ? next_body(writer) : Reader(writer.view());
     Message back = decode(second);
     second.finish();
     return back;
@@ -38,14 +46,25 @@ void fuzz(Bytes bytes) {
   expect_same(writer.view(), twice.view());
 }
 
+std::vector<uint64_t> frees_in(Reader& reader) {
+  std::vector<uint64_t> names;
+  decode_free(reader, [&](uint64_t name) { names.push_back(name); });
+  return names;
+}
+
 void fuzz_free(Bytes bytes) {
   Reader reader(bytes);
-  const auto names = decode_free(reader);
+  const auto names = frees_in(reader);
   Writer writer;
   encode_free(writer, names);
-  Reader second(writer.view().subspan(1));
-  if (decode_free(second) != names)
+  Reader second = next_body(writer);
+  if (frees_in(second) != names)
     std::abort();
+}
+
+void fuzz_messages(Bytes bytes) {
+  for (Reader reader(bytes); !reader.empty();)
+    next_message(reader);
 }
 
 void fuzz_slots(Bytes bytes) {
@@ -59,7 +78,17 @@ void fuzz_slots(Bytes bytes) {
 
 void fuzz_query(Bytes bytes) {
   Reader reader(bytes);
-  decode_query_kind(reader);
+  decode_query(reader);
+}
+
+void fuzz_thread(Bytes bytes) {
+  Reader reader(bytes);
+  decode_thread(reader);
+}
+
+void fuzz_queried_call(Bytes bytes) {
+  Reader reader(bytes);
+  decode_queried_call(reader);
 }
 
 void fuzz_fingerprints(Bytes bytes) {
@@ -86,9 +115,9 @@ constexpr std::array<Fuzz, 18> kAll = {
     fuzz_fingerprints,
     fuzz<OperatorQuery, decode_operator_query, false>,
     fuzz<OperatorAnswer, decode_operator_answer, false>,
-    fuzz<Heal, decode_heal, true>,
-    fuzz<Failures, decode_failures, false>,
-    fuzz<TaintQuery, decode_taint_query, false>,
+    fuzz_thread,
+    fuzz_messages,
+    fuzz_queried_call,
 };
 
 }  // namespace

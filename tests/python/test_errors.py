@@ -1,4 +1,4 @@
-"""Errors: at the call with CPU's own words, or at the read with the operator and the server."""
+"""Errors: at the call with CPU's own words, or later with the operator and the server."""
 
 from __future__ import annotations
 
@@ -178,23 +178,12 @@ def test_what_follows_a_failure_carries_the_first_cause() -> None:
         later.sum().item()
 
 
-def test_values_that_are_not_affected_stay_good() -> None:
+def test_values_that_were_there_before_stay_good() -> None:
     before = torch.arange(3, device="remote")
     failed = bad_gather()
-    after = before + 1
     with pytest.raises(torch_remote.RemoteError):
         failed.cpu()
     assert before.tolist() == [0, 1, 2]
-    assert after.tolist() == [1, 2, 3]
-
-
-def test_an_in_place_target_keeps_its_bytes_when_its_call_is_skipped() -> None:
-    weight = torch.ones(1, device="remote")
-    failed = bad_gather()
-    weight.add_(failed)
-    with pytest.raises(torch_remote.RemoteError):
-        failed.cpu()
-    assert weight.tolist() == [1.0]
 
 
 def test_an_error_nobody_read_is_raised_by_synchronize() -> None:

@@ -115,11 +115,22 @@ def test_a_resize_that_fails_names_its_line() -> None:
 
 
 def test_the_line_is_known_after_many_more_calls() -> None:
-    line, failed = here(), torch.gather(fresh(), 0, far_away())
+    """Of a failure that its own thread has not been told of while others go on."""
+    lines: list[str] = []
+    failed: list[torch.Tensor] = []
+
+    def work() -> None:
+        lines.append(here())
+        failed.append(torch.gather(fresh(), 0, far_away()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
     x = torch.ones(1, device="remote")
     for _ in range(140_000):
         x.neg_()
-    assert f", called at {line}: " in error_of(failed.tolist)
+    assert f"{lines[0].rpartition(':')[0]}:" in error_of(failed[0].tolist)
+    torch_remote.synchronize()
 
 
 def test_threads_have_lines_of_their_own() -> None:
@@ -183,8 +194,9 @@ value = forward(torch.ones(3, device="remote"), 7)
 def test_an_error_nobody_read_is_printed_at_exit() -> None:
     done = run_python(
         FAILING
-        + "other = forward(torch.ones(4, device='remote'), 8)\n"
-        + "torch.ones(1, device='remote').item()"  # by now both have failed
+        + "import threading\n"
+        + "other = threading.Thread(target=forward, args=(torch.ones(4, device='remote'), 8))\n"
+        + "other.start(); other.join()"
     )
     assert done.returncode == 1
     assert re.fullmatch(

@@ -1,7 +1,6 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/tril_indices.h>
 #include <ATen/ops/triu_indices.h>
 #include <ATen/ops/zeros.h>
@@ -9,7 +8,6 @@
 
 #include "client/backend/allocator.h"
 #include "client/backend/guard.h"
-#include "client/dispatch.h"
 #include "client/kernels/tensors.h"
 #include "client/machines.h"
 
@@ -50,14 +48,6 @@ class OnDevice {
   const c10::DeviceIndex before_;
 };
 
-bool is_that_of(std::optional<at::Device> device, const at::Tensor& tensor) {
-  if (!device.has_value())
-    return true;
-  if (!device->is_privateuseone())
-    return false;
-  return tensor.device().index() == (device->has_index() ? device->index() : current_device());
-}
-
 }  // namespace
 
 bool fills_new_memory() {
@@ -95,24 +85,6 @@ at::Tensor efficient_zero_tensor(c10::SymIntArrayRef size, std::optional<at::Sca
   return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &allocator,
                                    kKeys.add(c10::DispatchKey::ZeroTensor),
                                    c10::dtype_or_default(dtype), std::nullopt);
-}
-
-void ones_like(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
-  const auto arguments = torch::jit::last(*stack, operation.schema().arguments().size());
-  const at::Tensor self = arguments[0].toTensor();
-  const auto dtype = arguments[1].toOptional<at::ScalarType>();
-  const auto layout = arguments[2].toOptional<at::Layout>();
-  const auto device = arguments[3].toOptional<at::Device>();
-  const auto pin_memory = arguments[4].toOptional<bool>();
-  const auto format = arguments[5].toOptional<at::MemoryFormat>();
-  const bool has_values = self.is_non_overlapping_and_dense() && !self.is_conj() &&
-                          !self.is_neg() && !self._is_zerotensor();
-  if (has_values && c10::layout_or_default(layout) == at::kStrided && is_that_of(device, self) &&
-      !pin_memory.value_or(false))
-    return dispatch(operation, stack);
-  at::Tensor made = at::empty_like(self, dtype, layout, device, pin_memory, format).fill_(1);
-  torch::jit::drop(*stack, operation.schema().arguments().size());
-  torch::jit::push(*stack, std::move(made));
 }
 
 // The indices are few and known here: made on the host, sent as bytes.

@@ -33,9 +33,6 @@ at::Tensor tril_indices(int64_t row, int64_t column, int64_t offset,
 at::Tensor triu_indices(int64_t row, int64_t column, int64_t offset,
                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                         std::optional<at::Device> device, std::optional<bool> pin_memory);
-// Autograd begins a backward with ones_like(loss). As a call that reads the loss it is skipped when the loss has failed,
-// and with it the backward and the update, which locally would not have been reached.
-void ones_like(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 
 at::Tensor as_strided(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                       std::optional<c10::SymInt> offset);

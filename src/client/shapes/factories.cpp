@@ -68,24 +68,13 @@ bool randperm(Arguments arguments, Outputs& outputs) {
 }
 
 // (self, *, dtype, layout, device, pin_memory, memory_format). Preserved, unless another format is asked for.
-bool ones_like(Arguments arguments, Outputs& outputs) {
-  const at::Tensor& self = tensor(arguments, 0);
-  const bool preserves =
-      arguments[5].isNone() || arguments[5].toMemoryFormat() == at::MemoryFormat::Preserve;
-  if (!is_plain(self) || !preserves)
-    return false;
-  outputs.push_back(fresh(arguments[1].isNone() ? self.scalar_type() : arguments[1].toScalarType(),
-                          self.sizes().vec(), self.strides().vec()));
-  return true;
-}
-
 }  // namespace
 
 Table factory_table() {
   return {
       {"aten::arange.start_out", arange},         {"aten::arange.out", arange_to},
       {"aten::linspace.out", linspace},           {"aten::eye.m_out", eye},
-      {"aten::randperm.generator_out", randperm}, {"aten::ones_like", ones_like},
+      {"aten::randperm.generator_out", randperm},
   };
 }
 

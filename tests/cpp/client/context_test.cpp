@@ -32,8 +32,9 @@ class ContextTest : public testing::Test {
     if (writer.empty())
       return {};
     wire::Reader reader(writer.view());
-    EXPECT_EQ(reader.u8(), static_cast<uint8_t>(wire::Tag::kContext));
-    return wire::decode_context(reader).settings;
+    wire::ReceivedMessage message = wire::next_message(reader);
+    EXPECT_EQ(message.tag, wire::Tag::kContext);
+    return wire::decode_context(message.body).settings;
   }
 
  private:

@@ -61,9 +61,8 @@ class SessionTest : public ::testing::Test {
   std::shared_ptr<Request> ask(std::span<std::byte> destination = {}) {
     const auto request = session.make_request(destination, nullptr);
     session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      writer.u8(static_cast<uint8_t>(wire::Tag::kQuery));
-      writer.varint(request->id);
-      writer.u8(static_cast<uint8_t>(wire::QueryKind::kBarrier));
+      const wire::Message framed(writer, wire::Tag::kQuery);
+      encode_head(writer, wire::Query{request->id, wire::QueryKind::kBarrier});
       return true;
     });
     return request;

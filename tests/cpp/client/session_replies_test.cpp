@@ -92,9 +92,11 @@ TEST_F(SessionTest, AReplyThatIsCutShortEndsTheSession) {
   connect();
   const auto request = ask();
   wire::Writer writer;
-  writer.u8(static_cast<uint8_t>(wire::Tag::kReply));
-  writer.varint(request->id);
-  writer.varint(100);  // bytes that do not come
+  {
+    const wire::Message framed(writer, wire::Tag::kReply);
+    writer.varint(request->id);
+    writer.varint(100);  // bytes that do not come
+  }
   server.send_payload(writer.take());
   EXPECT_THAT(error_of([&] { session.wait(request, "an answer"); }), HasSubstr("is lost"));
 }
@@ -138,16 +140,70 @@ TEST_F(SessionTest, AnEmptyReplyInPlaceOfABulkDownloadEndsTheSession) {
               HasSubstr("a reply of 0 bytes where 1000 were asked for"));
 }
 
-TEST_F(SessionTest, AnErrorInPlaceOfABulkDownloadIsRaisedAndItsCauseHealed) {
+wire::Error failure_of(uint64_t thread) {
+  wire::Error error{wire::ErrorKind::kRuntime, 1, "aten::mm", "no memory"};
+  error.thread = thread;
+  error.since = 1;
+  return error;
+}
+
+TEST_F(SessionTest, AnErrorInPlaceOfABulkDownloadIsRaisedAndItsThreadGoesOn) {
   connect();
   Bytes destination(1000);
   const auto request = ask(destination);
-  server.refuse(request->id, {wire::ErrorKind::kRuntime, 1, "aten::mm", "poisoned"});
-  EXPECT_THAT(error_of([&] { session.wait(request, "a value"); }), HasSubstr("poisoned"));
+  server.refuse(0, failure_of(current_thread()));
+  server.refuse(request->id, failure_of(current_thread()));
+  EXPECT_THAT(error_of([&] { session.wait(request, "a value"); }), HasSubstr("no memory"));
 
   const Message last = server.wait_for_messages(2).back();
-  EXPECT_EQ(last.tag, wire::Tag::kHeal);
-  EXPECT_EQ(last.number, 1);
+  EXPECT_EQ(last.tag, wire::Tag::kGoOn);
+  EXPECT_EQ(last.number, current_thread());
+  EXPECT_FALSE(session.is_lost());
+}
+
+TEST_F(SessionTest, AFailureIsToldToItsThreadBeforeTheNextCallAndOnce) {
+  connect();
+  server.refuse(0, failure_of(current_thread()));
+  const auto request = ask();
+  server.reply(request->id);  // behind the report
+  session.wait(request, "an answer");
+
+  EXPECT_THAT(error_of([&] { session.wait_for_credit(); }), HasSubstr("no memory"));
+  session.wait_for_credit();
+  EXPECT_EQ(server.wait_for_messages(2).back().tag, wire::Tag::kGoOn);
+}
+
+TEST_F(SessionTest, AFailureOfAnotherThreadIsToldBySynchronizeOnlyAndOnce) {
+  connect();
+  server.refuse(0, failure_of(current_thread() + 1000));
+  const auto synchronize = [&](size_t messages) {
+    return error_of([&] {
+      std::thread answer([&] { server.reply(server.wait_for_messages(messages).back().number); });
+      try {
+        session.synchronize();
+      } catch (...) {
+        answer.join();
+        throw;
+      }
+      answer.join();
+    });
+  };
+  session.wait_for_credit();
+  EXPECT_THAT(synchronize(1), HasSubstr("no memory"));
+  EXPECT_EQ(synchronize(2), "");
+}
+
+TEST_F(SessionTest, AMessageOfAnUnknownKindIsSkipped) {
+  connect();
+  wire::Writer writer;
+  {
+    const wire::Message framed(writer, static_cast<wire::Tag>(200));
+    writer.varint(77);
+  }
+  server.send_payload(writer.take());
+  const auto request = ask();
+  server.reply(request->id);
+  session.wait(request, "an answer");
   EXPECT_FALSE(session.is_lost());
 }
 

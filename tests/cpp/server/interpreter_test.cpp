@@ -141,14 +141,24 @@ TEST(Interpreter, AStorageKeepsItsBytesWhenItIsResized) {
   EXPECT_EQ(values[1], 2);
 }
 
-TEST(Interpreter, AMessageThatIsNotBuiltYetEndsTheSessionWithItsName) {
+TEST(Interpreter, AMessageThatIsNotKnownIsSkippedAndAnsweredWithItsName) {
   Server server;
-  try {
-    server.apply(FrameText().tag(wire::Tag::kProgram));
-    FAIL();
-  } catch (const ProtocolError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("PROGRAM"));
-  }
+  FrameText frame;
+  frame.tag(wire::Tag::kProgram).whole(5).tag(static_cast<wire::Tag>(99)).store(1, {1, 2});
+
+  server.apply(frame);
+
+  ASSERT_EQ(server.notices.size(), 2);
+  EXPECT_EQ(server.notices[0].operator_name, "PROGRAM");
+  EXPECT_EQ(server.notices[1].operator_name, "message 99");
+  EXPECT_FALSE(server.read(1, spec({2})).failed);
+}
+
+TEST(Interpreter, BytesBehindTheEndOfAMessageAreAProtocolError) {
+  Server server;
+  FrameText frame;
+  frame.tag(wire::Tag::kThread).whole(1).whole(1);
+  EXPECT_THROW(server.apply(frame), ProtocolError);
 }
 
 TEST(Interpreter, ACallWithoutItsSignatureIsAProtocolError) {
@@ -325,7 +335,7 @@ TEST(Interpreter, TheContextCanBeAskedFor) {
   EXPECT_EQ(context.settings[order], (wire::SettingValue{wire::Setting::kSdpOrder, 043210}));
 }
 
-TEST(Interpreter, ASkippedCallDoesNotAdvanceAGenerator) {
+TEST(Interpreter, ADiscardedCallDoesNotAdvanceAGenerator) {
   Server server;
   server.apply(seeded(wire::kDefaultGenerator, 17));
   SignatureText refused(1, 0, "aten::as_strided", "");
@@ -334,10 +344,11 @@ TEST(Interpreter, ASkippedCallDoesNotAdvanceAGenerator) {
   bernoulli.tensor("self", spec({4}), 0).value("generator", wire::ValueKind::kNone);
   bernoulli.outputs({fresh(spec({4}))});
   SignatureText draw = uniform(0, 2, 0, false);
-  server.apply(FrameText().resize(1, 16).signature(refused).signature(bernoulli).signature(draw));
+  server.apply(
+      FrameText().thread(1).resize(1, 16).signature(refused).signature(bernoulli).signature(draw));
 
   server.apply(FrameText().call(1).storage(1).output(2).call(2).storage(2).output(3));
-  server.apply(FrameText().call(0).storage(1).real(0).real(1));
+  server.apply(FrameText().go_on(1).call(0).storage(1).real(0).real(1));
 
   EXPECT_EQ(server.read(1, spec({4})).floats(), local_numbers(17));
 }

@@ -53,9 +53,8 @@ class SignatureText {
     values_.varint(storage);
     if (storage == storages_) {
       ++storages_;
-      storage_list_.u8(fresh_bytes.empty() ? 0 : 1);
-      if (!fresh_bytes.empty())
-        storage_list_.varint(fresh_bytes[0]);
+      const bool is_fresh = !fresh_bytes.empty();
+      wire::encode_storage(storage_list_, {is_fresh, device_, is_fresh ? fresh_bytes[0] : 0});
     }
     return *this;
   }
@@ -111,7 +110,7 @@ class SignatureText {
     parts.key = key.view();
     parts.outputs_known = outputs_known_;
     parts.outputs = outputs_;
-    writer.u8(static_cast<uint8_t>(wire::Tag::kSignature));
+    const wire::Message framed(writer, wire::Tag::kSignature);
     encode(writer, parts);
   }
 
@@ -133,32 +132,36 @@ class SignatureText {
   std::vector<wire::Output> outputs_;
 };
 
-// The messages of one frame.
+// The messages of one frame. A message that tag() has begun ends where the next one begins.
 class FrameText {
  public:
   FrameText& signature(const SignatureText& text) {
+    end_message();
     text.append_to(writer);
     return *this;
   }
 
   FrameText& call(uint32_t slot) {
     tag(wire::Tag::kCall);
-    writer.varint(slot);
+    wire::encode_call(writer, slot);
     return *this;
   }
 
   FrameText& query(uint64_t request, wire::QueryKind kind) {
     tag(wire::Tag::kQuery);
-    writer.varint(request);
-    writer.u8(static_cast<uint8_t>(kind));
+    encode_head(writer, wire::Query{request, kind});
     return *this;
   }
 
   FrameText& query_call(uint64_t request, uint32_t slot, uint64_t first, uint64_t count) {
     query(request, wire::QueryKind::kCall);
-    writer.varint(slot);
-    writer.varint(first);
-    writer.varint(count);
+    encode_head(writer, wire::QueriedCall{slot, first, count});
+    return *this;
+  }
+
+  FrameText& checked_call(uint64_t request, uint32_t slot) {
+    query(request, wire::QueryKind::kCheckedCall);
+    wire::encode_call(writer, slot);
     return *this;
   }
 
@@ -193,8 +196,7 @@ class FrameText {
   }
 
   FrameText& resize(uint64_t name, uint64_t nbytes, uint8_t device = 0) {
-    encode(writer, wire::Resize{name, device, nbytes});
-    return *this;
+    return message(wire::Resize{name, device, nbytes});
   }
 
   FrameText& upload(uint64_t name, const std::vector<float>& values, uint64_t offset = 0) {
@@ -205,8 +207,7 @@ class FrameText {
     begin.bytes = std::as_bytes(std::span(values));
     begin.length = begin.bytes.size();
     begin.is_inline = true;
-    encode(writer, begin);
-    return *this;
+    return message(begin);
   }
 
   FrameText& store(uint64_t name, const std::vector<float>& values) {
@@ -215,31 +216,57 @@ class FrameText {
 
   FrameText& read(uint64_t request, uint64_t name, const wire::TensorSpec& view,
                   uint64_t offset = 0) {
-    encode(writer, wire::Read{request, name, offset, view});
+    return message(wire::Read{request, name, offset, view});
+  }
+
+  FrameText& thread(uint64_t number) {
+    end_message();
+    wire::encode_thread(writer, number);
     return *this;
   }
 
-  FrameText& heal(uint64_t cause, bool undoes = false) {
-    encode(writer, wire::Heal{cause, undoes});
-    return *this;
-  }
-
-  FrameText& taints(uint64_t request, uint64_t cause, const std::vector<uint64_t>& asked) {
-    query(request, wire::QueryKind::kTaints);
-    encode(writer, wire::TaintQuery{cause, asked});
+  FrameText& go_on(uint64_t number) {
+    end_message();
+    wire::encode_go_on(writer, number);
     return *this;
   }
 
   FrameText& free(const std::vector<uint64_t>& freed) {
+    end_message();
     wire::encode_free(writer, freed);
     return *this;
   }
 
-  FrameText& tag(wire::Tag tag) {
-    writer.u8(static_cast<uint8_t>(tag));
+  template <typename Body>
+  FrameText& message(const Body& body) {
+    end_message();
+    encode(writer, body);
     return *this;
   }
 
+  FrameText& tag(wire::Tag tag) {
+    end_message();
+    writer.u8(static_cast<uint8_t>(tag));
+    length_at_ = writer.size();
+    writer.u8(0);
+    return *this;
+  }
+
+  std::span<const std::byte> bytes() {
+    end_message();
+    return writer.view();
+  }
+
+ private:
+  void end_message() {
+    if (length_at_ != 0)
+      writer.patch_length(length_at_);
+    length_at_ = 0;
+  }
+
+  size_t length_at_ = 0;  // of the message that has not ended; 0: none
+
+ public:
   wire::Writer writer;
   wire::NameState names;
 };
@@ -263,15 +290,16 @@ inline std::vector<Reply> decode_replies(std::span<const std::byte> payload) {
   std::vector<Reply> replies;
   wire::Reader reader(payload);
   while (!reader.empty()) {
+    wire::ReceivedMessage message = wire::next_message(reader);
     Reply reply;
-    const auto tag = static_cast<wire::Tag>(reader.u8());
-    reply.request = reader.varint();
-    reply.failed = tag == wire::Tag::kError;
+    reply.failed = message.tag == wire::Tag::kError;
     if (reply.failed) {
-      reply.error = wire::decode_error(reader);
+      reply.request = message.body.varint();
+      reply.error = wire::decode_error(message.body);
     } else {
-      const auto body = reader.bytes(1 << 24, "reply");
-      reply.body.assign(body.begin(), body.end());
+      const wire::Reply good = wire::decode_reply(message.body);
+      reply.request = good.request;
+      reply.body.assign(good.body.begin(), good.body.end());
     }
     replies.push_back(std::move(reply));
   }
@@ -284,8 +312,8 @@ class Server {
   explicit Server(unsigned devices = 1)
       : devices_(c10::DeviceType::CPU, devices), interpreter(devices_, table_, uploads, replies) {}
 
-  std::vector<Reply> apply(const FrameText& frame) {
-    interpreter.apply(frame.writer.view());
+  std::vector<Reply> apply(FrameText& frame) {
+    interpreter.apply(frame.bytes());
     std::vector<std::byte> sent = replies.take();
     std::vector<Reply> decoded = decode_replies(sent);
     for (const Reply& reply : decoded) {
@@ -295,6 +323,8 @@ class Server {
     std::erase_if(decoded, [](const Reply& reply) { return reply.request == 0; });
     return decoded;
   }
+
+  std::vector<Reply> apply(FrameText&& frame) { return apply(frame); }
 
   // A READ in a frame of its own.
   Reply read(uint64_t name, const wire::TensorSpec& view, uint64_t offset = 0) {

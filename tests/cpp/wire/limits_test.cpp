@@ -160,7 +160,7 @@ TEST(Limits, BytesInsideAMessage) {
   begin.bytes = bytes;
   EXPECT_EQ(refusal([&](Writer& writer) { encode(writer, begin); },
                     [](Reader& reader) {
-                      reader.u8();
+                      reader.raw(2);
                       decode_begin(reader);
                     }),
             over("bytes of an inline upload", kMaxInlineBytes));
@@ -168,7 +168,7 @@ TEST(Limits, BytesInsideAMessage) {
 
 TEST(Limits, FreesOfAMessage) {
   EXPECT_EQ(refusal([](Writer& writer) { writer.varint(kMaxFrees + 1); },
-                    [](Reader& reader) { decode_free(reader); }),
+                    [](Reader& reader) { decode_free(reader, [](uint64_t) {}); }),
             over("frees", kMaxFrees));
 }
 
@@ -178,7 +178,7 @@ TEST(Limits, BytesOfAStorage) {
                   encode(writer, Resize{1, 0, kMaxStorageBytes + 1});
                 },
                 [](Reader& reader) {
-                  reader.u8();
+                  reader.raw(2);
                   decode_resize(reader);
                 }),
             over("bytes of a storage", kMaxStorageBytes));
@@ -198,13 +198,13 @@ TEST(Limits, BytesOfAGeneratorsState) {
   message.state.resize(kMaxGeneratorState + 1);
   EXPECT_EQ(refusal([&](Writer& writer) { encode(writer, message); },
                     [](Reader& reader) {
-                      reader.u8();
+                      reader.raw(2);
                       decode_generator(reader);
                     }),
             over("generator state", kMaxGeneratorState));
 }
 
-TEST(Limits, TextsOfAnErrorAndErrorsOfABarrier) {
+TEST(Limits, TextsAndResultsOfAnError) {
   EXPECT_EQ(refusal(
                 [](Writer& writer) {
                   writer.u8(0);
@@ -213,13 +213,21 @@ TEST(Limits, TextsOfAnErrorAndErrorsOfABarrier) {
                 },
                 [](Reader& reader) { decode_error(reader); }),
             over("operator name", kMaxErrorText));
+  Error many;
+  many.results.resize(kMaxErrorResults + 1);
+  Writer writer;
+  encode(writer, many);  // the sender leaves out what is too many
+  Reader reader(writer.view());
+  EXPECT_EQ(decode_error(reader).results.size(), kMaxErrorResults);
   EXPECT_EQ(refusal(
-                [](Writer& writer) {
-                  writer.varint(100);
-                  writer.varint(kMaxFailures + 1);
+                [](Writer& body) {
+                  body.u8(0);
+                  for (int i = 0; i < 7; ++i)
+                    body.varint(0);
+                  body.varint(kMaxErrorResults + 1);
                 },
-                [](Reader& reader) { decode_failures(reader); }),
-            over("failures", kMaxFailures));
+                [](Reader& body) { decode_error(body); }),
+            over("results of a failed call", kMaxErrorResults));
 }
 
 TEST(Limits, BytesOfAReply) {

@@ -12,15 +12,17 @@ namespace {
 
 using testing::ElementsAre;
 
-// The body of a message: what follows its tag, which is checked.
+// The body of a message: what follows its tag and length, which are checked.
 template <typename Message>
 std::vector<std::byte> body_of(const Message& message, Tag tag) {
   Writer writer;
   encode(writer, message);
-  std::vector<std::byte> bytes = writer.take();
-  EXPECT_EQ(bytes.at(0), static_cast<std::byte>(tag));
-  bytes.erase(bytes.begin());
-  return bytes;
+  Reader reader(writer.view());
+  const ReceivedMessage received = next_message(reader);
+  EXPECT_EQ(received.tag, tag);
+  reader.finish();
+  const auto body = received.body.rest();
+  return {body.begin(), body.end()};
 }
 
 template <typename Decode>
@@ -127,21 +129,28 @@ TEST(Messages, AnInlineBeginOverTheLimitIsRefused) {
   begin.length = kMaxInlineBytes + 1;
   begin.is_inline = true;
   encode(writer, begin);
-  Reader reader(writer.view().subspan(1));
-  EXPECT_THROW(decode_begin(reader), ProtocolError);
+  Reader reader(writer.view());
+  ReceivedMessage received = next_message(reader);
+  EXPECT_THROW(decode_begin(received.body), ProtocolError);
+}
+
+std::vector<uint64_t> frees_in(Reader& reader) {
+  std::vector<uint64_t> names;
+  decode_free(reader, [&](uint64_t name) { names.push_back(name); });
+  return names;
 }
 
 TEST(Messages, FreesTravelAsDifferences) {
   Writer writer;
   encode_free(writer, std::vector<uint64_t>{100, 101, 99});
-  EXPECT_EQ(hex(writer.view()), "0c03c8010203");
-  EXPECT_THAT(decoded({writer.view().begin() + 1, writer.view().end()}, decode_free),
+  EXPECT_EQ(hex(writer.view()), "0c0503c8010203");
+  EXPECT_THAT(decoded({writer.view().begin() + 2, writer.view().end()}, frees_in),
               ElementsAre(100, 101, 99));
 }
 
 TEST(Messages, MoreFreesThanBytesAreAProtocolError) {
-  EXPECT_THROW(decoded(from_hex("ffff03"), decode_free), ProtocolError);
-  EXPECT_THROW(decoded(from_hex("ffffff7f"), decode_free), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("ffff03"), frees_in), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("ffffff7f"), frees_in), ProtocolError);
 }
 
 TEST(Messages, AReadComesBackAndHasGoldenBytes) {
@@ -160,12 +169,53 @@ TEST(Messages, AReadComesBackAndHasGoldenBytes) {
   EXPECT_THROW(decoded(from_hex("00060706010102"), decode_read), ProtocolError);
 }
 
-TEST(Messages, QueryKindsAreChecked) {
-  EXPECT_EQ(decoded(from_hex("02"), decode_query_kind), QueryKind::kCounters);
-  EXPECT_EQ(decoded(from_hex("04"), decode_query_kind), QueryKind::kOutcome);
-  EXPECT_EQ(decoded(from_hex("07"), decode_query_kind), QueryKind::kOperator);
-  EXPECT_EQ(decoded(from_hex("08"), decode_query_kind), QueryKind::kTaints);
-  EXPECT_THROW(decoded(from_hex("09"), decode_query_kind), ProtocolError);
+TEST(Messages, AMessageSaysHowLongItIs) {
+  Writer writer;
+  {
+    const Message framed(writer, Tag::kStream);
+    writer.raw(std::vector<std::byte>(3, std::byte{7}));
+  }
+  {
+    const Message framed(writer, Tag::kProgram);
+    writer.raw(std::vector<std::byte>(300, std::byte{8}));
+  }
+  encode_thread(writer, 5);
+  EXPECT_EQ(hex(writer.view().first(8)), "09030707070fac02");
+
+  Reader reader(writer.view());
+  EXPECT_EQ(next_message(reader).body.rest().size(), 3);
+  EXPECT_EQ(next_message(reader).body.rest().size(), 300);
+  ReceivedMessage last = next_message(reader);
+  EXPECT_EQ(last.tag, Tag::kThread);
+  EXPECT_EQ(decode_thread(last.body), 5);
+  EXPECT_TRUE(reader.empty());
+}
+
+TEST(Messages, AMessageThatIsLongerThanItsFrameIsAProtocolError) {
+  const auto bytes = from_hex("090407");
+  Reader reader(bytes);
+  EXPECT_THROW(next_message(reader), ProtocolError);
+}
+
+TEST(Messages, AQueryComesBackAndItsKindIsChecked) {
+  const Query query = decoded(from_hex("0502"), decode_query);
+  EXPECT_EQ(query.request, 5);
+  EXPECT_EQ(query.kind, QueryKind::kCounters);
+  EXPECT_EQ(decoded(from_hex("0104"), decode_query).kind, QueryKind::kCheckedCall);
+  EXPECT_EQ(decoded(from_hex("0107"), decode_query).kind, QueryKind::kOperator);
+  EXPECT_THROW(decoded(from_hex("0108"), decode_query), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("0002"), decode_query), ProtocolError);
+}
+
+TEST(Messages, AQueriedCallComesBackAndHasGoldenBytes) {
+  Writer writer;
+  encode_head(writer, QueriedCall{300, 5, 2});
+  EXPECT_EQ(hex(writer.view()), "ac020502");
+  Reader reader(writer.view());
+  const QueriedCall back = decode_queried_call(reader);
+  EXPECT_EQ(back.slot, 300);
+  EXPECT_EQ(back.first, 5);
+  EXPECT_EQ(back.names, 2);
 }
 
 TEST(Messages, CountersComeBack) {
@@ -177,10 +227,10 @@ TEST(Messages, CountersComeBack) {
 }
 
 TEST(Messages, AnErrorComesBackAndHasGoldenBytes) {
-  const Error error{ErrorKind::kIndex, 7, "op", "bad", 300, 5};
+  const Error error{ErrorKind::kIndex, 7, "op", "bad", 300, 5, 3, 6, {8, 9}};
   Writer writer;
   encode(writer, error);
-  EXPECT_EQ(hex(writer.view()), "0107026f7003626164ac0205");
+  EXPECT_EQ(hex(writer.view()), "0107026f7003626164ac02050306020809");
   Reader reader(writer.view());
   const Error back = decode_error(reader);
   EXPECT_EQ(back.kind, ErrorKind::kIndex);
@@ -189,38 +239,31 @@ TEST(Messages, AnErrorComesBackAndHasGoldenBytes) {
   EXPECT_EQ(back.message, "bad");
   EXPECT_EQ(back.signature, 300);
   EXPECT_EQ(back.first, 5);
+  EXPECT_EQ(back.thread, 3);
+  EXPECT_EQ(back.since, 6);
+  EXPECT_THAT(back.results, ElementsAre(8, 9));
 }
 
-TEST(Messages, AHealComesBackAndHasGoldenBytes) {
-  const auto body = body_of(Heal{300, true}, Tag::kHeal);
-  EXPECT_EQ(hex(body), "ac0201");
-  EXPECT_EQ(decoded(body, decode_heal).cause, 300);
-  EXPECT_TRUE(decoded(body, decode_heal).undoes);
-  EXPECT_THROW(decoded(from_hex("0000"), decode_heal), ProtocolError);
-  EXPECT_THROW(decoded(from_hex("0102"), decode_heal), ProtocolError);
-}
-
-TEST(Messages, ATaintQueryComesBackAndHasGoldenBytes) {
+TEST(Messages, ThreadsThatStopAndGoOnHaveGoldenBytes) {
   Writer writer;
-  encode(writer, TaintQuery{300, {5, 7, 6}});
-  EXPECT_EQ(hex(writer.view()), "ac02030a0401");
-  Reader reader(writer.view());
-  const TaintQuery back = decode_taint_query(reader);
-  EXPECT_EQ(back.cause, 300);
-  EXPECT_EQ(back.names, (std::vector<uint64_t>{5, 7, 6}));
-  EXPECT_THROW(decoded(from_hex("0000"), decode_taint_query), ProtocolError);
+  encode_thread(writer, 300);
+  encode_go_on(writer, 300);
+  EXPECT_EQ(hex(writer.view()), "1602ac021002ac02");
+  EXPECT_EQ(decoded(from_hex("ac02"), decode_thread), 300);
+  EXPECT_THROW(decoded(from_hex("00"), decode_thread), ProtocolError);
 }
 
-TEST(Messages, FailuresComeBackAndHaveGoldenBytes) {
+TEST(Messages, RepliesAndErrorsHaveGoldenBytes) {
   Writer writer;
-  encode(writer, Failures{300, {{ErrorKind::kValue, 7, "op", "bad", 1, 0}}});
-  EXPECT_EQ(hex(writer.view()), "ac02010207026f70036261640100");
+  encode_reply(writer, 4, from_hex("0102"));
+  encode_error(writer, 0, Error{ErrorKind::kValue, 7, "op", "bad", 1, 0});
+  EXPECT_EQ(hex(writer.view()),
+            "11040402010212"
+            "0f"
+            "000207026f70036261640100000000");
   Reader reader(writer.view());
-  const Failures back = decode_failures(reader);
-  EXPECT_EQ(back.total, 300);
-  ASSERT_EQ(back.errors.size(), 1);
-  EXPECT_EQ(back.errors[0].message, "bad");
-  EXPECT_THROW(decoded(from_hex("0011"), decode_failures), ProtocolError);
+  ReceivedMessage reply = next_message(reader);
+  EXPECT_EQ(decode_reply(reply.body).request, 4);
 }
 
 TEST(Messages, ALongErrorIsCutByTheSender) {

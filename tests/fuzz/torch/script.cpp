@@ -15,6 +15,19 @@ constexpr int kMostSteps = 200;
 
 }  // namespace
 
+void Script::tag(Tag tag) {
+  end_message();
+  writer_.u8(static_cast<uint8_t>(tag));
+  length_at_ = writer_.size();
+  writer_.u8(0);
+}
+
+void Script::end_message() {
+  if (length_at_ != 0)
+    writer_.patch_length(length_at_);
+  length_at_ = 0;
+}
+
 uint64_t Script::old_name() {
   const uint8_t choice = draw_.byte();
   if (choice >= 252)
@@ -127,7 +140,13 @@ void Script::call() {
   const wire::Signature* const chosen = choose_signature(true, slot);
   if (chosen == nullptr)
     return signature();
-  tag(Tag::kCall);
+  if (draw_.rarely(4)) {
+    tag(Tag::kQuery);
+    writer_.varint(next_request_++);
+    writer_.u8(static_cast<uint8_t>(wire::QueryKind::kCheckedCall));
+  } else {
+    tag(Tag::kCall);
+  }
   writer_.varint(slot);
   draw_slots(draw_, *chosen, writer_, names_,
              [this](bool is_new) { return is_new ? new_name() : old_name(); });
@@ -165,6 +184,7 @@ void Script::free() {
   std::vector<uint64_t> names;
   for (uint64_t i = 0; i < count; ++i)
     names.push_back(old_name());
+  end_message();
   wire::encode_free(writer_, names);
   for (const uint64_t name : names) {
     std::erase(live_, name);
@@ -175,14 +195,12 @@ void Script::free() {
 void Script::query() {
   tag(Tag::kQuery);
   writer_.varint(draw_.rarely(64) ? 0 : next_request_++);
-  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(8));
+  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(7));
   // The list of all operators is made anew for each that asks, and would be most of what is done here.
   const bool is_slow = kind == static_cast<uint8_t>(wire::QueryKind::kOperators);
-  writer_.u8(is_slow && !draw_.rarely(64) ? static_cast<uint8_t>(wire::QueryKind::kOutcome) : kind);
+  writer_.u8(is_slow && !draw_.rarely(64) ? static_cast<uint8_t>(wire::QueryKind::kBarrier) : kind);
   if (kind == static_cast<uint8_t>(wire::QueryKind::kGenerator))
     writer_.varint(draw_.number());
-  if (kind == static_cast<uint8_t>(wire::QueryKind::kTaints))
-    encode(writer_, wire::TaintQuery{1 + draw_.below(64), live_});
   if (kind != static_cast<uint8_t>(wire::QueryKind::kOperator))
     return;
   const auto& schema = all_operators()[draw_.below(all_operators().size())].schema();
@@ -212,13 +230,13 @@ void Script::context() {
   }
 }
 
-void Script::heal() {
-  tag(Tag::kHeal);
-  writer_.varint(draw_.number());
-  writer_.u8(draw_.rarely(64) ? draw_.byte() : static_cast<uint8_t>(draw_.below(2)));
+void Script::thread() {
+  tag(draw_.rarely(2) ? Tag::kThread : Tag::kGoOn);
+  writer_.varint(draw_.rarely(64) ? draw_.number() : 1 + draw_.below(3));
 }
 
 void Script::end_frame() {
+  end_message();
   if (!writer_.empty())
     receiver_.frame(writer_.take());
   names_ = {};
@@ -233,8 +251,8 @@ void Script::step() {
       &Script::call,      &Script::call,         &Script::call,       &Script::call,
       &Script::call,      &Script::call,         &Script::query_call, &Script::query_call,
       &Script::read,      &Script::read,         &Script::free,       &Script::free,
-      &Script::query,     &Script::generator,    &Script::context,    &Script::heal,
-      &Script::heal,      &Script::end_frame,    &Script::end_frame,  &Script::end_frame,
+      &Script::query,     &Script::generator,    &Script::context,    &Script::thread,
+      &Script::thread,    &Script::end_frame,    &Script::end_frame,  &Script::end_frame,
   };
   (this->*kSteps[draw_.below(kSteps.size())])();
   if (draw_.rarely(128))

@@ -46,12 +46,14 @@ class Script {
   void query();
   void generator();
   void context();
-  void heal();
+  void thread();
   void end_frame();
 
   wire::Signature decode(const wire::Writer& body, const Naming& naming);
 
-  void tag(wire::Tag tag) { writer_.u8(static_cast<uint8_t>(tag)); }
+  // Begins a message, which ends where the next one begins.
+  void tag(wire::Tag tag);
+  void end_message();
 
   uint64_t old_name();
   uint64_t new_name();
@@ -65,7 +67,8 @@ class Script {
 
   Draw draw_;
   Receiver& receiver_;
-  wire::Writer writer_;  // of the frame that is being written
+  wire::Writer writer_;   // of the frame that is being written
+  size_t length_at_ = 0;  // of the message that has not ended; 0: none
   wire::NameState names_;
   std::vector<uint64_t> live_;
   std::vector<uint64_t> freed_;

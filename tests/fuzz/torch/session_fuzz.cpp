@@ -68,12 +68,14 @@ class Session : public Receiver {
     for (auto payload = replies_.take(); !payload.empty(); payload = replies_.take()) {
       wire::Reader reader(payload);
       while (!reader.empty()) {
-        const auto tag = static_cast<wire::Tag>(reader.u8());
-        reader.varint();
-        if (tag == wire::Tag::kError)
-          wire::decode_error(reader);
-        else
-          reader.bytes(wire::kMaxReplyBytes, "reply");
+        wire::ReceivedMessage message = wire::next_message(reader);
+        if (message.tag != wire::Tag::kError) {
+          wire::decode_reply(message.body);
+        } else {
+          message.body.varint();
+          wire::decode_error(message.body);
+        }
+        message.body.finish();
       }
     }
   }

@@ -1,0 +1,30 @@
+"""The calls that autograd's threads make belong to the thread that has called `backward()`.
+
+A failed call stops the thread that made it (docs/errors.md). So while a backward runs, its threads know
+who called it: Note [Whose call] in `src/client/threads.h`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from . import _C
+
+
+def install() -> None:
+    run = torch.autograd.graph._engine_run_backward
+
+    @functools.wraps(run)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        _C.enter_backward()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            _C.leave_backward()
+
+    # `torch.autograd` has imported it by name.
+    torch.autograd.graph._engine_run_backward = run_backward
+    torch.autograd._engine_run_backward = run_backward  # type: ignore[attr-defined]

@@ -1,0 +1,405 @@
+"""A call that fails stops its thread, as an exception does locally: what is told, where, and as what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from failures import SIZES, bad_gather
+from helpers import DEVICE, assert_runs, assert_same, run_python, serving
+
+import torch_remote
+
+
+def told(call: Callable[[], object]) -> torch_remote.RemoteError:
+    """Calls until the failure is raised: the client hears of it a moment after the call."""
+    with pytest.raises(torch_remote.RemoteError) as raised:
+        for _ in range(100_000):
+            call()
+    return raised.value
+
+
+def in_thread(work: Callable[[], object]) -> list[BaseException]:
+    """Runs it in a thread of its own. Gives what it raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised
+
+
+# --- what is done, and what is not
+
+
+def test_calls_after_the_failing_one_are_not_made() -> None:
+    before, target = (torch.ones(3, device="remote") for _ in range(2))
+    before.add_(1)
+    failed = bad_gather()
+    with pytest.raises(torch_remote.RemoteError):
+        target.add_(1)
+        failed.tolist()
+    assert before.tolist() == [2, 2, 2]
+    assert target.tolist() == [1, 1, 1]
+    target.add_(1)
+    assert target.tolist() == [2, 2, 2]
+
+
+def test_a_failure_is_told_by_a_call_that_reads_nothing() -> None:
+    x = torch.zeros(2, device="remote")
+    torch_remote.synchronize()
+    bad_gather()
+    assert "aten::gather" in str(told(lambda: x.add_(1)))
+    assert x.sum().item() == 0
+
+
+def test_the_error_says_how_many_calls_were_discarded() -> None:
+    x = torch.zeros(2, device="remote")
+    failed = bad_gather()
+    with pytest.raises(torch_remote.RemoteError) as raised:
+        for _ in range(3):
+            x.add_(1)
+        failed.tolist()
+    assert "discarded" in str(raised.value) or x.tolist() == [0, 0]
+
+
+def test_nothing_read_for_thousands_of_steps_is_told_within_a_few() -> None:
+    weight = torch.nn.Parameter(torch.ones(4, device="remote"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    steps = 0
+    with pytest.raises(torch_remote.RemoteError):
+        for i in range(2000):
+            optimizer.zero_grad()
+            loss = (weight * (bad_gather() if i == 500 else 1)).square().sum()
+            loss.backward()
+            optimizer.step()
+            steps += 1
+    assert 500 <= steps < 1000
+
+
+def test_random_numbers_are_drawn_as_in_a_local_run() -> None:
+    def run(device: str) -> object:
+        torch.manual_seed(5)
+        first = torch.rand(3, device=device)
+        source = torch.ones(next(SIZES), device=device)
+        try:
+            torch.gather(source, 0, torch.tensor([10**6], device=device))
+            for _ in range(3):
+                torch.rand(3, device=device)
+            torch.rand(1, device=device).item()
+        except RuntimeError:
+            pass
+        return first, torch.rand(3, device=device)
+
+    assert_same(run(DEVICE), run("cpu"))
+
+
+# --- missing values
+
+
+def test_what_was_never_made_is_missing_and_says_so_each_time() -> None:
+    failed = bad_gather()
+    with pytest.raises(torch_remote.RemoteError):
+        failed.tolist()
+    for use in (failed.tolist, lambda: failed + 1, lambda: failed.add_(1), lambda: failed[:0] + 1):
+        with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+            use()
+    assert torch.ones(2, device="remote").sum().item() == 2
+
+
+def test_what_a_discarded_call_was_to_make_is_missing_too() -> None:
+    source = torch.ones(3, device="remote")
+    failed = bad_gather()
+    try:
+        made = source * 2
+        failed.tolist()
+    except torch_remote.RemoteError:
+        pass
+    if "made" in locals():
+        with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+            made.tolist()
+        with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+            made + 1
+    assert (source * 2).tolist() == [2, 2, 2]
+
+
+OVERWRITES: dict[str, Callable[[torch.Tensor], object]] = {
+    "zero_": lambda x: x.zero_(),
+    "fill_": lambda x: x.fill_(0),
+    "copy_": lambda x: x.copy_(torch.zeros(1, device="remote")),
+    "upload": lambda x: x.copy_(torch.zeros(1)),
+    "out": lambda x: torch.sub(*[torch.ones(1, device="remote")] * 2, out=x),
+    "foreach_zero_": lambda x: torch._foreach_zero_([x]),
+}
+
+
+@pytest.mark.parametrize("overwrite", OVERWRITES)
+def test_a_missing_value_that_is_overwritten_whole_exists(overwrite: str) -> None:
+    failed = bad_gather()
+    with pytest.raises(torch_remote.RemoteError):
+        failed.tolist()
+    OVERWRITES[overwrite](failed)
+    assert failed.tolist() == [0.0]
+    assert (failed + 1).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("size", [3, 0])
+def test_the_target_of_a_failed_call_in_place_is_usable_as_locally(size: int) -> None:
+    def run(device: str) -> object:
+        target = torch.ones(size, 2, device=device)
+        index = torch.full((next(SIZES),), 10**6, device=device)
+        try:
+            target.index_fill_(0, index, 2)
+            target.sum().item()
+            torch_remote.synchronize()
+        except (RuntimeError, IndexError):
+            pass
+        return target, torch.cat([target, torch.ones(1, 2, device=device)])
+
+    assert_same(run(DEVICE), run("cpu"))
+
+
+def test_a_prefetched_batch_is_there_though_a_call_had_failed_before_it() -> None:
+    x = torch.zeros(2, device="remote")
+    torch_remote.synchronize()
+    bad_gather()
+    small, large = torch.arange(5.0), torch.arange(100_000.0)
+    try:
+        prefetched = [small.to("remote"), large.to("remote"), torch.zeros(3, device="remote")]
+    except torch_remote.RemoteError:
+        return  # told at once
+    told(lambda: x.add_(1))
+    assert_same([each.cpu() for each in prefetched], [small, large, torch.zeros(3)])
+
+
+# --- types
+
+
+def test_a_use_of_the_failed_calls_own_result_raises_the_local_type() -> None:
+    failed = bad_gather()
+    torch.ones(1, device="cpu")
+    with pytest.raises(RuntimeError) as raised:
+        failed.tolist()
+    assert isinstance(raised.value, torch_remote.RemoteError)
+    index = torch.full((next(SIZES),), 7, device="remote")
+    looked_up = torch.nn.functional.embedding(index, torch.ones(3, 2, device="remote"))
+    with pytest.raises(IndexError) as out_of_range:
+        looked_up.tolist()
+    assert isinstance(out_of_range.value, torch_remote.RemoteError)
+
+
+def test_any_other_call_raises_a_plain_error_whose_cause_is_the_local_one() -> None:
+    x = torch.zeros(2, device="remote")
+    index = torch.full((next(SIZES),), 7, device="remote")
+    torch.nn.functional.embedding(index, torch.ones(3, 2, device="remote"))
+    error = told(lambda: x.add_(1))
+    assert not isinstance(error, IndexError)
+    assert isinstance(error.__cause__, IndexError)
+
+
+def test_a_loop_over_getitem_does_not_end_silently() -> None:
+    class Rows:
+        def __getitem__(self, i: int) -> torch.Tensor:
+            return torch.full((2,), float(i), device="remote").mul_(2)
+
+    index = torch.full((next(SIZES),), 7, device="remote")
+    torch.nn.functional.embedding(index, torch.ones(3, 2, device="remote"))
+    with pytest.raises(torch_remote.RemoteError):
+        for i, _ in enumerate(Rows()):
+            assert i < 100_000
+
+
+def test_out_of_memory_keeps_its_type_everywhere() -> None:
+    x = torch.zeros(2, device="remote")
+    x[0].expand(2**45 + next(SIZES)).clone()
+    assert isinstance(told(lambda: x.add_(1)), torch.OutOfMemoryError)
+
+
+# --- calls that are waited for stop nothing
+
+
+def test_a_cholesky_retry_loop_stops_nothing() -> None:
+    def run(device: str) -> object:
+        matrix = -torch.eye(3).to(device)
+        count = torch.zeros((), device=device)
+        for jitter in (0.0, 0.5, 2.0):
+            try:
+                root = torch.linalg.cholesky(matrix + jitter * torch.eye(3, device=device))
+            except torch.linalg.LinAlgError:
+                count += 1
+        return root, count
+
+    assert_same(run(DEVICE), run("cpu"))
+
+
+def test_a_failed_call_that_was_waited_for_stops_nothing_in_blocking_mode() -> None:
+    assert_runs(
+        """
+        import torch, torch_remote
+        x = torch.zeros(2, device="remote")
+        try:
+            torch.gather(x, 0, torch.tensor([9], device="remote"))
+        except RuntimeError as error:
+            assert type(error) is RuntimeError, error
+        x.add_(1)
+        assert x.tolist() == [1, 1]
+        """,
+        TORCH_REMOTE_BLOCKING="1",
+    )
+
+
+# --- threads
+
+
+def test_another_threads_counter_is_whole() -> None:
+    hist = torch.zeros((), device="remote")
+    begin, stop = threading.Event(), threading.Event()
+
+    def count() -> None:
+        begin.wait()
+        for _ in range(500):
+            hist.add_(1)
+        stop.set()
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    x = torch.zeros(2, device="remote")
+    bad_gather()
+    begin.set()
+    told(lambda: x.add_(1))
+    counter.join()
+    assert stop.is_set()
+    assert hist.item() == 500
+
+
+def test_a_thread_that_ends_without_having_been_told_is_told_of_by_synchronize() -> None:
+    torch_remote.synchronize()
+    assert in_thread(bad_gather) == []
+    assert torch.ones(2, device="remote").sum().item() == 2  # this thread is not stopped
+    with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+        torch_remote.synchronize()
+    torch_remote.synchronize()
+
+
+def test_a_thread_that_uses_what_anothers_failed_call_was_to_make_is_told_the_cause() -> None:
+    made: list[torch.Tensor] = []
+    in_thread(lambda: made.append(bad_gather()))
+    counter = torch.zeros((), device="remote")
+    error = told(lambda: [made[0] + 1, counter.item()])
+    assert "aten::gather" in str(error)
+    counter.add_(1)
+    assert counter.item() == 1
+    try:
+        torch_remote.synchronize()  # the thread that failed has ended, and nobody was told there
+    except torch_remote.RemoteError:
+        pass
+
+
+class FailsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * bad_gather()
+
+
+def test_a_failure_inside_backward_stops_the_thread_that_called_it_and_no_other() -> None:
+    """Autograd makes the calls of both in one thread of its own."""
+    weights = [torch.ones(3, device="remote", requires_grad=True) for _ in range(2)]
+    counts = [torch.zeros((), device="remote") for _ in range(2)]
+    outcomes: list[str] = ["", ""]
+    together = threading.Barrier(2)
+
+    def work(i: int) -> None:
+        together.wait()
+        done = 0
+        try:
+            for n in range(40):
+                value = FailsInBackward.apply(weights[i]) if i == 0 and n == 20 else weights[i] * 2
+                value.sum().backward()
+                counts[i].add_(1)
+                done += 1
+            torch_remote.synchronize()
+        except torch_remote.RemoteError as error:
+            outcomes[i] = str(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "aten::gather" in outcomes[0]
+    assert counts[0].item() == 20
+    assert counts[1].item() == 40
+    assert weights[1].grad is not None
+    assert weights[1].grad.tolist() == [80.0] * 3
+
+
+def test_a_failure_in_a_nested_backward_or_a_hook_stops_the_one_who_called() -> None:
+    class Nested(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+            context.save_for_backward(x)
+            return x * 1
+
+        @staticmethod
+        def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                inner = context.saved_tensors[0].detach().requires_grad_()
+                FailsInBackward.apply(inner).sum().backward()
+            return gradients[0]
+
+    for fail in ("nested", "hook"):
+        x = torch.ones(2, device="remote", requires_grad=True)
+        count = torch.zeros((), device="remote")
+        if fail == "hook":
+            x.register_hook(lambda gradient: gradient * bad_gather())
+        with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+            (Nested.apply(x) if fail == "nested" else x * 2).sum().backward()
+            count.add_(1)
+            count.item()
+        assert count.item() == 0
+        assert x.grad is None
+
+
+# --- machines
+
+
+def test_of_two_servers_each_stops_on_its_own() -> None:
+    with serving("unix:///tmp/torch-remote-fail-stop.sock", "--device", "cpu") as url:
+        with torch_remote.connect(url) as machine:
+            other = torch.device(machine.devices[0])
+            count = torch.zeros((), device=other)
+            x = torch.zeros(2, device="remote:0")
+            failed = bad_gather()
+            with pytest.raises(torch_remote.RemoteError):
+                count.add_(1)
+                failed.to(other)
+            assert count.item() == 1
+            assert x.tolist() == [0, 0]
+            moved = None
+            with pytest.raises(torch_remote.RemoteError):
+                moved = failed.to(other)
+            assert moved is None
+
+
+def test_at_exit_a_stopped_thread_is_told_of_on_stderr_with_status_1() -> None:
+    done = run_python("""
+        import torch, torch_remote
+        x = torch.zeros(2, device="remote")
+        torch.gather(x, 0, torch.tensor([9], device="remote"))
+    """)
+    assert done.returncode == 1
+    assert "1 remote call failed and its error was never raised" in done.stderr
+    assert "aten::gather" in done.stderr
