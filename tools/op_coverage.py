@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes docs/operators.md: what each operator does on a remote device, and where it waits.
 
-The facts come from the built extension (`torch_remote._C.operator_facts`), which reads them from PyTorch's
-dispatch table and from the records that calls go by. `--check` only says whether the file is up to date.
+The facts come from the built extension (`torch_remote._C.operator_facts`), which reads them from the table
+and the records that registration and calls go by (`src/client/operator_table.h`). `--check` only says whether the file is up to date.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROUPS = {
     ),
     ("sent", "arguments"): (
         "Sent; the result is an argument",
-        "In-place operators and those that return nothing: there is nothing to tell.",
+        "In-place operators and those that return nothing: there is nothing to tell, unless the lists do not fit each other.",
     ),
     ("sent", "python"): (
         "Sent; PyTorch's Meta kernel tells the result",
@@ -75,7 +75,7 @@ Written by `tools/op_coverage.py` from the built extension; do not edit. torch {
 | --- | --- | --- | --- |
 """
 
-Fact = tuple[str, str, str, str]
+Fact = tuple[str, str, str, str, str]
 
 
 def overloads_of(names: list[str]) -> dict[str, list[str]]:
@@ -88,14 +88,14 @@ def overloads_of(names: list[str]) -> dict[str, list[str]]:
 
 
 def group_of(fact: Fact) -> tuple[str, str]:
-    _, route, inference, _ = fact
+    _, route, inference, *_ = fact
     return route, inference.partition(",")[0]
 
 
 def table(facts: list[Fact]) -> list[str]:
     """One line for each operator and way of doing it."""
     rows: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for name, _, inference, waits in facts:
+    for name, _, inference, waits, _ in facts:
         base, _, overload = name.removeprefix("aten::").partition(".")
         rows[base, inference, waits].append(overload or "–")
     lines = ["| operator | overloads | told by | waits |", "| --- | --- | --- | --- |"]
@@ -105,14 +105,29 @@ def table(facts: list[Fact]) -> list[str]:
     return lines
 
 
-def paragraph(facts: list[Fact]) -> list[str]:
-    names = overloads_of([fact[0] for fact in facts])
-    words = [
+def words_of(names: list[str]) -> list[str]:
+    """`add` (Tensor, out), …"""
+    return [
         f"`{base}`" + (f" ({', '.join(overloads)})" if overloads != ["–"] else "")
-        for base, overloads in sorted(names.items())
+        for base, overloads in sorted(overloads_of(names).items())
     ]
+
+
+def reasons(facts: list[Fact]) -> str:
+    """The section that says why operators are special."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for name, *_, reason in facts:
+        for line in reason.splitlines():
+            rows[line].append(name)
+    lines = ["\n## Why some are special\n", "Those that do not go the usual way.\n"]
+    lines += ["| why | operators |", "| --- | --- |"]
+    lines += [f"| {why} | {', '.join(words_of(names))} |" for why, names in sorted(rows.items())]
+    return "\n".join(lines)
+
+
+def paragraph(facts: list[Fact]) -> list[str]:
     lines, line = [], ""
-    for word in words:
+    for word in words_of([fact[0] for fact in facts]):
         if len(line) + len(word) > 150:
             lines.append(line.rstrip())
             line = ""
@@ -139,7 +154,7 @@ def document() -> str:
         sections.append("\n".join([f"\n## {title}\n", meaning, "", *body]))
     summary.append(f"| in all | {len(facts)} | | |")
     version = torch.__version__.partition("+")[0]
-    return HEAD.format(version=version) + "\n".join([*summary, *sections]) + "\n"
+    return HEAD.format(version=version) + "\n".join([*summary, *sections, reasons(facts)]) + "\n"
 
 
 def main() -> int:

@@ -129,7 +129,7 @@ py::object take_rng_state(int index) {
 py::list operator_facts() {
   py::list all;
   for (const client::OperatorFacts& facts : client::operator_facts())
-    all.append(py::make_tuple(facts.name, facts.route, facts.inference, facts.waits));
+    all.append(py::make_tuple(facts.name, facts.route, facts.inference, facts.waits, facts.reason));
   return all;
 }
 

@@ -8,7 +8,6 @@
 #include "client/backend/guard.h"
 #include "client/context.h"
 #include "client/infer.h"
-#include "client/layout.h"
 #include "client/machines.h"
 #include "client/operator.h"
 #include "client/overlaps.h"
@@ -54,9 +53,9 @@ class CaptureScope {
 
 void capture_call(marshal::Capture& capture, const OperatorInfo& info, Arguments arguments) {
   uint8_t environment = read_environment();
-  if (C10_UNLIKELY(info.looks_at_grad_mode) && at::GradMode::is_enabled())
+  if (C10_UNLIKELY(info.has(kLooksAtGradMode)) && at::GradMode::is_enabled())
     environment |= kGradModeBit;
-  capture.begin(info.id, info.name.c_str(), environment, arguments, info.spans_devices);
+  capture.begin(info.id, info.name.c_str(), environment, arguments, info.has(kSpansDevices));
   for (size_t i = 0; i < arguments.size(); ++i)
     capture.add(info.arguments[i], arguments[i]);
   capture.finish();
@@ -107,7 +106,7 @@ SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& ca
   const Overlaps overlaps = find_overlaps(info, arguments);
   signature->shares_storage = overlaps.shares_storage;
   signature->is_doubted =
-      overlaps.may_be_refused || (info.wants_one_dtype && mixes_dtypes(arguments));
+      overlaps.may_be_refused || (info.has(kWantsOneDtype) && mixes_dtypes(arguments));
   finish_signature(*signature);
   return signature;
 }
@@ -185,7 +184,8 @@ Step ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal:
 
 // Whether this call has to raise its own error: the caller asks for that, or a kernel is likely to refuse it.
 bool must_tell_outcome(const OperatorInfo& info, Arguments arguments, const Signature& signature) {
-  if (signature.is_doubted.load(std::memory_order_relaxed) || info.checks_values || is_blocking())
+  if (signature.is_doubted.load(std::memory_order_relaxed) || info.has(kChecksValues) ||
+      is_blocking())
     return true;
   if (info.check_errors >= 0 && arguments[static_cast<size_t>(info.check_errors)].toBool())
     return true;
@@ -216,10 +216,11 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     Inference inference = infer(info, arguments, capture.impls());
     if (inference.result == Inferred::kResized)
       return Step::kAgain;
-    if (inference.by_python) {
+    if (inference.by == Way::kPython)
       ++place.session->counters().inferred_by_meta;
-      tell(info, "nowhere yet", "a Meta kernel of Python tells its result, once");
-    }
+    if (log_enabled(LogLevel::kDebug))
+      log(LogLevel::kDebug, "new signature",
+          {{"operator", info.name}, {"told_by", std::string(word(inference.by))}});
     signature = make_signature(info, capture, arguments, hash, std::move(inference));
     signature->match = match;
   }
@@ -253,11 +254,9 @@ void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(in_forked_child()))
     refuse_in_forked_child();
   const OperatorInfo& info = operator_info(operation);
-  if (C10_UNLIKELY(info.is_refused))
-    refuse_layout(operation, stack);
   if (C10_UNLIKELY(info.makes_view))
     refuse_view(info);
-  if (info.takes_host_indices)
+  if (info.has(kTakesHostIndices))
     prepare_indices(stack, info.arguments.size());
   c10::IValue written;
   if (C10_UNLIKELY(info.writes_list))

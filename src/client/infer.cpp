@@ -17,11 +17,12 @@
 namespace torch_remote::client {
 namespace {
 
+using Arguments = c10::ArrayRef<c10::IValue>;
+using Mentioned = c10::ArrayRef<const at::TensorImpl*>;
 using wire::Output;
 using wire::OutputKind;
 
-Output output_of(const at::Tensor& meta, MetaArguments& arguments,
-                 c10::ArrayRef<const at::TensorImpl*> mentioned) {
+Output output_of(const at::Tensor& meta, MetaArguments& arguments, Mentioned mentioned) {
   Output output;
   if (!meta.defined())
     return output;
@@ -41,7 +42,7 @@ Output output_of(const at::Tensor& meta, MetaArguments& arguments,
 }
 
 std::vector<Output> outputs_of(c10::ArrayRef<c10::IValue> results, MetaArguments& arguments,
-                               c10::ArrayRef<const at::TensorImpl*> mentioned) {
+                               Mentioned mentioned) {
   std::vector<Output> outputs;
   for (const c10::IValue& result : results) {
     if (!result.isTensorList()) {
@@ -67,8 +68,8 @@ std::vector<at::Tensor> metas_of_outs(const OperatorInfo& info, const torch::jit
 
 // Runs `kernel` on meta tensors.
 template <typename Kernel>
-Inference run_meta(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
-                   c10::ArrayRef<const at::TensorImpl*> mentioned, Kernel&& kernel) {
+Inference run_meta(const OperatorInfo& info, Arguments arguments, Mentioned mentioned,
+                   Kernel&& kernel) {
   MetaArguments meta(arguments);
   const std::vector<at::Tensor> outs = metas_of_outs(info, meta.stack());
   try {
@@ -107,17 +108,14 @@ at::Tensor meta_of(const Output& output) {
                                         marshal::from_wire(output.spec.dtype));
 }
 
-Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
-                         c10::ArrayRef<const at::TensorImpl*> mentioned) {
+Inference ask_dispatcher(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
   if (std::any_of(mentioned.begin(), mentioned.end(),
                   [](const at::TensorImpl* tensor) { return has_idle_strides(*tensor); }))
     return {};
   try {
     c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset);
-    Inference inference = run_meta(info, arguments, mentioned,
-                                   [&](torch::jit::Stack& stack) { info.handle.callBoxed(stack); });
-    inference.by_python = true;
-    return inference;
+    return run_meta(info, arguments, mentioned,
+                    [&](torch::jit::Stack& stack) { info.handle.callBoxed(stack); });
   } catch (const std::exception& error) {
     if (log_enabled(LogLevel::kDebug)) {
       log(LogLevel::kDebug, "Meta does not know", {{"operator", info.name}, {"why", error.what()}});
@@ -128,8 +126,7 @@ Inference ask_dispatcher(const OperatorInfo& info, c10::ArrayRef<c10::IValue> ar
 
 // A CPU casts operands to the common dtype before it lays out the result, and the cast of a tensor that overlaps itself
 // does not: its strides, which say nothing to Meta and to CUDA, have a say there. So Meta is given the cast's.
-void cast_as_cpu_does(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
-                      torch::jit::Stack& stack) {
+void cast_as_cpu_does(const OperatorInfo& info, Arguments arguments, torch::jit::Stack& stack) {
   if (!info.has_fresh_outputs || arguments.size() < 2 || !arguments[0].isTensor() ||
       !arguments[1].isTensor())
     return;
@@ -148,8 +145,7 @@ void cast_as_cpu_does(const OperatorInfo& info, c10::ArrayRef<c10::IValue> argum
 }
 
 // PyTorch's C++ shape code. It speaks of meta tensors where the user has remote ones.
-Inference ask_meta_function(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
-                            c10::ArrayRef<const at::TensorImpl*> mentioned) {
+Inference ask_meta_function(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
   constexpr std::string_view kMixed = "at least two devices, meta and ";
   try {
     return run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
@@ -173,61 +169,58 @@ Inference ask_meta_function(const OperatorInfo& info, c10::ArrayRef<c10::IValue>
 }
 
 // Nothing new comes out: every return is an argument that was written.
-bool returns_only_arguments(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
-                            c10::ArrayRef<const at::TensorImpl*> mentioned,
-                            std::vector<Output>& outputs) {
-  if (info.has_fresh_outputs)
-    return false;
+Inference return_arguments(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
+  Inference inference;
   for (const ReturnInfo& result : info.returns) {
     const c10::IValue& argument = arguments[static_cast<size_t>(result.written_argument)];
     if (!argument.isTensor())
-      return false;
+      return {};
     const auto at =
         std::find(mentioned.begin(), mentioned.end(), argument.toTensor().unsafeGetTensorImpl());
     if (at == mentioned.end())
-      return false;
+      return {};
     Output output;
     output.kind = OutputKind::kTensor;
     output.tensor = static_cast<uint64_t>(at - mentioned.begin());
-    outputs.push_back(std::move(output));
+    inference.outputs.push_back(std::move(output));
   }
-  return true;
+  inference.result = Inferred::kKnown;
+  return inference;
 }
 
-// What our shape function tells of an `out=` form is the size each tensor has to have.
-Inference fit_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
-                   c10::ArrayRef<const at::TensorImpl*> mentioned,
-                   const std::vector<Output>& told) {
+// Our shape function. Of an `out=` form it tells the size that each tensor has to have. Of a call
+// in place it tells what the form that makes a new tensor would make: that has to be like `self`.
+Inference ask_shape_function(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
+  std::vector<Output> told;
+  if (!info.shape(arguments, told))
+    return {};
+  if (info.has_fresh_outputs)
+    return {Inferred::kKnown, std::move(told)};
+  if (info.out_arguments.empty()) {
+    const at::Tensor& self = arguments[0].toTensor();
+    if (told[0].spec.sizes != self.sizes() ||
+        marshal::from_wire(told[0].spec.dtype) != self.scalar_type())
+      return {};
+    return return_arguments(info, arguments, mentioned);
+  }
   std::vector<at::Tensor> metas;
   for (const Output& output : told)
     metas.push_back(meta_of(output));
   if (resize_outs(info, arguments, metas))
     return {Inferred::kResized, {}};
-  Inference inference;
-  if (returns_only_arguments(info, arguments, mentioned, inference.outputs))
-    inference.result = Inferred::kKnown;
-  return inference;
+  return return_arguments(info, arguments, mentioned);
 }
 
-// Whether a call in place is right for sure: the shape function of the form that makes a new tensor answers with self's
-// own shape and dtype; or there is but one tensor, and PyTorch's shape code has nothing to say.
-bool is_plainly_right(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
-  if (info.writes_list)
-    return shapes::lists_agree(arguments);
-  if (!arguments[0].isTensor())
-    return true;
-  if (info.name == "aten::copy_")
-    return true;  // kernels::copy_ has looked
-  std::vector<Output> outputs;
-  if (info.shape != nullptr && info.shape(arguments, outputs)) {
-    const at::Tensor& self = arguments[0].toTensor();
-    return outputs[0].spec.sizes == self.sizes() &&
-           marshal::from_wire(outputs[0].spec.dtype) == self.scalar_type();
-  }
+// Where the arguments do not say for sure that the call is right, it declines.
+Inference ask_arguments(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
   const auto is_tensor = [](const c10::IValue& value) {
     return (value.isTensor() && value.toTensor().defined()) || value.isOptionalTensorList();
   };
-  return info.meta == nullptr && std::count_if(arguments.begin(), arguments.end(), is_tensor) < 2;
+  if (info.writes_list ? !shapes::lists_agree(arguments)
+                       : arguments[0].isTensor() &&
+                             std::count_if(arguments.begin(), arguments.end(), is_tensor) > 1)
+    return {};
+  return return_arguments(info, arguments, mentioned);
 }
 
 bool is_mask(const c10::IValue& index) {
@@ -236,47 +229,37 @@ bool is_mask(const c10::IValue& index) {
   return index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte;
 }
 
-// Indexing depends on data only with a mask among the indices.
-bool depends_on_data(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
-  if (!info.depends_on_data || !info.takes_host_indices)
-    return info.depends_on_data;
+// Indexing depends on data with a mask among the indices.
+bool has_mask(const OperatorInfo& info, Arguments arguments) {
+  if (!info.depends_on_data || !info.has(kTakesHostIndices) || !info.out_arguments.empty())
+    return false;
   const auto indices = arguments[1].toListRef();
   return std::any_of(indices.begin(), indices.end(), is_mask);
+}
+
+Inference ask(Way way, const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
+  if (way == Way::kShape)
+    return ask_shape_function(info, arguments, mentioned);
+  if (way == Way::kServer || has_mask(info, arguments))
+    return {};
+  if (way == Way::kArguments)
+    return ask_arguments(info, arguments, mentioned);
+  if (way == Way::kMeta)
+    return ask_meta_function(info, arguments, mentioned);
+  return ask_dispatcher(info, arguments, mentioned);
 }
 
 }  // namespace
 
 Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                 c10::ArrayRef<const at::TensorImpl*> mentioned) {
-  Inference inference;
-  const bool tells_shape = info.has_fresh_outputs || !info.out_arguments.empty();
-  if (tells_shape && info.shape != nullptr && info.shape(arguments, inference.outputs)) {
-    if (!info.out_arguments.empty())
-      return fit_outs(info, arguments, mentioned, inference.outputs);
-    inference.result = Inferred::kKnown;
-    return inference;
+  for (const Way way : info.ways) {
+    Inference inference = ask(way, info, arguments, mentioned);
+    inference.by = way;
+    if (inference.result != Inferred::kUnknown)
+      return inference;
   }
-  inference.outputs.clear();
-  if (!tells_shape && !depends_on_data(info, arguments) &&
-      returns_only_arguments(info, arguments, mentioned, inference.outputs) &&
-      is_plainly_right(info, arguments)) {
-    inference.result = Inferred::kKnown;
-    return inference;
-  }
-  inference.outputs.clear();
-  if (info.asks_server)
-    return inference;
-  if (info.out_arguments.empty() && depends_on_data(info, arguments))
-    return inference;
-  if (info.meta != nullptr)
-    return ask_meta_function(info, arguments, mentioned);
-  // Which dtypes an `out=` may have, and how it is laid out when it is resized, only the kernel knows. What has no
-  // input (randperm, normal with numbers) is a factory's work: its `out=` was made to fit.
-  if (!info.out_arguments.empty() && mentioned.size() > info.out_arguments.size())
-    return inference;
-  if (!outs_are_tensors(info, arguments))
-    return inference;
-  return ask_dispatcher(info, arguments, mentioned);
+  return {};
 }
 
 }  // namespace torch_remote::client

@@ -18,13 +18,13 @@ enum class Inferred {
 struct Inference {
   Inferred result = Inferred::kUnknown;
   std::vector<wire::Output> outputs;
-  bool by_python = false;  // a Python Meta kernel answered
+  Way by = Way::kServer;  // who told them
 };
 
-// Metadata of a call's outputs, in this order: our own shape function, PyTorch's C++ meta function, its Meta
-// kernel through the dispatcher (often Python, slow), else unknown. What the C++ code throws is what the
-// local call would throw, so it goes to the user; what a Python kernel throws is not taken for granted
-// and makes the answer unknown: the server then says what is wrong in the very words of the local kernel.
+// Metadata of a call's outputs, by the first of OperatorInfo::ways that answers. What the C++ code
+// throws is what the local call would throw, so it goes to the user; what a Python kernel throws is
+// not taken for granted and makes the answer unknown: the server then says what is wrong in the
+// very words of the local kernel.
 //
 // `mentioned` are the tensors of the call in the order the key mentions them.
 Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,

@@ -1,37 +1,8 @@
 #include "client/layout.h"
 
-#include <algorithm>
-#include <array>
-
 #include "client/dispatch.h"
 
 namespace torch_remote::client {
-namespace {
-
-constexpr std::array<std::string_view, 6> kOtherLayouts = {
-    "sparse", "nested", "_jagged", "quantized", "_coalesce", "mkldnn_reorder",
-};
-
-// Jagged nested tensors are dense ones in a Python class: their operators are not among these.
-constexpr std::array<std::string_view, 15> kMakers = {
-    "aten::_to_sparse",          "aten::to_mkldnn",          "aten::quantize_per_",
-    "aten::_nested_tensor_from", "aten::_nested_from_",      "aten::_nested_view_from_buffer",
-    "aten::_sparse_coo",         "aten::_sparse_compressed", "aten::_sparse_csr_tensor",
-    "aten::_sparse_csc_tensor",  "aten::_sparse_bsr_tensor", "aten::_sparse_bsc_tensor",
-    "aten::_make_per_",          "aten::mkldnn_reorder",     "aten::to_padded",
-};
-
-}  // namespace
-
-bool mentions_another_layout(std::string_view name) {
-  return std::any_of(kOtherLayouts.begin(), kOtherLayouts.end(),
-                     [name](std::string_view part) { return name.find(part) != name.npos; });
-}
-
-bool makes_another_layout(std::string_view name) {
-  return std::any_of(kMakers.begin(), kMakers.end(),
-                     [name](std::string_view start) { return name.starts_with(start); });
-}
 
 void refuse_layout(const c10::OperatorHandle& operation, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(

@@ -8,162 +8,10 @@
 #include <c10/util/flat_hash_map.h>
 
 #include "base/mutex.h"
-#include "client/layout.h"
 #include "marshal/schemas.h"
 
 namespace torch_remote::client {
 namespace {
-
-constexpr std::string_view kShapedByNumbers[] = {"aten::arange", "aten::range"};
-
-// Data decides what comes out, and no tag says so.
-constexpr std::string_view kDependOnData[] = {
-    "aten::_unique",
-    "aten::histogram.bin_ct",
-    "aten::_histogramdd_bin_edges",
-    "aten::equal",
-    "aten::_linalg_check_errors",
-    "aten::masked_scatter_backward",
-    "aten::linalg_lstsq",
-    "aten::is_set_to",
-    "aten::_use_cudnn_ctc_loss",
-    "aten::_use_cudnn_ctc_loss.Tensor",
-    "aten::_histogramdd_from_bin_cts",
-    "aten::_assert_async",
-};
-
-// Where our shape function does not answer, Meta would, and is known to be wrong, mostly about strides: so the
-// server is asked, once for each signature.
-constexpr std::string_view kAskTheServer[] = {
-    "aten::roll",
-    "aten::addr",
-    "aten::mkldnn_rnn_layer",           // oneDNN decides how large its workspace is
-    "aten::mkldnn_rnn_layer_backward",  // of which dtype the gradients of bfloat16 are, too
-    "aten::_fft_r2c",
-    "aten::_fft_c2r",
-    "aten::_fft_c2c",
-    "aten::linalg_eig",
-    "aten::_linalg_eigvals",
-    "aten::_linalg_svd",
-    "aten::_linalg_eigh",
-    "aten::geqrf",
-    "aten::max_unpool2d",
-    "aten::max_unpool3d",
-    "aten::col2im",
-    "aten::im2col",
-    "aten::nonzero_static",
-    "aten::_embedding_bag",
-    "aten::_embedding_bag_forward_only",
-    "aten::convolution",
-    "aten::convolution_backward",
-    "aten::native_batch_norm",
-    "aten::native_batch_norm_backward",
-    "aten::_native_batch_norm_legit",
-    "aten::_native_batch_norm_legit_no_training",
-    "aten::_batch_norm_with_update",
-    "aten::_batch_norm_no_update",
-    "aten::native_group_norm",
-    "aten::native_group_norm_backward",
-    "aten::native_layer_norm",
-    "aten::native_layer_norm_backward",
-    "aten::linalg_lu_solve",
-    "aten::_linalg_solve_ex",
-    "aten::pixel_shuffle",  // keeps channels_last on a CPU
-    "aten::pixel_unshuffle",
-    "aten::addbmm_",                         // gives `self` the result's shape
-    "aten::multilabel_margin_loss_forward",  // Meta makes a 1-d input's loss 1-d
-    "aten::_native_multi_head_attention",    // no weights where none are wanted
-};
-
-// By overload: what our shape function does not answer here is a wrong call, which Meta does not notice, or a layout that
-// it has wrong.
-constexpr std::string_view kAskWhenUnsure[] = {
-    "aten::multinomial",
-    "aten::bucketize.Tensor",
-    "aten::masked_scatter",
-    "aten::complex",
-    "aten::narrow_copy",
-    "aten::index_put",
-    "aten::max",
-    "aten::min",
-    "aten::median",
-    "aten::glu_backward",
-    "aten::rsub.Scalar",
-    "aten::rsub.Tensor",
-    "aten::binary_cross_entropy",
-    "aten::binary_cross_entropy_backward",
-    "aten::binary_cross_entropy_with_logits",
-    "aten::_index_put_impl",
-    "aten::put",
-};
-
-// Kernels that only CUDA has. How they lay out their results, and how much they keep for the backward pass, they know
-// alone, and do alike for the same signature.
-constexpr std::string_view kOnlyOnCuda[] = {
-    "aten::cudnn_batch_norm",
-    "aten::cudnn_batch_norm_backward",
-    "aten::_flash_attention_forward",
-    "aten::_flash_attention_backward",
-    "aten::_efficient_attention_forward",
-    "aten::_efficient_attention_backward",
-    "aten::_scaled_dot_product_flash_attention",
-    "aten::_scaled_dot_product_flash_attention_backward",
-    "aten::_scaled_dot_product_efficient_attention",
-    "aten::_scaled_dot_product_efficient_attention_backward",
-    "aten::_scaled_dot_product_cudnn_attention",
-    "aten::_scaled_dot_product_cudnn_attention_backward",
-    "aten::_cudnn_rnn",
-    "aten::_cudnn_rnn_backward",
-    "aten::_cudnn_init_dropout_state",
-    "aten::_cudnn_ctc_loss",
-    "aten::cudnn_grid_sampler",
-    "aten::cudnn_grid_sampler_backward",
-    "aten::_fused_rms_norm",
-    "aten::_fused_rms_norm_backward",
-    "aten::_thnn_fused_lstm_cell",
-    "aten::_thnn_fused_gru_cell",
-};
-
-// _linalg_check_errors() inside.
-constexpr std::string_view kCheckValues[] = {
-    "aten::cholesky",       "aten::cholesky_inverse", "aten::linalg_eig",  "aten::_linalg_eigvals",
-    "aten::linalg_eigvals", "aten::_linalg_eigh",     "aten::_linalg_svd", "aten::linalg_pinv",
-};
-
-// Their kernels refuse tensors of several dtypes, and PyTorch's shape code does not look.
-constexpr std::string_view kOneDtype[] = {
-    "aten::mm",
-    "aten::bmm",
-    "aten::addmm",
-    "aten::baddbmm",
-    "aten::addbmm",
-    "aten::addbmm_",
-    "aten::addmm_",
-    "aten::addmv",
-    "aten::mv",
-    "aten::dot",
-    "aten::vdot",
-    "aten::addmv_",
-    "aten::_addmm_activation",
-    "aten::baddbmm_",
-};
-
-constexpr std::string_view kHostIndices[] = {
-    "aten::index",
-    "aten::index_put",
-    "aten::index_put_",
-    "aten::_index_put_impl_",
-    "aten::_unsafe_index",
-    "aten::_unsafe_index_put",
-    "aten::_unsafe_masked_index",
-    "aten::_unsafe_masked_index_put_accumulate",
-    "aten::_index_put_impl",
-};
-
-template <typename List>
-bool contains(const List& list, std::string_view name) {
-  return std::find(std::begin(list), std::end(list), name) != std::end(list);
-}
 
 bool has_dynamic_tag(const c10::OperatorHandle& operation) {
   return operation.hasTag(at::Tag::dynamic_output_shape) ||
@@ -194,16 +42,69 @@ ReturnInfo return_info(const c10::FunctionSchema& schema, const c10::Argument& r
   return info;
 }
 
-std::string full_name(const c10::OperatorName& name) {
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
 // Of the form that makes a new tensor: "aten::masked_fill.Scalar" for "aten::masked_fill_.Scalar".
 std::string functional_name(const wire::Introduction& operation) {
   std::string name = operation.name;
   if (name.ends_with('_'))
     name.pop_back();
   return operation.overload.empty() ? name : name + "." + operation.overload;
+}
+
+// Who tells the outputs where neither our shape function nor the arguments do.
+Way last_way(const OperatorInfo& info) {
+  using marshal::ArgumentKind;
+  const auto count = [&](ArgumentKind kind) {
+    return std::count_if(info.arguments.begin(), info.arguments.end(),
+                         [kind](const auto& argument) { return argument.kind == kind; });
+  };
+  const auto outs = static_cast<std::ptrdiff_t>(info.out_arguments.size());
+  // Indexing depends on data only with a mask among the indices, which infer() looks for.
+  if (info.has(kAsksServer) || (info.depends_on_data && outs == 0 && !info.has(kTakesHostIndices)))
+    return Way::kServer;
+  if (info.meta != nullptr)
+    return Way::kMeta;
+  // Which dtypes an `out=` may have, and how it is laid out when it is resized, only the kernel
+  // knows. What has no input (randperm, normal with numbers) is a factory's work: its `out=` was
+  // made to fit.
+  if (outs > 0 && (count(ArgumentKind::kTensor) > outs || count(ArgumentKind::kTensorList) > 0))
+    return Way::kServer;
+  // Meta has a fallback that throws, so the computed table does not tell. Another library may add a
+  // kernel at any time.
+  const bool has_kernel = info.is_foreign || is_composed(info.handle) ||
+                          info.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+  return has_kernel ? Way::kPython : Way::kServer;
+}
+
+// Of a call that makes nothing new. With only one tensor it is right for sure, unless PyTorch's
+// shape code has something to say. Lists are checked by infer() where they are written tensor by
+// tensor, else by the kernel.
+std::vector<Way> ways_in_place(const OperatorInfo& info) {
+  if (info.depends_on_data && !info.has(kTakesHostIndices))
+    return {Way::kServer};
+  int least = 0, most = 0;  // tensors that a call has
+  for (const c10::Argument& argument : info.handle.schema().arguments()) {
+    const std::string type = argument.type()->str();
+    least += type == "Tensor" || type == "Tensor?[]" ? 1 : 0;
+    most += type == "Tensor" || type == "Tensor?[]" || type == "Tensor?" ? 1 : 0;
+  }
+  const bool begins_with_tensor =
+      !info.arguments.empty() && info.arguments[0].kind == marshal::ArgumentKind::kTensor;
+  std::vector<Way> ways;
+  if (info.shape != nullptr && begins_with_tensor)
+    ways.push_back(Way::kShape);
+  if (!begins_with_tensor || (info.meta == nullptr && least < 2))
+    ways.push_back(Way::kArguments);
+  if (info.writes_list || (begins_with_tensor && (info.meta != nullptr || most >= 2)))
+    ways.push_back(last_way(info));
+  return ways;
+}
+
+std::vector<Way> ways_of(const OperatorInfo& info) {
+  if (!info.has_fresh_outputs && info.out_arguments.empty())
+    return ways_in_place(info);
+  if (info.shape == nullptr)
+    return {last_way(info)};
+  return {Way::kShape, last_way(info)};
 }
 
 uint32_t next_id() {
@@ -213,18 +114,38 @@ uint32_t next_id() {
 
 }  // namespace
 
+std::string_view word(Way way) {
+  constexpr std::string_view kWords[] = {"shape", "arguments", "meta", "python", "server"};
+  return kWords[static_cast<size_t>(way)];
+}
+
+bool is_composed(const c10::OperatorHandle& operation) {
+  using c10::DispatchKey;
+  return operation.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+         operation.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+         operation.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+}
+
+bool returns_view(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
+}
+
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operation) {
   const c10::FunctionSchema& schema = operation.schema();
   id = next_id();
   site_number = id < UINT16_MAX ? static_cast<uint16_t>(id + 1) : 0;
-  name = full_name(operation.operator_name());
+  name = c10::toString(operation.operator_name());
   introduction.name = operation.operator_name().name;
   introduction.overload = operation.operator_name().overload_name;
-  const bool shaped_by_numbers = contains(kShapedByNumbers, introduction.name);
+  Special special;
+  special.add(call_rows(), operation.operator_name());
+  traits = special.traits;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     introduction.arguments.push_back(argument.name());
-    arguments.push_back(marshal::argument_info(argument, shaped_by_numbers));
+    arguments.push_back(marshal::argument_info(argument, has(kShapedByNumbers)));
     if (argument.name() == "check_errors" && argument.type()->kind() == c10::TypeKind::BoolType)
       check_errors = static_cast<int>(i);
     if (argument.is_out())
@@ -242,27 +163,17 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   // metadata, told by the server once for each signature.
   const bool returns_numbers = tensors != returns.size();
   depends_on_data = returns_numbers && tensors == 0;
-  if (has_dynamic_tag(operation) || contains(kDependOnData, name))
+  if (has_dynamic_tag(operation) || has(kDependsOnData))
     depends_on_data = true;
-  writes_list = introduction.name.starts_with("aten::_foreach_") && schema.is_mutable() &&
-                schema.arguments()[0].alias_info() != nullptr;
-  is_refused = tensors != 0 && makes_another_layout(name);
+  const bool is_foreach = introduction.name.starts_with("aten::_foreach_");
+  writes_list = is_foreach && schema.is_mutable() && schema.arguments()[0].alias_info() != nullptr;
   is_foreign = !name.starts_with(marshal::kAten);
-  makes_view =
-      std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
-        return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-      });
-  const std::string functional = has_fresh_outputs ? name : functional_name(introduction);
-  const bool makes_list = introduction.name.starts_with("aten::_foreach_") && has_fresh_outputs;
-  asks_server = returns_numbers || makes_list || contains(kAskTheServer, introduction.name) ||
-                contains(kAskWhenUnsure, functional) || contains(kOnlyOnCuda, introduction.name);
-  looks_at_grad_mode = name == "aten::mkldnn_rnn_layer";  // a workspace for backward, or none
-  checks_values = contains(kCheckValues, introduction.name);
-  wants_one_dtype = contains(kOneDtype, introduction.name);
-  spans_devices = introduction.name == "aten::copy_";
-  takes_host_indices = contains(kHostIndices, introduction.name);
-  shape = find_shape_function(functional);
+  makes_view = returns_view(schema);
+  if (returns_numbers || (is_foreach && has_fresh_outputs))
+    traits |= kAsksServer;
+  shape = find_shape_function(has_fresh_outputs ? name : functional_name(introduction));
   meta = find_meta_kernel(name);
+  ways = ways_of(*this);
 }
 
 namespace {

@@ -7,17 +7,28 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include "client/operator_table.h"
 #include "marshal/encode.h"
 #include "wire/signature.h"
 
 namespace torch_remote::client {
 
-struct OperatorInfo;
-
 // Works out an operator's outputs from its arguments without running anything. False: it does not know;
 // ask Meta.
 using ShapeFunction = bool (*)(c10::ArrayRef<c10::IValue> arguments,
                                std::vector<wire::Output>& outputs);
+
+// Who tells a call's outputs.
+enum class Way : uint8_t {
+  kShape,      // our shape function
+  kArguments,  // they are arguments, or there are none
+  kMeta,       // PyTorch's C++ shape code
+  kPython,     // its Meta kernel through the dispatcher, often Python and slow
+  kServer,
+};
+
+// "shape", "arguments", …
+std::string_view word(Way way);
 
 struct ReturnInfo {
   bool is_tensor = false;
@@ -40,18 +51,15 @@ struct OperatorInfo {
   bool has_fresh_outputs = false;       // some return is a new tensor
   bool depends_on_data = false;         // only the server can tell what comes out, each time anew
   bool writes_list = false;             // its first argument, tensor by tensor: _foreach_add_
-  bool is_refused = false;              // makes a sparse, nested, … tensor
   bool makes_view = false;              // and no kernel of ours does: another library's
-  bool is_foreign = false;   // another library's: nothing tells whether data decides what comes out
-  bool asks_server = false;  // Meta is wrong about it: the server says once for each signature
-  bool looks_at_grad_mode = false;  // its kernel does; so the server must know it
-  bool checks_values = false;       // its kernel does, and reads them for it, also on CUDA
-  bool wants_one_dtype = false;     // its kernel refuses tensors of several
-  bool spans_devices = false;       // takes tensors of several devices of one server: a copy
-  int check_errors = -1;            // its argument of that name, which makes it do so
-  bool takes_host_indices = false;  // index tensors may lie on the CPU, as with CUDA
-  ShapeFunction shape = nullptr;    // of a call in place: that of the form that makes a new tensor
+  bool is_foreign = false;  // another library's: nothing tells whether data decides what comes out
+  Traits traits = kPlain;   // what the table says (operator_table.h)
+  int check_errors = -1;    // its argument of that name, which makes it check values
+  std::vector<Way> ways;    // in the order infer() tries them; where all decline, the server tells
+  ShapeFunction shape = nullptr;  // of a call in place: that of the form that makes a new tensor
   const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any
+
+  bool has(Traits some) const { return (traits & some) != 0; }
 };
 
 // The record of an operator, made at its first call. Thread-safe.
@@ -59,6 +67,11 @@ const OperatorInfo& operator_info(const c10::OperatorHandle& operation);
 
 // "add" for the site number of aten::add.Tensor; empty for 0.
 std::string operator_at(uint16_t site_number);
+
+// Whether PyTorch has a composition for every device.
+bool is_composed(const c10::OperatorHandle& operation);
+// Whether it returns a view of an argument.
+bool returns_view(const c10::FunctionSchema& schema);
 
 // Generated from the installed PyTorch's headers: at::meta::… by operator name (tools/gen_meta_table.py).
 const c10::KernelFunction* find_meta_kernel(std::string_view name);

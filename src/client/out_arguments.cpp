@@ -39,14 +39,6 @@ bool shares_storage(const at::Tensor& tensor, c10::ArrayRef<c10::IValue> argumen
   });
 }
 
-// arange and its kin fill an `out=` of the right number of elements whatever its shape.
-bool takes_any_shape(const OperatorInfo& info) {
-  constexpr std::string_view kRanges[] = {"aten::arange", "aten::range", "aten::linspace",
-                                          "aten::logspace"};
-  return std::find(std::begin(kRanges), std::end(kRanges), info.introduction.name) !=
-         std::end(kRanges);
-}
-
 bool writes(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
             const at::TensorImpl* impl) {
   const auto is_it = [&](const c10::IValue& value) {
@@ -88,14 +80,6 @@ void check_resize(const OperatorInfo& info, const marshal::Capture& capture,
 
 }  // namespace
 
-bool outs_are_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
-  for (const uint32_t index : info.out_arguments) {
-    if (!arguments[index].isTensor())
-      return false;
-  }
-  return true;
-}
-
 bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                  const std::vector<at::Tensor>& metas) {
   bool resized = false;
@@ -103,7 +87,7 @@ bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
     const at::Tensor& out = arguments[info.out_arguments[i]].toTensor();
     if (!out.defined() || out.sizes().equals(metas[i].sizes()))
       continue;
-    if (out.numel() == metas[i].numel() && takes_any_shape(info))
+    if (out.numel() == metas[i].numel() && info.has(kFillsAnyShape))
       continue;
     resized |= at::native::resize_output(out, metas[i].sizes());
     if (!out.strides().equals(metas[i].strides()) && out.sizes().equals(metas[i].sizes())) {

@@ -9,9 +9,6 @@
 // `out=` tensors, of which `metas` or `outs` are the twins on the meta device after a shape function has run.
 namespace torch_remote::client {
 
-// False: some `out=` is a list, which only the server understands.
-bool outs_are_tensors(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments);
-
 // Gives `out=` tensors the size that their twins have come to have. True when one changed.
 bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                  const std::vector<at::Tensor>& metas);

@@ -53,6 +53,12 @@ bool clone(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
+// Of copy_ alone: kernels::copy_ has compared the two.
+bool copy(Arguments arguments, Outputs& outputs) {
+  outputs.push_back(like(tensor(arguments, 0)));
+  return true;
+}
+
 // A contiguous clone of the input, broadcast against the mask, and then filled.
 bool masked_fill(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
@@ -185,6 +191,7 @@ Table elementwise_table() {
       {"aten::abs", abs},
       {"aten::log_sigmoid_forward", log_sigmoid_forward},
       {"aten::clone", clone},
+      {"aten::copy", copy},
       {"aten::masked_fill.Scalar", masked_fill},
       {"aten::masked_fill.Tensor", masked_fill},
       {"aten::masked_scatter", masked_scatter},

@@ -2,7 +2,7 @@
 
 // Our own shape functions, for operators whose Meta kernel is Python (slow) or wrong. Each answers only what
 // holds exactly, sizes, strides and dtype, for a CPU server and for a CUDA server, and returns false for the rest:
-// then comes PyTorch's Meta or, for the operators in kAskTheServer (operator.cpp), the server.
+// then comes PyTorch's Meta or, for operators with kAsksServer (operator_table.cpp), the server.
 // It returns false for calls that are wrong too, so that PyTorch's own words reach the user.
 
 #include <string_view>

@@ -1,0 +1,78 @@
+// The kernels of ours, by operator.
+#include <ATen/ops/channel_shuffle_native.h>
+#include <torch/library.h>
+
+#include "client/kernels/composite.h"
+#include "client/kernels/tensors.h"
+#include "client/layout.h"
+#include "client/operator_table.h"
+
+namespace torch_remote::client::kernels {
+namespace {
+
+using enum Route;
+
+template <auto function>
+void unboxed(torch::Library& library, const char* name) {
+  library.impl(name, function);
+}
+
+template <auto function>
+void boxed(torch::Library& library, const char* name) {
+  library.impl(name, torch::CppFunction::makeFromBoxedFunction<function>());
+}
+
+// clang-format off
+constexpr OperatorRow kRows[] = {
+    {kKernel, kPlain, "its memory is named on this side",
+     {{"empty.memory_format", unboxed<&empty_memory_format>},
+      {"empty_strided", unboxed<&empty_strided>},
+      {"_efficientzerotensor", unboxed<&efficient_zero_tensor>}}},
+    {kKernel, kPlain, "its values are few, and sent as bytes",
+     {{"tril_indices", unboxed<&tril_indices>}, {"triu_indices", unboxed<&triu_indices>}}},
+    {kKernel, kPlain, "makes or changes a view, which is metadata of this side",
+     {{"as_strided", unboxed<&as_strided>}, {"view", unboxed<&view>},
+      {"_unsafe_view", unboxed<&unsafe_view>}, {"_reshape_alias", unboxed<&reshape_alias>},
+      {"unfold", unboxed<&unfold>}, {"view_as_real", unboxed<&view_as_real>},
+      {"view_as_complex", unboxed<&view_as_complex>},
+      {"unsafe_split.Tensor", unboxed<&unsafe_split>},
+      {"unsafe_split_with_sizes", unboxed<&unsafe_split_with_sizes>},
+      {"channel_shuffle", unboxed<&at::native::channel_shuffle>},  // without elements
+      {"resize_", unboxed<&resize_>}, {"set_.source_Storage", unboxed<&set_source_storage>},
+      {"set_.source_Storage_storage_offset", unboxed<&set_source_storage_offset>},
+      {"set_.source_Tensor", unboxed<&set_source_tensor>}, {"set_", unboxed<&set_empty>}}},
+    {kKernel, kPlain, "only looks at metadata",
+     {{"_has_compatible_shallow_copy_type", unboxed<&has_compatible_shallow_copy_type>},
+      {"is_set_to", unboxed<&is_set_to>}, {"record_stream", unboxed<&record_stream>}}},
+    {kKernel, kPlain, "is a clone: copy-on-write would have to know of every write on the server",
+     {{"_lazy_clone", unboxed<&lazy_clone>}}},
+    {kKernel, kReads | kSpansDevices, "moves bytes between devices; waits where they come to the CPU",
+     {{"copy_", unboxed<&copy_>}, {"_copy_from", unboxed<&copy_from>},
+      {"_copy_from_and_resize", unboxed<&copy_from_and_resize>},
+      {"_local_scalar_dense", unboxed<&local_scalar_dense>}}},
+    {kSent, kPlain, "while torch.jit.trace records, PyTorch's kernel runs, which it records",
+     {{"convolution", boxed<&convolution>}}},
+    {kSent, kPlain, "refused where its gradient is asked to be sparse",
+     {{"_embedding_bag_backward", boxed<&refuse_sparse_gradient>}}},
+    {kBranch, kPlain, "composed differently for each kind of device: here, as for the server's",
+     {{"scaled_dot_product_attention", unboxed<&scaled_dot_product_attention>},
+      {"dropout", unboxed<&dropout>}, {"softmax.int", unboxed<&softmax>},
+      {"log_softmax.int", unboxed<&log_softmax>}, {"group_norm", unboxed<&group_norm>},
+      {"rms_norm", unboxed<&rms_norm>}, {"grid_sampler", unboxed<&grid_sampler>},
+      {"max_pool1d", unboxed<&max_pool1d>}, {"ctc_loss.Tensor", unboxed<&ctc_loss_tensor>},
+      {"_batch_norm_impl_index", unboxed<&batch_norm_impl_index>},
+      {"lstm.input", unboxed<&lstm_input>}, {"lstm.data", unboxed<&lstm_data>},
+      {"gru.input", unboxed<&gru_input>}, {"gru.data", unboxed<&gru_data>},
+      {"rnn_tanh.input", unboxed<&rnn_tanh_input>}, {"rnn_tanh.data", unboxed<&rnn_tanh_data>},
+      {"rnn_relu.input", unboxed<&rnn_relu_input>}, {"rnn_relu.data", unboxed<&rnn_relu_data>},
+      {"lstm_cell", unboxed<&lstm_cell>}, {"gru_cell", unboxed<&gru_cell>}}},
+};
+// clang-format on
+
+}  // namespace
+
+OperatorRows kernel_rows() {
+  return kRows;
+}
+
+}  // namespace torch_remote::client::kernels
