@@ -18,9 +18,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kByteWindow = 64 << 20;
-constexpr uint64_t kLargestCallWindow = 65536;
-constexpr uint64_t kSmallestCallWindow = 256;
-constexpr auto kAhead = std::chrono::seconds(2);
 
 std::string reason_of(const std::exception_ptr& cause) {
   return cause == nullptr ? "the server closed the session" : text_of(cause);
@@ -51,7 +48,6 @@ ErrorClass class_of(const std::exception_ptr& cause) {
 
 Session::Session(std::string url, Way way, std::string token)
     : url_(std::move(url)),
-      window_since_(Clock::now()),
       clean_up_(std::move(way.clean_up)),
       redial_(std::move(way.redial)),
       keepalive_(keepalive_limit()),
@@ -182,22 +178,22 @@ std::vector<std::byte> Session::take_messages(uint32_t& calls) {
   calls = segment.calls;
   buffered_bytes_.fetch_sub(std::min<uint64_t>(segment.payload.size(), buffered_bytes_.load()),
                             std::memory_order_relaxed);
-  buffered_calls_.fetch_sub(calls, std::memory_order_relaxed);
   return std::move(segment.payload);
 }
 
 // --- credit
 
 bool Session::has_credit() {
-  const uint64_t calls = buffered_calls_.load(std::memory_order_relaxed);
   const uint64_t bytes = buffered_bytes_.load(std::memory_order_relaxed);
-  if (!opened_.load(std::memory_order_acquire))
-    return calls < kLargestCallWindow && bytes < kByteWindow;
+  if (!opened_.load(std::memory_order_acquire)) {
+    return bytes < kByteWindow && call_window_.has_room(submitted_.load(std::memory_order_relaxed));
+  }
   if (bulk_bytes_.load(std::memory_order_relaxed) >= kByteWindow)
     return false;
   const auto flight = connection_->in_flight();
-  return flight.calls + calls < call_window_.load(std::memory_order_relaxed) &&
-         flight.bytes + bytes < kByteWindow;
+  const uint64_t submitted = submitted_.load(std::memory_order_relaxed);
+  return flight.bytes + bytes < kByteWindow &&
+         call_window_.has_room(std::max(submitted, flight.calls_applied) - flight.calls_applied);
 }
 
 void Session::wait_for_credit(const Uses& uses) {
@@ -220,28 +216,14 @@ void Session::wait_for_credit(const Uses& uses) {
 }
 
 void Session::on_progress() {
-  adapt_window();
+  const auto flight = connection_->in_flight();
+  const uint64_t submitted =
+      std::max(submitted_.load(std::memory_order_relaxed), flight.calls_received);
+  call_window_.progress({submitted, flight.calls_received, flight.calls_applied}, Clock::now());
   if (credit_waiters_.load() == 0)
     return;
   { MutexLock lock(replies_mutex_); }
   changed_.notify_all();
-}
-
-// The client may run about two seconds ahead of what the server gets done.
-void Session::adapt_window() {
-  const auto now = Clock::now();
-  const auto elapsed = now - window_since_;
-  if (elapsed < std::chrono::milliseconds(250))
-    return;
-  const auto flight = connection_->in_flight();
-  const double rate = static_cast<double>(flight.calls_applied - window_applied_) /
-                      std::chrono::duration<double>(elapsed).count();
-  window_applied_ = flight.calls_applied;
-  window_since_ = now;
-  if (flight.calls == 0)
-    return call_window_.store(kLargestCallWindow);  // it keeps up
-  const auto ahead = static_cast<uint64_t>(rate * std::chrono::duration<double>(kAhead).count());
-  call_window_.store(std::clamp(ahead, kSmallestCallWindow, kLargestCallWindow));
 }
 
 // --- the end

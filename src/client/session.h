@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "client/call_window.h"
 #include "client/context.h"
 #include "client/counters.h"
 #include "client/errors.h"
@@ -257,7 +258,6 @@ class Session : public transport::Connection::Handler {
   [[noreturn]] void tell(const Failure& failure, const Uses& uses);
   // `device` is for an error whose call is not known.
   std::string describe(const wire::Error& error, std::optional<CallSite> site, uint8_t device);
-  void adapt_window();
   bool has_credit();
 
   // client/session_waits.cpp
@@ -322,7 +322,6 @@ class Session : public transport::Connection::Handler {
   uint64_t stream_thread_ GUARDED_BY(submit_mutex_) = 0;  // the last THREAD
   CallLines lines_;                                       // put under submit_mutex_
   std::atomic<uint64_t> buffered_bytes_{0};
-  std::atomic<uint64_t> buffered_calls_{0};
   std::atomic<uint64_t> bulk_bytes_{0};  // of uploads that the server has not all received
 
   // Guards what threads wait for: the handshake, replies, credit, the end.
@@ -334,10 +333,8 @@ class Session : public transport::Connection::Handler {
   ErrorClass cause_class_ GUARDED_BY(replies_mutex_) = ErrorClass::kSessionLost;
   bool was_open_ GUARDED_BY(replies_mutex_) = false;
 
-  std::atomic<uint64_t> call_window_{65536};
+  CallWindow call_window_;
   std::atomic<int> credit_waiters_{0};
-  uint64_t window_applied_ = 0;  // reader thread
-  std::chrono::steady_clock::time_point window_since_;
 
   const std::function<void()> clean_up_;
   std::unique_ptr<transport::Connection> connection_;  // set once, before opened_
@@ -365,12 +362,10 @@ bool Session::try_submit(uint32_t calls, Append&& append) {
     if (!append(writer_, names_, signatures_))
       return true;
     const uint64_t added = encoded_ + writer_.size() - before;
-    const uint64_t numbered = call_number_ - submitted_.load(std::memory_order_relaxed);
     submitted_.store(call_number_, std::memory_order_relaxed);
     counters_.calls += calls;
     counters_.bytes_sent += added;
     buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
-    buffered_calls_.fetch_add(numbered, std::memory_order_relaxed);
     if (writer_.size() >= kFrameTarget) {
       append_frees();
       cut_frame();

@@ -7,7 +7,7 @@
 namespace torch_remote::transport {
 
 // Decides when an acknowledgement has to go out on its own, because no frame goes the same way soon
-// enough to carry it: at once after 64 frames, 1 MiB, 8 applied frames or the last chunk of a bulk,
+// enough to carry it: at once after 8 frames, 1 MiB, 8 applied frames or the last chunk of a bulk,
 // else 20 ms after the first thing that is unacknowledged. Nothing unacknowledged: never.
 // Externally synchronised.
 class AckPolicy {
@@ -42,7 +42,7 @@ class AckPolicy {
   }
 
  private:
-  static constexpr uint32_t kFrames = 64;
+  static constexpr uint32_t kFrames = 8;
   static constexpr uint64_t kBytes = uint64_t{1} << 20;
   static constexpr uint32_t kApplied = 8;
   static constexpr std::chrono::milliseconds kDelay{20};

@@ -169,13 +169,15 @@ void Connection::Impl::publish_totals() noexcept {
   calls_in_flight_.store(totals.calls, std::memory_order_relaxed);
   last_applied_.store(totals.last_applied, std::memory_order_relaxed);
   calls_applied_.store(totals.calls_applied, std::memory_order_relaxed);
+  calls_received_.store(totals.calls_received, std::memory_order_relaxed);
 }
 
 Connection::InFlight Connection::Impl::in_flight() const noexcept {
   return {bytes_in_flight_.load(std::memory_order_relaxed),
           calls_in_flight_.load(std::memory_order_relaxed),
           last_applied_.load(std::memory_order_relaxed),
-          calls_applied_.load(std::memory_order_relaxed)};
+          calls_applied_.load(std::memory_order_relaxed),
+          calls_received_.load(std::memory_order_relaxed)};
 }
 
 Connection::Connection(std::unique_ptr<Stream> stream, Handler& handler, Options options)

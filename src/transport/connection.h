@@ -77,8 +77,9 @@ class Connection {
   struct InFlight {
     uint64_t bytes = 0;
     uint64_t calls = 0;
-    uint64_t last_applied = 0;   // sequence of the last messages frame that the peer applied
-    uint64_t calls_applied = 0;  // calls in all messages frames that the peer applied
+    uint64_t last_applied = 0;    // sequence of the last messages frame that the peer applied
+    uint64_t calls_applied = 0;   // calls in all messages frames that the peer applied
+    uint64_t calls_received = 0;  // the same for those that it acknowledged
   };
 
   Connection(std::unique_ptr<Stream> stream, Handler& handler, Options options);

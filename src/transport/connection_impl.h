@@ -166,6 +166,7 @@ class Connection::Impl {
   std::atomic<uint64_t> calls_in_flight_ = 0;
   std::atomic<uint64_t> last_applied_ = 0;
   std::atomic<uint64_t> calls_applied_ = 0;
+  std::atomic<uint64_t> calls_received_ = 0;
 
   // stream_.get(), for the child of a fork: there nobody may lock. Null after release().
   std::atomic<Stream*> current_stream_;

@@ -49,6 +49,7 @@ std::optional<SendLedger::Kept> SendLedger::kept_after(uint64_t sequence) const 
 bool SendLedger::advance(uint64_t acknowledged, uint64_t applied, Released& released) {
   const bool moved = acknowledged != acknowledged_ || applied != totals_.last_applied;
   check_acknowledged(acknowledged);
+  count_received(acknowledged);
   apply(applied);  // before anything is released: it throws too
   acknowledge(acknowledged, released);
   return moved;
@@ -64,6 +65,7 @@ void SendLedger::check_acknowledged(uint64_t acknowledged) const {
 
 void SendLedger::acknowledge(uint64_t acknowledged, Released& released) {
   check_acknowledged(acknowledged);
+  count_received(acknowledged);
   acknowledged_ = acknowledged;
   while (!bulks_.empty() && bulks_.front().sequence <= acknowledged) {
     released.bulks.push_back(std::move(bulks_.front()));
@@ -75,6 +77,15 @@ void SendLedger::acknowledge(uint64_t acknowledged, Released& released) {
   }
 }
 
+void SendLedger::count_received(uint64_t acknowledged) {
+  while (messages_received_ < messages_.size() &&
+         messages_[messages_received_].sequence <= acknowledged) {
+    totals_.calls_received += messages_[messages_received_].calls;
+    ++messages_received_;
+  }
+}
+
+// What is applied was received, which decode_header() checks, so count_received() has counted it.
 void SendLedger::apply(uint64_t applied) {
   if (applied == totals_.last_applied) {
     return;
@@ -86,6 +97,7 @@ void SendLedger::apply(uint64_t applied) {
     totals_.calls -= messages_.front().calls;
     totals_.calls_applied += messages_.front().calls;
     messages_.pop_front();
+    --messages_received_;
   }
   if (reached != applied) {
     throw ProtocolError("the peer says that frame " + std::to_string(applied) + " after " +

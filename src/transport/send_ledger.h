@@ -49,6 +49,7 @@ class SendLedger {
     uint64_t calls = 0;
     uint64_t last_applied = 0;
     uint64_t calls_applied = 0;
+    uint64_t calls_received = 0;  // in all messages frames that the peer has acknowledged
   };
 
   explicit SendLedger(bool keeps_frames) : keeps_frames_(keeps_frames) {}
@@ -86,6 +87,7 @@ class SendLedger {
   };
 
   void check_acknowledged(uint64_t acknowledged) const;
+  void count_received(uint64_t acknowledged);
   void apply(uint64_t applied);
   void keep(Kept frame);
 
@@ -93,6 +95,7 @@ class SendLedger {
   uint64_t sent_ = 0;  // highest sequence number given out
   uint64_t acknowledged_ = 0;
   std::deque<Messages> messages_;  // not applied, oldest first
+  size_t messages_received_ = 0;   // so many of them, at the front, are acknowledged
   std::deque<PendingBulk> bulks_;  // not acknowledged, oldest first
   std::deque<Kept> kept_;          // not acknowledged, oldest first, without gaps
   Totals totals_;

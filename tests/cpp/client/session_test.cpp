@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kCallWindow = 65536;
+constexpr uint32_t kCallWindow = CallWindow::kFull;
 
 // --- submitting
 
@@ -144,7 +144,7 @@ TEST_F(SessionTest, AStorageIsFreedOnce) {
 TEST_F(SessionTest, WithoutCreditItWaitsUntilTheServerHasAppliedWhatItGot) {
   connect();
   submit(1, kCallWindow);
-  server.wait_for_frames(1);  // on its way from the buffer to the wire, a frame counts as neither
+  server.wait_for_frames(1);
   std::atomic<bool> is_applied = false;
   auto waiting = std::async(std::launch::async, [&] {
     session.wait_for_credit();
@@ -168,8 +168,23 @@ TEST_F(SessionTest, CreditIsTakenBeforeTheConnectionIsThere) {
 
 TEST_F(SessionTest, BelowTheWindowNobodyWaits) {
   connect();
-  submit(1, kCallWindow - 1);
+  submit(1, CallWindow::kFirst - 1);
   session.wait_for_credit();
+}
+
+TEST_F(SessionTest, TheFirstBurstWaitsForAServerThatHasAppliedNothing) {
+  connect();
+  std::atomic<uint64_t> submitted = 0;
+  auto burst = std::async(std::launch::async, [&] {
+    for (; submitted < 4000; ++submitted) {
+      session.wait_for_credit();
+      submit(1);
+    }
+  });
+  EXPECT_EQ(burst.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  EXPECT_LE(submitted, 2 * CallWindow::kFirst);
+  while (burst.wait_for(std::chrono::milliseconds(1)) == std::future_status::timeout)
+    server.apply_all();
 }
 
 TEST_F(SessionTest, WhoWaitsForCreditLearnsOfTheServersDeath) {

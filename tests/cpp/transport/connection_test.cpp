@@ -119,6 +119,8 @@ TEST_P(ConnectionTest, InFlightCountsWhatThePeerHasNotApplied) {
   b_handler_.wait_for_events(2);
   EXPECT_EQ(a_->in_flight().bytes, 15U);
   EXPECT_EQ(a_->in_flight().calls, 5U);
+  EXPECT_TRUE(a_handler_.wait_until([this] { return a_->in_flight().calls_received == 5; }));
+  EXPECT_EQ(a_->in_flight().calls_applied, 0U);
 
   b_->applied(1);
   EXPECT_TRUE(a_handler_.wait_until([this] { return a_->in_flight().last_applied == 1; }));
@@ -129,6 +131,7 @@ TEST_P(ConnectionTest, InFlightCountsWhatThePeerHasNotApplied) {
   EXPECT_TRUE(a_handler_.wait_until([this] { return a_->in_flight().last_applied == 2; }));
   EXPECT_EQ(a_->in_flight().bytes, 0U);
   EXPECT_EQ(a_->in_flight().calls, 0U);
+  EXPECT_EQ(a_->in_flight().calls_received, 5U);
 }
 
 TEST_P(ConnectionTest, CloseDeliversWhatWasQueuedAndEndsBothSidesCleanly) {
