@@ -1,6 +1,7 @@
 #include "client/handshake.h"
 
 #include <array>
+#include <optional>
 
 #include <unistd.h>
 
@@ -17,15 +18,19 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// A server that has just been started loads libtorch first.
-constexpr auto kPatience = std::chrono::seconds(60);
+size_t read_some(transport::Stream& stream, std::span<std::byte> into) {
+  try {
+    return stream.read_some(into);
+  } catch (const ConnectionError& error) {
+    throw HandshakeCut(error.what());
+  }
+}
 
 void read_exactly(transport::Stream& stream, std::span<std::byte> into) {
   while (!into.empty()) {
-    const size_t got = stream.read_some(into);
+    const size_t got = read_some(stream, into);
     if (got == 0)
-      throw ConnectionError(
-          "the server closed the connection, or did not answer, during the handshake");
+      throw HandshakeCut("the server closed the connection during the handshake");
     into = into.subspan(got);
   }
 }
@@ -43,7 +48,11 @@ void write_block(transport::Stream& stream, std::span<const std::byte> before, c
   const auto length = static_cast<uint32_t>(body.size());
   const std::array<std::span<const std::byte>, 3> parts = {
       before, std::as_bytes(std::span(&length, 1)), body};
-  stream.write(parts);
+  try {
+    stream.write(parts);
+  } catch (const ConnectionError& error) {
+    throw HandshakeCut(error.what());
+  }
 }
 
 template <typename Message>
@@ -99,8 +108,9 @@ void check_not_refused(const Bytes& answer) {
     throw Refused(wire::decode_welcome(answer).reason);
 }
 
+// `silence` is over with the server's first answer.
 wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble, uint64_t received,
-                       const Key& key) {
+                       const Key& key, std::optional<transport::Deadline>& silence) {
   wire::Hello hello;
   random_bytes(hello.nonce);
   hello.torch_version = TORCH_VERSION;
@@ -111,6 +121,7 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
   write_block(stream, wire::encode_preamble(preamble), ours);
 
   const Bytes answer = read_block(stream);
+  silence.reset();
   check_not_refused(answer);
   const wire::Hello theirs = wire::decode_hello(answer);
   wire::agree(theirs.min, theirs.max);
@@ -128,11 +139,31 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
   return welcome;
 }
 
+std::string within(std::chrono::seconds time) {
+  return " within " + std::to_string(time.count()) + " s";
+}
+
+std::string no_answer(std::chrono::seconds time) {
+  return "it took the connection and said nothing" + within(time) +
+         "; it is stopped or overloaded, or it is no torch-remote server";
+}
+
 }  // namespace
 
-wire::Welcome shake_hands(transport::Stream& stream, const std::string& token) {
-  const transport::Deadline deadline(stream, kPatience);
-  wire::Welcome welcome = exchange(stream, {}, 0, token_key(token));
+wire::Welcome shake_hands(transport::Stream& stream, const std::string& token,
+                          std::chrono::seconds answer_time) {
+  transport::Deadline deadline(stream, kStartTime);
+  std::optional<transport::Deadline> silence(std::in_place, stream, answer_time);
+  wire::Welcome welcome;
+  try {
+    welcome = exchange(stream, {}, 0, token_key(token), silence);
+  } catch (const HandshakeCut&) {
+    if (silence && silence->has_passed())
+      throw ConnectionError(no_answer(answer_time));
+    if (deadline.has_passed())
+      throw ConnectionError("the server did not finish the handshake" + within(kStartTime));
+    throw;
+  }
   if (welcome.answer != wire::Answer::kNew || welcome.devices.empty())
     throw ProtocolError("the server has no device");
   return welcome;
@@ -141,10 +172,11 @@ wire::Welcome shake_hands(transport::Stream& stream, const std::string& token) {
 uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t received,
                            std::chrono::milliseconds time) {
   const transport::Deadline deadline(stream, time);
+  std::optional<transport::Deadline> none;
   wire::Preamble preamble;
   preamble.intent = 1;
   preamble.route = wire::session_route(ticket.session);
-  const wire::Welcome welcome = exchange(stream, preamble, received, session_key(ticket));
+  const wire::Welcome welcome = exchange(stream, preamble, received, session_key(ticket), none);
   if (welcome.answer != wire::Answer::kResumed)
     throw ProtocolError("the server began a session where one was to be resumed");
   return welcome.received;

@@ -10,9 +10,22 @@
 
 namespace torch_remote::client {
 
-// The client's side of the handshake (wire/handshake.h), on a stream that nobody else reads or writes.
-// Throws ProtocolError, or ConnectionError when the server refuses.
-wire::Welcome shake_hands(transport::Stream& stream, const std::string& token);
+// A server that has just been started loads libtorch first.
+inline constexpr std::chrono::seconds kStartTime{60};
+// A server that listens already says something at once.
+inline constexpr std::chrono::seconds kAnswerTime{8};
+
+// The client's side of the handshake (wire/handshake.h), on a stream that nobody else reads or
+// writes. Throws ProtocolError, HandshakeCut, or ConnectionError when the server refuses or has
+// said nothing for `answer_time`.
+wire::Welcome shake_hands(transport::Stream& stream, const std::string& token,
+                          std::chrono::seconds answer_time = kStartTime);
+
+// The connection was lost in the middle of the handshake: another one may get through.
+class HandshakeCut : public ConnectionError {
+ public:
+  using ConnectionError::ConnectionError;
+};
 
 // The server has said no, and will say so again.
 class Refused : public ConnectionError {

@@ -163,7 +163,8 @@ Session::Way way_to(const std::string& url, const std::string& server_path) {
   auto dial = [address, net](std::chrono::steady_clock::time_point deadline) {
     return with_delay(transport::dial(address, deadline), net);
   };
-  return {[dial] { return dial(std::chrono::steady_clock::now() + kDialPatience); }, nullptr, dial};
+  return {[dial] { return dial(std::chrono::steady_clock::now() + kDialPatience); }, nullptr, dial,
+          nullptr, true};
 }
 
 Session::Way way_through(std::vector<std::string> words) {

@@ -1,4 +1,5 @@
-// What a session does when its connection is lost: it dials again, for as long as the user has patience.
+// What a session does when its connection is lost, be it in the first handshake: it dials again,
+// for as long as the user has patience.
 #include <algorithm>
 
 #include "base/cause.h"
@@ -27,6 +28,46 @@ milliseconds since(Clock::time_point begin) {
 }
 
 }  // namespace
+
+// The first stream, and its handshake.
+Session::Reached Session::reach(const Open& open, const std::string& token) {
+  const Clock::time_point begin = Clock::now();
+  milliseconds pause = kFirstPause;
+  for (std::unique_ptr<transport::Stream> stream = open();; stream = dial_again(begin, pause)) {
+    std::string failure = "it cannot be dialed";
+    try {
+      if (stream != nullptr) {
+        auto welcome = shake_hands(*stream, token, has_listener_ ? kAnswerTime : kStartTime);
+        return {std::move(stream), std::move(welcome)};
+      }
+    } catch (const HandshakeCut& cut) {
+      if (!has_listener_ || patience_.count() == 0)
+        throw;
+      failure = cut.what();
+    }
+    if (since(begin) >= patience_ || is_lost()) {
+      throw ConnectionError("the first handshake was cut, and again in " +
+                            std::to_string(patience_.count()) +
+                            " ms (TORCH_REMOTE_PATIENCE): " + failure);
+    }
+  }
+}
+
+// After a pause, which grows. None: nobody listens there at the moment.
+std::unique_ptr<transport::Stream> Session::dial_again(Clock::time_point begin,
+                                                       milliseconds& pause) {
+  {
+    MutexLock lock(replies_mutex_);
+    if (!is_lost())
+      changed_.wait_for(replies_mutex_, pause);
+  }
+  pause = std::min(pause * 2, kLongestPause);
+  try {
+    return redial_(std::min(Clock::now() + kFirstAttempt, begin + patience_));
+  } catch (const ConnectionError&) {
+    return nullptr;
+  }
+}
 
 transport::Connection::Options Session::connection_options(const wire::Welcome& welcome) {
   transport::Connection::Options options;

@@ -52,7 +52,8 @@ Session::Session(std::string url, Way way, std::string token)
       redial_(std::move(way.redial)),
       keepalive_(keepalive_limit()),
       patience_(resume_patience()),
-      post_mortem_(std::move(way.post_mortem)) {
+      post_mortem_(std::move(way.post_mortem)),
+      has_listener_(way.has_listener) {
   std::thread([this, open = std::move(way.open), token = std::move(token)]() mutable {
     this->open(std::move(open), std::move(token));
     opener_ended_ = true;
@@ -63,8 +64,7 @@ void Session::open(Open open, std::string token) {
   bool is_stopped = false;
   try {
     begin_worker_thread("tr-open");
-    auto stream = open();
-    wire::Welcome welcome = shake_hands(*stream, token);
+    auto [stream, welcome] = reach(open, token);
     if (log_enabled(LogLevel::kInfo)) {
       log(LogLevel::kInfo, "connected",
           {{"url", url_},

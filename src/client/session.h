@@ -82,6 +82,9 @@ class Session : public transport::Connection::Handler {
     Redial redial = nullptr;  // the same once more, after the connection was lost; none: it cannot
     // Why the server's process is gone, where this side can know; else empty.
     std::function<std::string()> post_mortem = nullptr;
+    // The server listens already: it answers soon, and another connection may get through where one
+    // was cut in the first handshake.
+    bool has_listener = false;
   };
 
   // Starts to connect in the background. `token` may be empty.
@@ -287,6 +290,14 @@ class Session : public transport::Connection::Handler {
   void on_end(std::exception_ptr cause) noexcept override;
 
   // client/resume.cpp
+  struct Reached {
+    std::unique_ptr<transport::Stream> stream;
+    wire::Welcome welcome;
+  };
+
+  Reached reach(const Open& open, const std::string& token);
+  std::unique_ptr<transport::Stream> dial_again(std::chrono::steady_clock::time_point begin,
+                                                std::chrono::milliseconds& pause);
   transport::Connection::Options connection_options(const wire::Welcome& welcome);
   std::string try_to_resume(uint64_t received, std::chrono::milliseconds time);
 
@@ -344,6 +355,7 @@ class Session : public transport::Connection::Handler {
   const std::chrono::milliseconds keepalive_;
   const std::chrono::milliseconds patience_;
   const std::function<std::string()> post_mortem_;
+  const bool has_listener_;
   Ticket ticket_;  // set once, before connection_
   std::atomic<bool> resuming_{false};
 };

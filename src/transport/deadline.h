@@ -23,23 +23,34 @@ class Deadline {
     thread_.join();
   }
 
+  // It has ended the stream.
+  bool has_passed() {
+    MutexLock lock(mutex_);
+    return has_passed_;
+  }
+
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;
 
  private:
   void watch(Stream& stream, CondVar::Clock::time_point until) {
-    MutexLock lock(mutex_);
-    while (!is_met_) {
-      if (!changed_.wait_until(mutex_, until))
-        break;
+    {
+      MutexLock lock(mutex_);
+      while (!is_met_) {
+        if (!changed_.wait_until(mutex_, until))
+          break;
+      }
+      has_passed_ = !is_met_;
+      if (!has_passed_)
+        return;
     }
-    if (!is_met_)
-      stream.shutdown();
+    stream.shutdown();
   }
 
   Mutex mutex_;
   CondVar changed_;
   bool is_met_ GUARDED_BY(mutex_) = false;
+  bool has_passed_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the rest
 };
 

@@ -1,0 +1,132 @@
+"""A connection that is cut, or a peer that is silent, in the first handshake."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import serving
+
+import torch_remote
+
+WITHIN_S = 10
+PREAMBLE = 32
+
+
+class Cutter:
+    """Passes connections on to a server, and cuts the first ones of them in the handshake."""
+
+    def __init__(
+        self, listener: socket.socket, server: str, cuts: int, there: int, back: int
+    ) -> None:
+        self.listener, self.server = listener, server
+        self.cuts, self.limits = cuts, (there, back)
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                self.connections += 1
+                upstream = socket.socket(socket.AF_UNIX)
+                upstream.connect(self.server)
+                is_cut = self.connections <= self.cuts
+                for source, target, limit in zip(
+                    (client, upstream), (upstream, client), self.limits, strict=True
+                ):
+                    arguments = (source, target, limit if is_cut else None)
+                    threading.Thread(target=_pass_on, args=arguments, daemon=True).start()
+
+
+def _pass_on(source: socket.socket, target: socket.socket, limit: int | None) -> None:
+    """Until so many bytes are passed; then both connections are reset."""
+    left = limit
+    with suppress(OSError):
+        while left is None or left > 0:
+            data = source.recv(65536 if left is None else left)
+            if not data:
+                break
+            target.sendall(data)
+            left = None if left is None else left - len(data)
+    for end in (source, target):
+        with suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def listening(scheme: str, folder: Path) -> Iterator[tuple[socket.socket, str]]:
+    """A socket, and the URL under which a client dials it."""
+    family = socket.AF_UNIX if scheme == "unix" else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind(f"{folder}/front" if scheme == "unix" else ("127.0.0.1", 0))
+        listener.listen()
+        name = listener.getsockname()
+        yield listener, f"unix://{name}" if scheme == "unix" else f"tcp://127.0.0.1:{name[1]}"
+
+
+def assert_serves(url: str) -> None:
+    with torch_remote.connect(url) as machine:
+        assert torch.arange(3, device=machine.devices[0]).tolist() == [0, 1, 2]
+
+
+def seconds_to_fail(url: str, words: str) -> float:
+    begin = time.monotonic()
+    with pytest.raises(torch_remote.ConnectionError, match=words) as error:
+        assert_serves(url)
+    assert url in str(error.value)
+    assert "\n" not in str(error.value).strip()
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("scheme", ["unix", "tcp"])
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [(0, 1 << 20), (PREAMBLE, 1 << 20), (1 << 20, 0), (1 << 20, 9), (1 << 20, 150)],
+    ids=["at once", "after the preamble", "at HELLO", "in HELLO", "in WELCOME"],
+)
+def test_a_connection_cut_in_the_first_handshake_is_tried_again(
+    scheme: str, there: int, back: int, tmp_path: Path
+) -> None:
+    with serving(f"unix://{tmp_path}/s"), listening(scheme, tmp_path) as (listener, url):
+        cutter = Cutter(listener, f"{tmp_path}/s", 2, there, back)
+        assert_serves(url)
+        assert cutter.connections == 3
+
+
+def test_without_patience_a_cut_in_the_first_handshake_is_an_error_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_REMOTE_PATIENCE", "0")
+    with serving(f"unix://{tmp_path}/s"), listening("unix", tmp_path) as (listener, url):
+        Cutter(listener, f"{tmp_path}/s", 1, 1 << 20, 9)
+        assert seconds_to_fail(url, "handshake") < WITHIN_S
+        assert_serves(url)
+
+
+def test_a_peer_that_always_cuts_is_an_error_when_the_patience_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_REMOTE_PATIENCE", "1s")
+    with serving(f"unix://{tmp_path}/s"), listening("tcp", tmp_path) as (listener, url):
+        cutter = Cutter(listener, f"{tmp_path}/s", 1000, 1 << 20, 0)
+        assert 1 <= seconds_to_fail(url, "TORCH_REMOTE_PATIENCE") < WITHIN_S
+        assert cutter.connections > 2
+
+
+@pytest.mark.parametrize("scheme", ["unix", "tcp"])
+def test_a_peer_that_accepts_and_says_nothing_is_an_error_soon(scheme: str, tmp_path: Path) -> None:
+    with listening(scheme, tmp_path) as (_, url):
+        assert seconds_to_fail(url, "said nothing within") < WITHIN_S
+
+
+def test_a_server_that_nobody_listens_for_is_an_error_at_once(tmp_path: Path) -> None:
+    assert seconds_to_fail(f"unix://{tmp_path}/nobody", "No such file") < WITHIN_S / 2
