@@ -93,6 +93,10 @@ bool write_patiently(int descriptor, std::string_view text,
 // equal, process ids name the same processes. Empty when it cannot be told.
 std::string machine_identity();
 
+// getpid() without a system call. Right in the child of a fork() too, once its pthread_atfork
+// handlers have run; one of them cannot rely on it.
+pid_t this_process() noexcept;
+
 uint64_t current_rss_bytes();  // resident memory of this process; 0 when unknown
 std::string hostname();
 void random_bytes(std::span<std::byte> into);  // for nonces and tokens

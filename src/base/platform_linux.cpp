@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -282,6 +283,18 @@ uint64_t current_rss_bytes() {
     return 0;
   }
   return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+pid_t this_process() noexcept {
+  static std::atomic<pid_t> known = 0;
+  [[maybe_unused]] static const int registered = ::pthread_atfork(
+      nullptr, nullptr, [] { known.store(::getpid(), std::memory_order_relaxed); });
+  pid_t pid = known.load(std::memory_order_relaxed);
+  if (pid == 0) {
+    pid = ::getpid();
+    known.store(pid, std::memory_order_relaxed);
+  }
+  return pid;
 }
 
 std::string hostname() {

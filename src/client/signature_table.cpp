@@ -1,15 +1,22 @@
 #include "client/signature_table.h"
 
-#include <algorithm>
+#include <cstring>
 
 namespace torch_remote::client {
+namespace {
+
+bool equal(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
+}  // namespace
 
 SignatureTable::SignatureTable(size_t buckets) : buckets_(buckets, 0) {}
 
 SignaturePtr SignatureTable::find(uint64_t hash, std::span<const std::byte> key) {
   for (uint32_t at = buckets_[bucket_of(hash)]; at != 0; at = next_[at - 1]) {
     const SignaturePtr& signature = slots_[at - 1];
-    if (signature->hash != hash || !std::ranges::equal(signature->key, key))
+    if (signature->hash != hash || !equal(signature->key, key))
       continue;
     signature->used = true;
     return signature;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "transport/connection_impl.h"
 #include "transport/utf8.h"
 
@@ -34,7 +35,7 @@ Connection::Impl::Impl(std::unique_ptr<Stream> stream, Handler& handler, const O
     : handler_(handler),
       options_(options),
       peer_(stream->peer()),
-      pid_(::getpid()),
+      pid_(this_process()),
       flush_pending_(flush_pending),
       last_heard_(Clock::now().time_since_epoch().count()),
       current_stream_(stream.get()),
@@ -56,7 +57,15 @@ void Connection::Impl::join_threads() {
 }
 
 bool Connection::Impl::is_in_forked_child() const noexcept {
-  return ::getpid() != pid_;
+  return this_process() != pid_;
+}
+
+// Called by a pthread_atfork handler: this_process() may still be the parent.
+void Connection::Impl::abandon_in_forked_child() noexcept {
+  Stream* const stream = current_stream_.load();
+  if (stream != nullptr && ::getpid() != pid_) {
+    stream->close_in_forked_child();
+  }
 }
 
 std::thread Connection::Impl::run(void (Impl::*loop)() noexcept) {
@@ -282,9 +291,7 @@ uint64_t Connection::frames_sent() const noexcept {
 }
 
 void Connection::abandon_in_forked_child() noexcept {
-  if (impl_->is_in_forked_child()) {
-    impl_->abandon_in_forked_child();
-  }
+  impl_->abandon_in_forked_child();
 }
 
 }  // namespace torch_remote::transport

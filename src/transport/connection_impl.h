@@ -36,11 +36,7 @@ class Connection::Impl {
 
   bool is_in_forked_child() const noexcept;
 
-  void abandon_in_forked_child() noexcept {
-    if (Stream* const stream = current_stream_.load()) {
-      stream->close_in_forked_child();
-    }
-  }
+  void abandon_in_forked_child() noexcept;
 
   void start();
   void flush() noexcept EXCLUDES(mutex_);

@@ -54,6 +54,18 @@ TEST(Platform, ThePeerOfAUnixSocketIsAProcessOfAUser) {
             "pid " + std::to_string(::getpid()) + ", uid " + std::to_string(::geteuid()));
 }
 
+TEST(Platform, ThisProcessIsAnotherOneInAForkedChild) {
+  EXPECT_EQ(this_process(), ::getpid());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(this_process() == ::getpid() ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(this_process(), ::getpid());
+}
+
 TEST(Platform, DescriptorsAreCloseOnExec) {
   const auto [a, b] = socket_pair();
   const auto [in, out] = pipe_pair();
