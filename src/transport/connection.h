@@ -68,7 +68,10 @@ class Connection {
 
   struct Options {
     std::chrono::milliseconds keepalive{30000};
+    // How long flush_soon() lets messages gather: while the peer has nothing of us to do, and while
+    // it has.
     std::chrono::microseconds flush_delay{40};
+    std::chrono::microseconds busy_flush_delay{300};
     FrameLimits limits;
     bool is_resumable = false;
   };
@@ -92,8 +95,8 @@ class Connection {
   // Has the writer call take_messages() now, until it returns nothing.
   void flush() noexcept;
 
-  // The same within flush_delay. On the path of every call: one relaxed load when it is already on
-  // its way.
+  // The same within flush_delay or busy_flush_delay. On the path of every call: one relaxed load
+  // when it is already on its way.
   void flush_soon() noexcept {
     if (!flush_pending_.load(std::memory_order_relaxed)) {
       request_flush_soon();

@@ -123,7 +123,8 @@ std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
     }
     const Clock::time_point now = Clock::now();
     if (!flush_at && flush_pending_.load(std::memory_order_relaxed)) {
-      flush_at = now + options_.flush_delay;
+      const bool is_busy = ledger_->totals().bytes != 0;
+      flush_at = now + (is_busy ? options_.busy_flush_delay : options_.flush_delay);
     }
     if (is_urgent(now) || (flush_at && *flush_at <= now)) {
       break;

@@ -2,6 +2,7 @@
 // silent, broken or hostile peer can do.
 #include <future>
 #include <optional>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -345,6 +346,38 @@ TEST_F(ConnectionPeerTest, FlushSoonTakesAWholeBatchInOneGo) {
   connection_->flush();
   EXPECT_TRUE(read_frame());
   EXPECT_LE(handler_.takes(), 2);
+}
+
+TEST_F(ConnectionPeerTest, WhatIsReceivedAndWhatIsAppliedIsCountedInCalls) {
+  start();
+  handler_.put("one", 3);
+  handler_.put("two", 4);
+  connection_->flush();
+  read_frame();
+  read_frame();
+  write(control(FrameKind::kAck, 2, 1));
+  ASSERT_TRUE(handler_.wait_until([this] { return connection_->in_flight().last_applied == 1; }));
+  EXPECT_EQ(connection_->in_flight().calls_received, 7U);
+  EXPECT_EQ(connection_->in_flight().calls_applied, 3U);
+}
+
+TEST_F(ConnectionPeerTest, WhileThePeerHasSomethingToDoMessagesGatherForLonger) {
+  Connection::Options options;
+  options.busy_flush_delay = std::chrono::seconds(3600);
+  start(options);
+  handler_.put("the peer has nothing to do");
+  connection_->flush_soon();
+  EXPECT_EQ(text_of(read_frame()->payload), "the peer has nothing to do");
+  while (handler_.takes() < 2) {  // the writer has looked for more, and found nothing
+    std::this_thread::yield();
+  }
+
+  handler_.put("it has");
+  connection_->flush_soon();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(connection_->frames_sent(), 1U);
+  connection_->flush();
+  EXPECT_EQ(text_of(read_frame()->payload), "it has");
 }
 
 class RefusingHandler : public RecordingHandler {
