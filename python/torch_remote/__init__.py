@@ -51,6 +51,7 @@ from . import (  # noqa: E402
     _not_yet,
     _optimizers,
     _parallel,
+    _patches,
     _printing,
 )
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
@@ -90,7 +91,20 @@ def _install(name: str) -> None:
     _C.init()
     torch.utils.rename_privateuse1_backend(name)
     torch._register_device_module(name, _device)
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    _change_torch()
+    atexit.register(_shut_down)
+
+
+def _change_torch() -> None:
+    """All that `_patches.undo_all()` takes back; may be called again after it."""
+    with _patches.noting(
+        torch.Tensor,
+        torch.nn.Module,
+        torch.nn.utils.rnn.PackedSequence,
+        torch.storage._StorageBase,
+        torch.storage.TypedStorage,
+    ):
+        torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _printing.install()
     _interop.install()
     _downloads.install()
@@ -101,7 +115,6 @@ def _install(name: str) -> None:
     _optimizers.install()
     _parallel.install()
     _not_yet.install()
-    atexit.register(_shut_down)
 
 
 def _shut_down() -> None:

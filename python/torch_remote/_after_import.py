@@ -9,6 +9,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from ._patches import on_undo, patch_item
+
 Change = Callable[[Any], None]
 
 
@@ -46,10 +48,19 @@ _finder = _AfterImport()
 
 
 def change_module(name: str, change: Change) -> None:
-    """Calls `change(module)` now if the module is imported, else when it is."""
+    """Calls `change(module)` now if the module is imported, else when it is.
+
+    `change` makes its changes by `patch()`, so that they can be taken back.
+    """
     if name in sys.modules:
         change(sys.modules[name])
         return
-    _finder.changes[name] = change
+    patch_item(_finder.changes, name, change)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+        on_undo(_remove_finder)
+
+
+def _remove_finder() -> None:
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)

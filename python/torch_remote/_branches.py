@@ -10,6 +10,7 @@ import torch
 
 from . import _backend
 from ._device import get_device_properties
+from ._patches import on_undo, patch
 
 _OURS = torch._C.DispatchKey.AutogradPrivateUse1
 
@@ -46,6 +47,12 @@ def _keep_decompositions() -> None:
         if operator in (aten.lstm.input, aten.lstm.data):
             decomposition = _unless_on_cpu(operator, decomposition)
         operator.py_impl(_OURS)(decomposition)
+        on_undo(functools.partial(_remove_kernel, operator))
+
+
+def _remove_kernel(operator: Any) -> None:
+    operator.py_kernels.pop(_OURS)
+    operator._dispatch_cache.clear()
 
 
 def _unless_on_cpu(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +71,7 @@ def _unless_on_cpu(operator: Any, decomposition: Callable[..., Any]) -> Callable
 
 
 def install() -> None:
-    """To be called once."""
+    """Has PyTorch choose as on the server."""
     _keep_decompositions()
     _choose_for_linear_cross_entropy()
 
@@ -89,4 +96,4 @@ def _choose_for_linear_cross_entropy() -> None:
         place = _seen_by_server(device)
         return adjust(self, num_batches, in_features, num_classes, dtype, place)
 
-    LinearCrossEntropyOptions._adjust = adjusted
+    patch(LinearCrossEntropyOptions, "_adjust", adjusted)

@@ -16,6 +16,7 @@ from torch import serialization
 
 from . import _C
 from ._backend import is_ours, name
+from ._patches import patch
 
 
 @contextmanager
@@ -96,9 +97,9 @@ def _moving(move: Callable[..., Any], is_for_cpu: Callable[[Any, Any], bool]) ->
 
 
 def install() -> None:
-    """Replaces what saves objects and what moves modules. To be called once."""
-    serialization._save = _planning(serialization._save)
-    serialization._legacy_save = _planning(serialization._legacy_save)
-    serialization.location_tag = _noting(serialization.location_tag)
-    torch.nn.Module.to = _moving(torch.nn.Module.to, _is_for_cpu)
-    torch.nn.Module.cpu = _moving(torch.nn.Module.cpu, lambda *_: True)
+    """Replaces what saves objects and what moves modules."""
+    patch(serialization, "_save", _planning(serialization._save))
+    patch(serialization, "_legacy_save", _planning(serialization._legacy_save))
+    patch(serialization, "location_tag", _noting(serialization.location_tag))
+    patch(torch.nn.Module, "to", _moving(torch.nn.Module.to, _is_for_cpu))
+    patch(torch.nn.Module, "cpu", _moving(torch.nn.Module.cpu, lambda *_: True))

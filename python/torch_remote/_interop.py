@@ -14,6 +14,7 @@ import torch
 from torch.multiprocessing import reductions
 
 from ._backend import is_ours
+from ._patches import patch, patch_item
 
 
 def _refuse_dlpack(method: Any) -> Any:
@@ -48,9 +49,12 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 
 def install() -> None:
-    """Replaces what gives out DLPack capsules and the reducer of queues. To be called once."""
-    torch.Tensor.__dlpack__ = _refuse_dlpack(torch.Tensor.__dlpack__)
-    torch.Tensor.__dlpack_device__ = _refuse_dlpack(torch.Tensor.__dlpack_device__)
-    torch.utils.dlpack.to_dlpack = torch.to_dlpack = _refuse_dlpack(torch.utils.dlpack.to_dlpack)
-    ForkingPickler.register(torch.Tensor, _reduce_tensor)
-    ForkingPickler.register(torch.nn.Parameter, _reduce_tensor)
+    """Replaces what gives out DLPack capsules and the reducer of queues."""
+    for name in ("__dlpack__", "__dlpack_device__"):
+        patch(torch.Tensor, name, _refuse_dlpack(getattr(torch.Tensor, name)))
+    to_dlpack = _refuse_dlpack(torch.utils.dlpack.to_dlpack)
+    for module in (torch, torch.utils.dlpack):
+        patch(module, "to_dlpack", to_dlpack)
+    reducers: dict[type, Any] = vars(ForkingPickler)["_extra_reducers"]
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        patch_item(reducers, kind, _reduce_tensor)

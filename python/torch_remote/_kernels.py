@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ._after_import import change_module
 from ._backend import is_ours, name
+from ._patches import patch
 
 _WAY_OUT = (
     "compose it of PyTorch's operators, or have the server load it as a library of operators "
@@ -44,7 +45,7 @@ def _guard_triton(jit: ModuleType) -> None:
 
         return run
 
-    jit.KernelInterface.__getitem__ = checked
+    patch(jit.KernelInterface, "__getitem__", checked)
 
 
 def _guard_jiterator(jiterator: ModuleType) -> None:
@@ -55,7 +56,7 @@ def _guard_jiterator(jiterator: ModuleType) -> None:
         _check_arguments("A kernel of CUDA source", tensors)
         return call(self, *tensors, **kwargs)
 
-    jiterator._JittedFunction.__call__ = checked
+    patch(jiterator._JittedFunction, "__call__", checked)
 
 
 def _guard_extensions(cpp_extension: Any) -> None:
@@ -72,7 +73,7 @@ def _guard_extensions(cpp_extension: Any) -> None:
             )
         return build(extension, sources, *args, **kwargs)
 
-    cpp_extension._jit_compile = checked
+    patch(cpp_extension, "_jit_compile", checked)
 
 
 def _guard_inductor(compile_fx: Any) -> None:
@@ -90,11 +91,11 @@ def _guard_inductor(compile_fx: Any) -> None:
                 )
         return compile_graph(graph, inputs, *args, **kwargs)
 
-    compile_fx.compile_fx = checked
+    patch(compile_fx, "compile_fx", checked)
 
 
 def install() -> None:
-    """Guards what is imported already, and the rest when it is. To be called once."""
+    """Guards what is imported already, and the rest when it is."""
     change_module("triton.runtime.jit", _guard_triton)
     change_module("torch.cuda.jiterator", _guard_jiterator)
     change_module("torch.utils.cpp_extension", _guard_extensions)

@@ -19,6 +19,7 @@ from torch import Tensor
 from ._after_import import change_module
 from ._backend import is_ours
 from ._device import get_device_properties
+from ._patches import patch
 
 _AMPERE = 8  # the major compute capability from which there is flash attention
 
@@ -110,7 +111,7 @@ def _change_choice(sdpa: Any) -> None:
             raise _PlainWay(query, key, value)
         return choice
 
-    sdpa._select_sdp_backend = selected
+    patch(sdpa, "_select_sdp_backend", selected)
 
 
 def _change_operators(operators: Any) -> None:
@@ -137,9 +138,9 @@ def _change_operators(operators: Any) -> None:
             query, key, value = way.args  # as PyTorch has prepared them
             return _plain_attention(query, key, value, dropout_p, scale)
 
-    operators.jagged_scaled_dot_product_attention = attend
+    patch(operators, "jagged_scaled_dot_product_attention", attend)
 
 
 def install() -> None:
-    """Changes PyTorch's code for jagged tensors when it is first used. To be called once."""
+    """Changes PyTorch's code for jagged tensors when it is first used."""
     change_module("torch.nested._internal.ops", _change_operators)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ._backend import name
+from ._patches import patch
 
 _LIBRARIES = tuple(f"{Path(file).parent}/" for file in (torch.__file__, __file__))
 
@@ -40,7 +41,7 @@ def _warn_of_autocast() -> None:
             )
         return enter(self)
 
-    autocast.__enter__ = checked
+    patch(autocast, "__enter__", checked)
 
 
 def _warn_of_profiler() -> None:
@@ -55,10 +56,10 @@ def _warn_of_profiler() -> None:
             options["use_device"] = None
         init(self, enabled, **options)
 
-    profile.__init__ = checked
+    patch(profile, "__init__", checked)
 
 
 def install() -> None:
-    """To be called once."""
+    """Has PyTorch warn of these."""
     _warn_of_autocast()
     _warn_of_profiler()

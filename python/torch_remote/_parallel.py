@@ -16,6 +16,7 @@ from torch._utils import _get_available_device_type
 from torch.nn.parallel import DataParallel, _functions
 
 from ._backend import is_ours, max_devices, name
+from ._patches import patch
 
 
 def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> tuple[torch.Tensor, ...]:
@@ -72,7 +73,7 @@ def _replace(function: Callable[..., Any]) -> None:
             return function(*args)
         return theirs(*args)
 
-    setattr(torch._C, function.__name__, chosen)
+    patch(torch._C, function.__name__, chosen)
 
 
 def _is_elsewhere(module: torch.nn.Module) -> bool:
@@ -106,7 +107,8 @@ def _wrap_modules_elsewhere() -> None:
             _choose_devices(self)  # the model was moved after it was wrapped
         return forward(self, *inputs, **kwargs)
 
-    DataParallel.__init__, DataParallel.forward = checked_init, checked_forward
+    patch(DataParallel, "__init__", checked_init)
+    patch(DataParallel, "forward", checked_forward)
 
 
 def _choose_devices(parallel: Any) -> None:
@@ -118,7 +120,7 @@ def _choose_devices(parallel: Any) -> None:
 
 
 def install() -> None:
-    """To be called once."""
+    """Adds these functions for CUDA to torch, or has them choose."""
     for function in (
         _broadcast,
         _broadcast_out,
@@ -130,5 +132,5 @@ def install() -> None:
     ):
         _replace(function)
     # PyTorch sizes this by the devices of the first scatter; a machine may be connected later.
-    _functions._streams = [None] * max_devices()
+    patch(_functions, "_streams", [None] * max_devices())
     _wrap_modules_elsewhere()

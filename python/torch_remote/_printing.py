@@ -15,6 +15,7 @@ import torch
 from torch import _tensor_str
 
 from ._backend import is_ours
+from ._patches import patch
 
 
 class _Summary:
@@ -130,10 +131,10 @@ def _printed_part(tensor: torch.Tensor) -> Any:
 
 
 def install() -> None:
-    """Makes `print(tensor)` fetch once. To be called once."""
+    """Makes `print(tensor)` fetch once."""
     format_elements: Callable[[Any, int], str] = _tensor_str._tensor_str
 
     def _format(self: torch.Tensor, indent: int) -> str:
         return format_elements(_printed_part(self) if is_ours(self) else self, indent)
 
-    _tensor_str._tensor_str = _format
+    patch(_tensor_str, "_tensor_str", _format)

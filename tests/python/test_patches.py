@@ -1,0 +1,171 @@
+"""All that torch_remote changes in torch's Python can be taken back, and made again."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import assert_runs
+
+from torch_remote import _patches
+
+# Everything that is changed is imported first, so that it is seen as it was.
+SETUP = """
+import torch
+import torch._inductor.compile_fx
+import torch.cuda.jiterator
+import torch.nested._internal.ops
+import torch.utils.cpp_extension
+from torch_state import differences, snapshot
+
+before = snapshot()
+import torch_remote
+from torch_remote import _patches
+
+# Goes with the name of the private backend, which PyTorch lets a process choose once.
+NAME = {"torch.remote", "torch.utils.backend_registration._privateuse1_backend_name"}
+for kind in ("_autograd.DeviceType", "_profiler.ProfilerActivity"):
+    NAME |= {f"torch._C.{kind}.{name}" for name in ("REMOTE", "__repr__", "__str__", "name")}
+
+def changes():
+    return differences(before, snapshot()) - NAME
+
+installed = changes()
+_patches.undo_all()
+"""
+
+
+def run(code: str) -> str:
+    return assert_runs(SETUP + code, PYTHONPATH=str(Path(__file__).parent))
+
+
+def test_after_undo_every_attribute_of_torch_is_the_original() -> None:
+    assert run("print(len(installed) > 50, changes())") == "True set()"
+
+
+def test_after_undo_the_same_changes_can_be_made_again_and_undone_again() -> None:
+    code = """
+torch_remote._change_torch()
+hooks = {each for each in changes() ^ installed if "_hooks[" in each}  # numbered anew each time
+print(changes() ^ installed == hooks)
+_patches.undo_all()
+print(changes())
+torch_remote._change_torch()
+x = torch.ones(2, device="remote", requires_grad=True)
+torch.optim.SGD([x], 0.1).step()
+print(torch.nn.Linear(1, 1).remote().weight.is_remote, x)
+"""
+    assert run(code).splitlines() == [
+        "True",
+        "set()",
+        "True tensor([1., 1.], device='remote:0', requires_grad=True)",
+    ]
+
+
+def test_a_module_imported_after_undo_is_not_changed() -> None:
+    code = """
+import torch, torch_remote
+torch_remote._patches.undo_all()
+import torch.utils.cpp_extension as extension
+print(extension._jit_compile.__module__, hasattr(extension._jit_compile, "__wrapped__"))
+"""
+    assert assert_runs(code) == "torch.utils.cpp_extension False"
+
+
+def test_a_module_imported_later_is_changed_and_its_change_is_undone() -> None:
+    code = """
+import torch, torch_remote
+import torch.utils.cpp_extension as extension
+changed = extension._jit_compile
+torch_remote._patches.undo_all()
+print(changed is not extension._jit_compile, changed.__wrapped__ is extension._jit_compile)
+"""
+    assert assert_runs(code) == "True True"
+
+
+def test_remote_tensors_work_without_the_changes() -> None:
+    code = """
+import torch, torch_remote
+torch_remote._patches.undo_all()
+y = torch.ones(3, device="remote") * 2
+print(y.device, y.cpu().tolist())
+"""
+    assert assert_runs(code) == "remote:0 [2.0, 2.0, 2.0]"
+
+
+class Base:
+    inherited = 1
+
+    def method(self) -> int:
+        return 1
+
+
+class Owner(Base):
+    plain: Any = 2
+
+    @property
+    def computed(self) -> int:
+        return 3
+
+    @classmethod
+    def made(cls) -> int:
+        return 4
+
+    @staticmethod
+    def alone() -> int:
+        return 5
+
+
+@pytest.fixture
+def no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty list of changes, so that a test does not undo those of this process."""
+    monkeypatch.setattr(_patches, "_undo", [])
+
+
+@pytest.mark.usefixtures("no_changes")
+@pytest.mark.parametrize(
+    "name", ["plain", "computed", "made", "alone", "inherited", "method", "added"]
+)
+@pytest.mark.parametrize("new", [None, property(lambda self: 7), classmethod(lambda cls: 8)])
+def test_undo_puts_back_the_very_entry_of_the_owner(name: str, new: Any) -> None:
+    before = dict(vars(Owner))
+    _patches.patch(Owner, name, new)
+    _patches.patch(Owner, name, "twice")
+    assert vars(Owner)[name] == "twice"
+    _patches.undo_all()
+    after = dict(vars(Owner))
+    assert after.keys() == before.keys()
+    assert all(after[each] is before[each] for each in before)
+
+
+@pytest.mark.usefixtures("no_changes")
+def test_undo_goes_backwards_and_only_once() -> None:
+    order: list[int] = []
+    for number in range(3):
+        _patches.on_undo(lambda number=number: order.append(number))
+    _patches.undo_all()
+    _patches.undo_all()
+    assert order == [2, 1, 0]
+
+
+@pytest.mark.usefixtures("no_changes")
+def test_entries_of_a_table_are_put_back_or_removed() -> None:
+    table = {"here": 1}
+    _patches.patch_item(table, "here", 2)
+    _patches.patch_item(table, "new", None)
+    assert table == {"here": 2, "new": None}
+    _patches.undo_all()
+    assert table == {"here": 1}
+
+
+@pytest.mark.usefixtures("no_changes")
+def test_what_other_code_sets_in_a_block_is_noted() -> None:
+    module = types.ModuleType("example")
+    module.kept = module.replaced = original = object()  # type: ignore[attr-defined]
+    with _patches.noting(module):
+        module.replaced = module.added = 1  # type: ignore[attr-defined]
+    _patches.undo_all()
+    assert module.replaced is original  # type: ignore[attr-defined]
+    assert not hasattr(module, "added")
