@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import _C
+from ._patches import patch
 
 
 def install() -> None:
@@ -26,5 +27,5 @@ def install() -> None:
             _C.leave_backward()
 
     # `torch.autograd` has imported it by name.
-    torch.autograd.graph._engine_run_backward = run_backward
-    torch.autograd._engine_run_backward = run_backward  # type: ignore[attr-defined]
+    patch(torch.autograd.graph, "_engine_run_backward", run_backward)
+    patch(torch.autograd, "_engine_run_backward", run_backward)

@@ -34,6 +34,7 @@ from torch.optim.optimizer import (
 )
 
 from . import _C, _backend
+from ._patches import on_undo, patch
 
 State = dict[Any, Any]
 
@@ -206,8 +207,8 @@ def _noting_stage(change: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    register_optimizer_step_pre_hook(_before_step)
-    register_optimizer_step_post_hook(_after_step)
+    on_undo(register_optimizer_step_pre_hook(_before_step).remove)
+    on_undo(register_optimizer_step_post_hook(_after_step).remove)
     for name in ("unscale_", "step", "update"):
-        setattr(GradScaler, name, _noting_stage(vars(GradScaler)[name]))
+        patch(GradScaler, name, _noting_stage(vars(GradScaler)[name]))
     _C.set_take_back(_take_back)
