@@ -80,16 +80,9 @@ elseif(_torch_minor VERSION_GREATER 2.13)
   message(WARNING "torch ${_torch_version} has not been tried: torch-remote is written for 2.11 to 2.13.")
 endif()
 
-# torch ships headers of an fmt of its own under include/fmt. They would hide the ones that spdlog
-# and our base were compiled with, so the system's come first, through a folder with one link in it.
-find_path(TORCH_REMOTE_FMT_INCLUDE fmt/format.h REQUIRED)  # Debian: libfmt-dev
-set(_torch_fmt_first ${PROJECT_BINARY_DIR}/include_first)
-file(MAKE_DIRECTORY ${_torch_fmt_first})
-file(CREATE_LINK ${TORCH_REMOTE_FMT_INCLUDE}/fmt ${_torch_fmt_first}/fmt SYMBOLIC)
-
 add_library(torch_remote_torch INTERFACE)
 target_include_directories(torch_remote_torch SYSTEM INTERFACE
-  ${_torch_fmt_first} ${_torch_home}/include ${_torch_home}/include/torch/csrc/api/include)
+  ${_torch_home}/include ${_torch_home}/include/torch/csrc/api/include)
 target_compile_definitions(torch_remote_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${_torch_cxx11_abi})
 target_link_libraries(torch_remote_torch INTERFACE
   ${TORCH_REMOTE_TORCH_LIB_DIR}/libtorch.so ${TORCH_REMOTE_TORCH_LIB_DIR}/libtorch_cpu.so

@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/steps.sh
 
-SYSTEM="g++ cmake ninja-build ccache pkg-config libssl-dev libfmt-dev libspdlog-dev libcli11-dev
-  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev"
+SYSTEM="g++ cmake ninja-build ccache pkg-config libssl-dev libcli11-dev
+  libgtest-dev libgmock-dev"
 CHECKS="clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev"
 TORCH="torch==2.13.0"
 PACKAGES="numpy expecttest pytest pytest-timeout hypothesis scikit-build-core ninja ruff mypy"

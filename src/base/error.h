@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-// Errors are sorted by who caused them, because that decides what ends: see STYLE.md, "Errors".
+// Errors are sorted by who caused them, because that decides what ends (docs/errors.md).
 namespace torch_remote {
 
 // The peer sent bytes that break the protocol. The session that read them is closed; nothing

@@ -4,12 +4,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <iterator>
-#include <memory>
-#include <mutex>
 
-#include <spdlog/sinks/base_sink.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include "base/mutex.h"
@@ -38,17 +35,35 @@ LogLevel level_from_environment() {
   return LogLevel::kWarning;
 }
 
-// A standard error that nobody reads (the pipe of a parent that is busy, a terminal that is held) must not hold up a
-// server: its line is dropped after a moment, and later ones at once, until somebody reads again.
-class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
- protected:
-  void sink_it_(const spdlog::details::log_msg& message) override {
+// The local time as in 2026-03-01T12:00:00.123+01:00.
+std::string time_now() {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto whole = std::chrono::system_clock::from_time_t(seconds);
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(now - whole);
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char day[32];
+  char zone[8];  // +0100
+  char text[64];
+  std::strftime(day, sizeof(day), "%Y-%m-%dT%H:%M:%S", &local);
+  std::strftime(zone, sizeof(zone), "%z", &local);
+  std::snprintf(text, sizeof(text), "%s.%03d%.3s:%.2s", day, static_cast<int>(milliseconds.count()),
+                zone, zone + 3);
+  return text;
+}
+
+// Writes lines to standard error, one at a time. One that nobody reads (the pipe of a parent that is busy, a terminal
+// that is held) must not hold up a server: its line is dropped after a moment, and later ones at once, until somebody
+// reads again. Thread-safe.
+class StandardError {
+ public:
+  void write(const std::string& line) {
     constexpr std::chrono::milliseconds kPatience{100};
-    spdlog::memory_buf_t line;
-    formatter_->format(message, line);
+    MutexLock lock(mutex_);
     std::string text =
         dropped_ == 0 ? "" : "\n(" + std::to_string(dropped_) + " lines were lost)\n";
-    text.append(line.data(), line.size());
+    text += time_now() + ' ' + line + '\n';
     const bool is_read = dropped_ == 0;
     if (write_patiently(STDERR_FILENO, text, is_read ? kPatience : kPatience * 0))
       dropped_ = 0;
@@ -56,10 +71,9 @@ class StderrSink : public spdlog::sinks::base_sink<std::mutex> {
       ++dropped_;
   }
 
-  void flush_() override {}
-
  private:
-  uint64_t dropped_ = 0;
+  Mutex mutex_;
+  uint64_t dropped_ GUARDED_BY(mutex_) = 0;
 };
 
 // What every line needs. Made on first use and never destroyed: threads may log during exit.
@@ -86,16 +100,13 @@ class Log {
     return name_;
   }
 
-  void write(const std::string& line) { logger_.log(spdlog::level::critical, line); }
+  void write(const std::string& line) { standard_error_.write(line); }
 
  private:
-  Log()
-      : level_(level_from_environment()), logger_("torch_remote", std::make_shared<StderrSink>()) {
-    logger_.set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %v");
-  }
+  Log() : level_(level_from_environment()) {}
 
   std::atomic<LogLevel> level_;
-  spdlog::logger logger_;  // thread-safe; our level has been compared before it is called
+  StandardError standard_error_;
   Mutex mutex_;
   std::string name_ GUARDED_BY(mutex_);
 };

@@ -9,7 +9,7 @@
 //
 //   line := time level ["[" name "]"] event (key "=" value)*
 //
-//   2026-03-01T12:00:00.123+0000 warning [session-7] connection lost peer=unix:///tmp/s frames=12
+//   2026-03-01T12:00:00.123+00:00 warning [session-7] connection lost peer=unix:///tmp/s frames=12
 //
 // The level comes from TORCH_REMOTE_LOG (debug, info, warning or error; warning when unset).
 // Never log payloads or tokens. All functions are thread-safe.

@@ -9,7 +9,7 @@
 #include <c10/core/SymInt.h>
 #include <c10/core/SymIntArrayRef.h>
 
-// Composite operators that take the branch the server's device would take (DESIGN: "The server's branch, not ours").
+// Composite operators that take the branch the server's device would take: it is not the one of this process.
 // Each calls differentiable operators, so autograd flows through it.
 namespace torch_remote::client::kernels {
 

@@ -1,9 +1,12 @@
 #include "base/log.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace torch_remote {
 namespace {
+
+using ::testing::MatchesRegex;
 
 TEST(Log, ALineHasLevelNameEventAndFields) {
   EXPECT_EQ(format_log_line(LogLevel::kInfo, "s7", "connected",
@@ -32,7 +35,9 @@ TEST(Log, LinesGoToStandardErrorWithTimeAndName) {
   set_log_name("");
   const std::string line = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(line.find(" error [s9] hello {} n=1\n"), std::string::npos) << line;
-  EXPECT_EQ(line[4], '-') << line;
+  EXPECT_THAT(line.substr(0, line.find(' ')),
+              MatchesRegex("[0-9]+-[0-9]+-[0-9]+T[0-9]+:[0-9]+:[0-9]+[.][0-9]+[+-][0-9]+:[0-9]+"));
+  EXPECT_EQ(line.find(' '), std::string_view("2026-03-01T12:00:00.123+00:00").size()) << line;
 }
 
 }  // namespace
