@@ -67,8 +67,9 @@ bench: build     ## Measure against the bars (CHECK=counts: only what no noise c
 	$(call need,benchmarks/python/bench.py)
 	@$(PYTHON) benchmarks/python/bench.py $(if $(CHECK),--check $(CHECK))
 
-lint: setup-checks setup  ## Format, ruff, mypy, the include table, names in documents
+lint: setup-checks setup  ## Format, clang-tidy, ruff, mypy, the include table, names in documents
 	@$(CXX_FILES) | xargs -r clang-format-14 --dry-run -Werror
+	@tools/tidy.sh
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy

@@ -106,7 +106,8 @@ std::string describe_kill(int wait_status) {
   if (!WIFSIGNALED(wait_status))
     return {};
   const int signal = WTERMSIG(wait_status);
-  return "killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+  const char* const name = ::strsignal(signal);  // NOLINT(concurrency-mt-unsafe): glibc's is safe
+  return "killed by signal " + std::to_string(signal) + " (" + name + ")";
 }
 
 }  // namespace torch_remote

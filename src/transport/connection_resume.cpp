@@ -14,7 +14,7 @@ void Connection::Impl::break_link(std::exception_ptr cause) noexcept {
     if (options_.is_resumable && !close_sent_ && !stopping_) {
       if (!is_broken_) {
         is_broken_ = true;
-        broken_by_ = std::move(cause);
+        broken_by_ = cause;
       }
       stream = stream_;
       work_.notify_all();

@@ -82,7 +82,7 @@ enum class Tag : uint8_t {
   kThread = 22,
 };
 
-const char* to_text(Tag tag);
+const char* to_text(Tag value);
 
 // Writes a message around what is written while it lives.
 class Message {
