@@ -20,8 +20,8 @@ namespace torch_remote::server {
 // The client has already told the user sizes, strides and dtype of what a call returns, and that
 // fresh outputs share memory with nothing. Meta kernels, on which it relied, are sometimes wrong.
 // Other strides, a shared storage or an offset: the values are copied into the layout that was
-// predicted; counted and logged. Another size or dtype cannot be mended: Refused, which becomes
-// poison.
+// predicted; counted and logged. Another size or dtype cannot be mended: Refused, and the call
+// fails.
 struct Matched {
   at::Tensor tensor;       // fit for StorageTable::adopt
   std::string difference;  // what was mispredicted; empty when nothing was

@@ -262,3 +262,20 @@ def test_a_connection_is_resumed_with_the_token_that_was_given_to_connect(
         x.add_(1)
         assert x.tolist() == [2, 2, 2]
         assert repr(machine).endswith("state='open')")
+
+
+def test_a_connection_cut_while_a_thread_is_stopped_is_resumed_stopped(proxy: FaultProxy) -> None:
+    with torch_remote.connect(proxy.url) as machine:
+        device = machine.devices[0]
+        x = torch.zeros(2, device=device)
+        x.tolist()
+        failed = torch.gather(
+            torch.ones(777, device=device), 0, torch.tensor([10**6], device=device)
+        )
+        proxy.hang_up()
+        with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+            x.add_(1)
+            failed.tolist()
+        assert x.tolist() == [0, 0]
+        x.add_(1)
+        assert x.tolist() == [1, 1]

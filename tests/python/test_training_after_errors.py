@@ -28,22 +28,29 @@ FAILURES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "error_in_backward": FailsInBackward.apply,
 }
 
-OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]] = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    "sgd_one_by_one": lambda parameters: torch.optim.SGD(
+Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+# Muon takes matrices only, SparseAdam sparse gradients; LBFGS is in a test of its own.
+OPTIMIZERS: dict[str, Make] = {
+    name: lambda parameters, make=make: make(parameters, lr=0.01)  # type: ignore[misc]
+    for name, make in vars(torch.optim).items()
+    if isinstance(make, type)
+    and issubclass(make, torch.optim.Optimizer)
+    and name not in ("Optimizer", "Muon", "SparseAdam", "LBFGS")
+} | {
+    "SGD with momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "SGD one by one": lambda parameters: torch.optim.SGD(
         parameters, lr=0.1, momentum=0.9, foreach=False
     ),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),  # counts steps on the CPU
-    "adamw_one_by_one": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, foreach=False),
-    "fused_adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01, fused=True),
-    "nadam": lambda parameters: torch.optim.NAdam(parameters, lr=0.01, foreach=True),
-    "rprop": lambda parameters: torch.optim.Rprop(parameters, lr=0.01),
+    "AdamW one by one": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, foreach=False),
+    "Adam fused": lambda parameters: torch.optim.Adam(parameters, lr=0.01, fused=True),
+    "NAdam of lists": lambda parameters: torch.optim.NAdam(parameters, lr=0.01, foreach=True),
 }
 
 
 def train(
     device: str,
-    make_optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+    make_optimizer: Make,
     fail: Callable[[torch.Tensor], torch.Tensor],
 ) -> tuple[list[float], object, int]:
     """Six steps; a large batch fails, and is tried again as a small one. The loss is read at the end of a step.

@@ -154,6 +154,14 @@ TEST(Interpreter, AMessageThatIsNotKnownIsSkippedAndAnsweredWithItsName) {
   EXPECT_FALSE(server.read(1, spec({2})).failed);
 }
 
+TEST(Interpreter, TooManyMessagesOfAnUnknownKindEndTheSession) {
+  Server server;
+  FrameText frame;
+  for (uint64_t i = 0; i <= wire::kMaxSkippedTags; ++i)
+    frame.tag(static_cast<wire::Tag>(99));
+  EXPECT_THROW(server.apply(frame), ProtocolError);
+}
+
 TEST(Interpreter, BytesBehindTheEndOfAMessageAreAProtocolError) {
   Server server;
   FrameText frame;
