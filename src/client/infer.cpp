@@ -7,7 +7,6 @@
 #include <ATen/native/TypeProperties.h>
 
 #include "base/log.h"
-#include "client/errors.h"
 #include "client/kernels/server_branch.h"
 #include "client/meta_arguments.h"
 #include "client/out_arguments.h"

@@ -4,7 +4,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "base/error.h"
-#include "client/dispatch.h"
 #include "client/machines.h"
 #include "client/process.h"
 #include "client/session.h"
@@ -24,7 +23,7 @@ void zero_bytes(const c10::Storage& storage) {
       caffe2::TypeMeta::Make<uint8_t>());
   bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(storage.nbytes())});
   torch::jit::Stack stack{std::move(bytes)};
-  dispatch(operation, &stack);
+  operation.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), &stack);
 }
 
 }  // namespace
