@@ -7,15 +7,21 @@ export FUZZ_RUNS
 PYTHON = .venv/bin/python
 FILES = git ls-files --cached --others --exclude-standard
 CXX_FILES = $(FILES) '*.h' '*.cpp'
-# The tests of the conformance suite and of the GPU have targets of their own.
 PYTEST = $(PYTHON) -m pytest -q --timeout=300
+# Each worker has a process and a server of its own.
+WORKERS ?= $(shell echo $$(($(JOBS) > 8 ? 8 : $(JOBS))))
+IN_PARALLEL = -n $(WORKERS) --dist worksteal
+# Each of these files takes seconds, most of them to start processes: make test-fast leaves them out.
+SLOW = call_log command_line cuda_branches custom_operators data_parallel device_module examples exit \
+       fork limits local_kernels lost_device machines needs_no_server observability patches programs \
+       settings tracing version_skew
 
 # $(call need,path): one sentence when a part of the checkout is missing.
 need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not have." >&2; exit 1; }
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks build demo test test-core conformance nightly programs faults soak bench \
+.PHONY: help setup setup-system setup-checks build demo test test-fast test-core conformance nightly programs faults soak bench \
         lint format asan tsan tsan-torch core-clang fuzz gpu-build gpu-test clean
 
 help:            ## Show this list
@@ -25,10 +31,16 @@ demo: build      ## Train a small model on a remote device, with all set-up
 	$(call need,examples/demo.py)
 	@$(PYTHON) examples/demo.py
 
+# The tests of the conformance suite and of the GPU have targets of their own.
 test: build      ## The tests: C++, then Python with the examples, with all set-up
 	@ctest --preset release -j $(JOBS) --progress
 	$(call need,tests/python)
-	@$(PYTEST) tests/python tests/fault --ignore=tests/python/conformance --ignore=tests/python/gpu
+	@$(PYTEST) $(IN_PARALLEL) tests/python tests/fault --ignore=tests/python/conformance --ignore=tests/python/gpu
+
+test-fast: build ## What to run after every edit: most C++ tests, and the Python tests that start no processes
+	@for folder in wire marshal client server; do \
+		build/release/tests/cpp/$${folder}_test --gtest_brief=1 || exit 1; done
+	@$(PYTEST) $(IN_PARALLEL) $(filter-out $(SLOW:%=tests/python/test_%.py),$(wildcard tests/python/test_*.py))
 
 build: setup     ## Build, and make `import torch_remote` work in .venv
 	@tools/build.sh release

@@ -11,7 +11,7 @@ SYSTEM="g++ cmake ninja-build ccache pkg-config libssl-dev libcli11-dev
   libgtest-dev libgmock-dev"
 CHECKS="clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev"
 TORCH="torch==2.13.0"
-PACKAGES="numpy expecttest pytest pytest-timeout hypothesis scikit-build-core ninja ruff mypy"
+PACKAGES="numpy expecttest pytest pytest-timeout pytest-xdist==3.8.0 hypothesis scikit-build-core ninja ruff mypy"
 # For the conformance suite of real models; scipy and pillow are for DETR's loss. No torchvision: beside a CPU torch it breaks transformers.
 PACKAGES="$PACKAGES transformers==5.22.2 scipy pillow"
 # For the test of what torch.onnx makes of a traced module.

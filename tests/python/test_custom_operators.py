@@ -109,6 +109,7 @@ def test_a_meta_kernel_written_in_python_counts_too(
         return a.new_empty(a.shape[0], b.shape[0])
 
     a, b = torch.randn(5, device=device), torch.randn(2, device=device)
+    torch.ops.tests.scaled(a, 2.0)  # the session learns the server's operators
     assert sync_count(lambda: torch.ops.tests.outer_sum(a, b)) == 0
     assert_same(torch.ops.tests.outer_sum(a, b).cpu(), a.cpu()[:, None] + b.cpu())
 

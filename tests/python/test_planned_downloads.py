@@ -238,7 +238,7 @@ def test_converting_a_module_frees_its_tensors_one_by_one(tmp_path: Path) -> Non
 
 
 def test_a_saved_model_is_not_held_in_host_memory() -> None:
-    """100 tensors of 8 MiB go through a window of 64 MiB; torch.save itself needs some 160."""
+    """100 tensors of 8 MiB go through a window of 64 MiB."""
     assert_runs(
         """
         import resource, torch, torch_remote
@@ -253,8 +253,11 @@ def test_a_saved_model_is_not_held_in_host_memory() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         torch.save(tensors, Discard())
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
-        assert grown < 400, f"{grown} MiB"
-        """
+        assert grown < 200, f"{grown} MiB"
+        """,
+        # Large blocks go back to the system when they are freed. Else glibc keeps them for the next one, and on a busy
+        # machine fails to use them for it: aligned blocks, such as those of CPU tensors, leave gaps.
+        MALLOC_MMAP_THRESHOLD_=str(1 << 20),
     )
 
 
