@@ -139,8 +139,9 @@ def _restore(optimizer: Optimizer, step: _Step) -> None:
         state.update(before)
     for group, before in zip(optimizer.param_groups, step.changed or step.groups, strict=False):
         group.update(before)
-    for counter, value in zip(step.counters, step.values if step.values is not None else ()):
-        counter.copy_(value)
+    if step.values is not None:
+        for counter, value in zip(step.counters, step.values, strict=True):
+            counter.copy_(value)
 
 
 def _leaves() -> Iterator[Tensor]:
