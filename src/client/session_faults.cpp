@@ -63,6 +63,7 @@ void Session::tell(const Failure& failure, const Uses& uses) {
     return true;
   });
   faults_.add_discarded(error.since, last);
+  faults_.note_raised(error.call);  // also where another thread's call is the cause
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
   const uint64_t discarded = lines_.count(error.since, last, static_cast<uint8_t>(error.thread));
   const std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
