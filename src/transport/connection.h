@@ -39,9 +39,9 @@ class Connection {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // Writer thread: what to send next, as one frame; empty when there is nothing. `calls` is how
-    // many calls are in it. This and what it takes from must be ordered by a lock: Note [flush_soon
-    // may be relaxed].
+    // Writer thread, or within flush(), never both at a time: what to send next, as one frame;
+    // empty when there is nothing. `calls` is how many calls are in it. This and what it takes from
+    // must be ordered by a lock: Note [flush_soon may be relaxed].
     virtual std::vector<std::byte> take_messages(uint32_t& calls) = 0;
     // Reader thread, in the order sent.
     virtual void on_messages(uint64_t sequence, std::vector<std::byte> payload) = 0;
@@ -92,7 +92,8 @@ class Connection {
 
   void start();  // once
 
-  // Has the writer call take_messages() now, until it returns nothing.
+  // Has take_messages() called now, until it returns nothing: by the writer, or here, when that
+  // would have to be woken and the write does not block (connection_impl.h).
   void flush() noexcept;
 
   // The same within flush_delay or busy_flush_delay. On the path of every call: one relaxed load

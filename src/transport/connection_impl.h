@@ -23,6 +23,11 @@ namespace torch_remote::transport {
 // leaves first; the reader waits for it, gives back what was queued and calls on_end(), so that
 // nothing follows that call.
 //
+// Who writes: the writer, or flush() on the caller's thread, which saves waking the writer. It does
+// so while the writer waits and the peer has acknowledged all, so that no buffer on the way is full
+// and the write does not block. is_lent_ keeps the writer from everything meanwhile, also from
+// leaving and from parking. What is too large, and what fails, is left to the writer.
+//
 // How it breaks: break_link() sets is_broken_ and shuts the stream down. The writer parks in
 // wait_for_work(); the reader waits for that, parks too and calls on_broken(). resume() puts another
 // stream in place and counts link_ up, by which both notice.
@@ -83,6 +88,11 @@ class Connection::Impl {
     bool last;
   };
 
+  struct Messages {
+    std::vector<std::byte> payload;
+    uint32_t calls = 0;
+  };
+
   struct Work {
     std::optional<uint64_t> resend_after;  // frames behind this number go out again, first of all
     bool ping;
@@ -99,17 +109,25 @@ class Connection::Impl {
   void wake_writer_if_ack_due_changed(std::optional<Clock::time_point> due_before) noexcept
       REQUIRES(mutex_);
 
+  // connection_writer.cpp; on the thread of whoever flushes.
+  bool may_borrow() const REQUIRES(mutex_);
+  std::optional<Messages> write_while_small();
+  void take_outgoing(std::shared_ptr<Stream>& left) REQUIRES(mutex_);
+
   // connection_writer.cpp; on the writer thread.
   void run_writer() noexcept;
   bool take_turn();
   std::optional<Work> wait_for_work() EXCLUDES(mutex_);
   void park_while_broken() REQUIRES(mutex_);
+  void wait_while_lent() REQUIRES(mutex_);
   bool is_urgent(Clock::time_point now) const REQUIRES(mutex_);
   void wait_for_change(std::optional<Clock::time_point> flush_at) REQUIRES(mutex_);
   bool perform(const Work& work);
   void send_again(uint64_t resend_after) EXCLUDES(mutex_);
   void send_queued();
   void send_messages();
+  Messages take_messages() EXCLUDES(mutex_);
+  void send(Messages messages) EXCLUDES(mutex_);
   std::optional<Chunk> next_chunk() EXCLUDES(mutex_);
   void send_chunk(const Chunk& chunk) EXCLUDES(mutex_);
   void send_control(FrameKind kind, std::string_view reason = {}) EXCLUDES(mutex_);
@@ -169,7 +187,7 @@ class Connection::Impl {
 
   std::shared_ptr<Stream> incoming_;      // confined to the reader thread
   std::optional<BufferedReader> reader_;  // confined to the reader thread; of incoming_
-  std::shared_ptr<Stream> outgoing_;      // confined to the writer thread
+  std::shared_ptr<Stream> outgoing_;      // confined to who writes: the writer, or is_lent_
 
   Mutex mutex_;
   CondVar work_;     // the writer waits here
@@ -187,6 +205,12 @@ class Connection::Impl {
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::exception_ptr cause_ GUARDED_BY(mutex_);
   bool flush_now_ GUARDED_BY(mutex_) = false;
+  bool writer_waits_ GUARDED_BY(mutex_) = false;       // for work
+  Clock::time_point writer_wakes_ GUARDED_BY(mutex_);  // by itself, while it waits
+  bool is_lent_ GUARDED_BY(mutex_) = false;            // flush() writes
+  bool writer_wants_back_ GUARDED_BY(mutex_) = false;
+  std::optional<Messages> too_large_ GUARDED_BY(mutex_);  // for flush(): the writer sends it first
+  std::exception_ptr write_error_ GUARDED_BY(mutex_);     // of flush(): the writer throws it
   bool ping_due_ GUARDED_BY(mutex_) = false;
   bool pong_due_ GUARDED_BY(mutex_) = false;
   bool close_requested_ GUARDED_BY(mutex_) = false;

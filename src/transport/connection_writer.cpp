@@ -10,6 +10,8 @@ namespace torch_remote::transport {
 namespace {
 
 constexpr size_t kChunkSize = size_t{1} << 20;
+// What flush() writes on its caller's thread: less than any socket's buffer.
+constexpr size_t kSmallFrame = size_t{8} << 10;
 // How long the reader may take to find out why a write failed.
 constexpr std::chrono::milliseconds kReaderGrace{1000};
 
@@ -25,9 +27,58 @@ constexpr std::chrono::milliseconds kReaderGrace{1000};
 // writer is woken. The lock gives the order, so the load itself need not.
 
 void Connection::Impl::flush() noexcept {
+  std::shared_ptr<Stream> left;  // destroyed without the lock
+  {
+    MutexLock lock(mutex_);
+    if (!may_borrow()) {
+      flush_now_ = true;
+      work_.notify_one();
+      return;
+    }
+    is_lent_ = true;
+    flush_pending_.store(false, std::memory_order_relaxed);
+    take_outgoing(left);
+  }
+  std::optional<Messages> too_large;
+  std::exception_ptr error;
+  try {
+    too_large = write_while_small();
+  } catch (...) {
+    error = std::current_exception();
+  }
   MutexLock lock(mutex_);
-  flush_now_ = true;
-  work_.notify_one();
+  is_lent_ = false;
+  flush_now_ = flush_now_ || too_large || error;
+  too_large_ = std::move(too_large);
+  write_error_ = std::move(error);
+  if (flush_now_ || writer_wants_back_) {
+    work_.notify_one();
+  }
+}
+
+bool Connection::Impl::may_borrow() const {
+  return writer_waits_ && !is_lent_ && !flush_now_ && !resend_after_ && !close_requested_ &&
+         !stopping_ && !is_broken_ && bulks_.empty() && ledger_ && ledger_->is_all_acknowledged();
+}
+
+// Until there is nothing more; else what is too large for this thread.
+std::optional<Connection::Impl::Messages> Connection::Impl::write_while_small() {
+  for (;;) {
+    Messages messages = take_messages();
+    if (messages.payload.empty()) {
+      return std::nullopt;
+    }
+    if (messages.payload.size() > kSmallFrame) {
+      return messages;
+    }
+    send(std::move(messages));
+  }
+}
+
+void Connection::Impl::take_outgoing(std::shared_ptr<Stream>& left) {
+  if (outgoing_ != stream_) {
+    left = std::exchange(outgoing_, stream_);
+  }
 }
 
 void Connection::Impl::wake_writer() noexcept {
@@ -37,7 +88,9 @@ void Connection::Impl::wake_writer() noexcept {
 
 void Connection::Impl::wake_writer_if_ack_due_changed(
     std::optional<Clock::time_point> due_before) noexcept {
-  if (acks_.due() != due_before) {
+  const std::optional<Clock::time_point> due = acks_.due();
+  // One that wakes before that looks by itself.
+  if (due != due_before && !(writer_waits_ && due && writer_wakes_ <= *due)) {
     work_.notify_one();
   }
 }
@@ -117,9 +170,13 @@ std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
   MutexLock lock(mutex_);
   std::optional<Clock::time_point> flush_at;
   for (;;) {
+    wait_while_lent();
     park_while_broken();
     if (stopping_) {
       return std::nullopt;
+    }
+    if (write_error_) {
+      std::rethrow_exception(std::exchange(write_error_, nullptr));
     }
     const Clock::time_point now = Clock::now();
     if (!flush_at && flush_pending_.load(std::memory_order_relaxed)) {
@@ -133,15 +190,22 @@ std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
   }
   flush_now_ = false;
   flush_pending_.store(false, std::memory_order_relaxed);
-  if (outgoing_ != stream_) {
-    left = std::exchange(outgoing_, stream_);
-  }
+  take_outgoing(left);
   return Work{std::exchange(resend_after_, std::nullopt), std::exchange(ping_due_, false),
               std::exchange(pong_due_, false), close_requested_};
 }
 
+void Connection::Impl::wait_while_lent() {
+  while (is_lent_) {
+    writer_wants_back_ = true;
+    work_.wait(mutex_);
+  }
+  writer_wants_back_ = false;
+}
+
 void Connection::Impl::park_while_broken() {
   while (is_broken_ && !stopping_) {
+    write_error_ = nullptr;  // of the stream that broke
     writer_parked_ = true;
     changed_.notify_all();
     work_.wait(mutex_);
@@ -160,11 +224,14 @@ void Connection::Impl::wait_for_change(std::optional<Clock::time_point> flush_at
   if (flush_at && (!until || *flush_at < *until)) {
     until = flush_at;
   }
+  writer_waits_ = true;
+  writer_wakes_ = until.value_or(Clock::time_point::max());
   if (until) {
     work_.wait_until(mutex_, *until);
-    return;
+  } else {
+    work_.wait(mutex_);
   }
-  work_.wait(mutex_);
+  writer_waits_ = false;
 }
 
 // False: the close frame is out, and nothing may follow it.
@@ -233,24 +300,39 @@ void Connection::Impl::send_queued() {
 
 void Connection::Impl::send_messages() {
   for (;;) {
-    uint32_t calls = 0;
-    std::vector<std::byte> taken = handler_.take_messages(calls);
-    if (taken.empty()) {
+    Messages messages = take_messages();
+    if (messages.payload.empty()) {
       return;
     }
-    check_internal(taken.size() <= options_.limits.messages,
-                   "a messages frame is within the limit");
-    // Shared with the ledger: the peer can acknowledge a frame before it is all written.
-    const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(taken));
-    FrameHeader header;
-    {
-      MutexLock lock(mutex_);
-      header = stamp(FrameKind::kMessages, payload->size());
-      header.sequence = ledger_->add_messages(payload, calls);
-      publish_totals();
-    }
-    write_frame(header, {}, *payload);
+    send(std::move(messages));
   }
+}
+
+Connection::Impl::Messages Connection::Impl::take_messages() {
+  {
+    MutexLock lock(mutex_);
+    if (too_large_) {
+      return *std::exchange(too_large_, std::nullopt);
+    }
+  }
+  Messages messages;
+  messages.payload = handler_.take_messages(messages.calls);
+  return messages;
+}
+
+void Connection::Impl::send(Messages messages) {
+  check_internal(messages.payload.size() <= options_.limits.messages,
+                 "a messages frame is within the limit");
+  // Shared with the ledger: the peer can acknowledge a frame before it is all written.
+  const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(messages.payload));
+  FrameHeader header;
+  {
+    MutexLock lock(mutex_);
+    header = stamp(FrameKind::kMessages, payload->size());
+    header.sequence = ledger_->add_messages(payload, messages.calls);
+    publish_totals();
+  }
+  write_frame(header, {}, *payload);
 }
 
 std::optional<Connection::Impl::Chunk> Connection::Impl::next_chunk() {

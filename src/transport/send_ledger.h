@@ -71,6 +71,8 @@ class SendLedger {
 
   uint64_t acknowledged() const noexcept { return acknowledged_; }
 
+  bool is_all_acknowledged() const noexcept { return acknowledged_ == sent_; }
+
   // The first frame behind that number that is not acknowledged; nothing when there is none.
   std::optional<Kept> kept_after(uint64_t sequence) const;
 

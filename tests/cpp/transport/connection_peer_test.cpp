@@ -1,5 +1,6 @@
 // A connection whose peer is the test itself, byte by byte: what goes over the wire, and what a
 // silent, broken or hostile peer can do.
+#include <atomic>
 #include <future>
 #include <optional>
 #include <thread>
@@ -378,6 +379,89 @@ TEST_F(ConnectionPeerTest, WhileThePeerHasSomethingToDoMessagesGatherForLonger) 
   EXPECT_EQ(connection_->frames_sent(), 1U);
   connection_->flush();
   EXPECT_EQ(text_of(read_frame()->payload), "it has");
+}
+
+class TakerHandler : public RecordingHandler {
+ public:
+  Bytes take_messages(uint32_t& calls) override {
+    Bytes taken = RecordingHandler::take_messages(calls);
+    if (!taken.empty()) {
+      taker_ = std::this_thread::get_id();
+    }
+    return taken;
+  }
+
+  std::thread::id taker() const { return taker_; }
+
+ private:
+  std::atomic<std::thread::id> taker_;
+};
+
+class CallersFlushTest : public ConnectionPeerTest {
+ protected:
+  void start_with_takers(Connection::Options options = {}) {
+    StreamPair pair = memory_pair();
+    connection_ = std::make_unique<Connection>(std::move(pair.first), takers_, options);
+    peer_ = std::move(pair.second);
+    connection_->start();
+  }
+
+  // Sends a message by flush(), and acknowledges it. True: this thread has written it.
+  bool is_written_here(std::string_view text) {
+    takers_.put(text);
+    connection_->flush();
+    EXPECT_EQ(text_of(read_frame()->payload), text);
+    ++sent_;
+    write(control(FrameKind::kAck, sent_, sent_));
+    EXPECT_TRUE(
+        takers_.wait_until([this] { return connection_->in_flight().last_applied == sent_; }));
+    return takers_.taker() == std::this_thread::get_id();
+  }
+
+  // The writer has to come to rest first.
+  bool comes_to_be_written_here() {
+    const auto deadline = std::chrono::steady_clock::now() + RecordingHandler::kPatience;
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (is_written_here("small")) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  ~CallersFlushTest() override { connection_.reset(); }  // before its handler
+
+  TakerHandler takers_;
+  uint64_t sent_ = 0;
+};
+
+TEST_F(CallersFlushTest, WhatIsSmallIsWrittenByTheCallerWhenThePeerHasAcknowledgedAll) {
+  start_with_takers();
+  EXPECT_TRUE(comes_to_be_written_here());
+}
+
+TEST_F(CallersFlushTest, WhatIsLargeIsLeftToTheWriterAndKeepsItsPlace) {
+  start_with_takers();
+  ASSERT_TRUE(comes_to_be_written_here());
+  const std::string large(100'000, 'x');
+  takers_.put("before");
+  takers_.put(large);
+  takers_.put("behind");
+  connection_->flush();
+  for (const std::string& text : {std::string("before"), large, std::string("behind")}) {
+    EXPECT_EQ(text_of(read_frame()->payload), text);
+  }
+  EXPECT_NE(takers_.taker(), std::this_thread::get_id());
+}
+
+TEST_F(CallersFlushTest, AWriteThatFailsEndsTheConnectionAndNotTheCaller) {
+  start_with_takers();
+  ASSERT_TRUE(comes_to_be_written_here());
+  peer_->shutdown();
+  takers_.put("nobody reads this");
+  connection_->flush();
+  EXPECT_NE(takers_.wait_for_end(), "(still open)");
+  EXPECT_EQ(takers_.ends(), 1);
 }
 
 class RefusingHandler : public RecordingHandler {
