@@ -13,6 +13,17 @@ def note(what: str, seconds: float) -> None:
     _seconds[what].append(seconds)
 
 
+def noted() -> dict[str, list[float]]:
+    """All that was noted in this process."""
+    return dict(_seconds)
+
+
+def add(others: dict[str, list[float]]) -> None:
+    """Takes over what another process has noted."""
+    for what, seconds in others.items():
+        _seconds[what] += seconds
+
+
 def report() -> Iterator[str]:
     for what, seconds in sorted(_seconds.items()):
         median, most = (round(1000 * value) for value in (statistics.median(seconds), max(seconds)))
