@@ -55,7 +55,7 @@ py::dict machine_info(int id) {
   info["pid"] = welcome.pid;
   info["session"] = welcome.session;
   info["torch_version"] = welcome.torch_version;
-  info["state"] = session->state();
+  info["state"] = session->link().state();
   return info;
 }
 
@@ -65,7 +65,7 @@ py::tuple machine_summary(int id) {
   std::vector<int> devices;
   for (const auto index : Machines::instance().known_devices_of(id))
     devices.push_back(index);
-  return py::make_tuple(session->url(), devices, session->state());
+  return py::make_tuple(session->url(), devices, session->link().state());
 }
 
 py::dict counters() {
@@ -75,9 +75,10 @@ py::dict counters() {
     client::Counters& one = session->counters();
     calls += one.calls;
     syncs += one.syncs;
-    frames += session->frames();
+    const transport::Connection* const connection = session->link().connection();
+    frames += connection == nullptr ? 0 : connection->frames_sent();
     sent += one.bytes_sent;
-    received += session->bytes_received();
+    received += connection == nullptr ? 0 : connection->bytes_received();
     signatures += one.signatures_sent;
     meta += one.inferred_by_meta;
     server += one.inferred_by_server;
@@ -98,7 +99,7 @@ py::dict counters() {
 uint64_t server_mispredicted() {
   uint64_t count = 0;
   for (const int id : Machines::instance().ids()) {
-    count += Machines::instance().session(id)->server_counters().mispredicted;
+    count += client::server_counters(*Machines::instance().session(id)).mispredicted;
   }
   return count;
 }
@@ -137,7 +138,7 @@ py::list operator_facts() {
 std::pair<uintptr_t, uint64_t> call_number(int device) {
   client::Session* const session =
       Machines::instance().place(static_cast<c10::DeviceIndex>(device)).session;
-  return {reinterpret_cast<uintptr_t>(session), session->call_number()};
+  return {reinterpret_cast<uintptr_t>(session), session->stream().submitted()};
 }
 
 // Sessions are never destroyed.
@@ -146,7 +147,7 @@ client::Session& session_at(uintptr_t address) {
 }
 
 bool is_missing(uintptr_t session, uint64_t since, const at::Tensor& tensor) {
-  return session_at(session).is_missing(tensor, since);
+  return client::is_missing(session_at(session), tensor, since);
 }
 
 // Raises the failure that has stopped this thread, on whichever machine.

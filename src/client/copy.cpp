@@ -43,7 +43,7 @@ class Upload {
     begin_.bytes = bytes;
     session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
       declare(writer);
-      session_.number_call(site_);
+      session_.stream().number_call(site_);
       encode(writer, begin_);
       return true;
     });
@@ -59,14 +59,14 @@ class Upload {
     begin_.upload = request->id;
     Session& session = session_;
     session_.upload(begin_, site_, bytes, std::move(owner),
-                    [&session, id = request->id](bool) { session.complete_upload(id); });
+                    [&session, id = request->id](bool) { session.requests().complete_upload(id); });
     if (wait)
       session_.wait(request, "an upload");
   }
 
  private:
   // The server must know the storage before bytes can go into it. Within submit().
-  bool declare(wire::Writer& writer) { return session_.announce(writer, record_, site_); }
+  bool declare(wire::Writer& writer) { return session_.stream().announce(writer, record_, site_); }
 
   StorageRecord& record_;
   Session& session_;
@@ -109,7 +109,7 @@ void copy_on_server(const at::Tensor& destination, const at::Tensor& source, boo
 }
 
 void copy_from_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
-  PendingDownloads::instance().finish(source);
+  finish_downloads_to(source);
   // As CUDA does: the host converts, then the bytes travel.
   at::Tensor ready = source.scalar_type() == destination.scalar_type()
                          ? source
@@ -148,12 +148,11 @@ void download_later(const at::Tensor& destination, const at::Tensor& source) {
   // A READ gives elements in order: the view gets the order of the destination's memory.
   const at::Tensor view = source.expand(destination.sizes()).permute(memory_order(destination));
   session_of(*record_of(view))->wait_for_credit();
-  PendingDownloads::instance().add(start_download(view, memory_of(destination), nullptr),
-                                   destination.storage());
+  keep_pending(start_download(view, memory_of(destination), nullptr), destination.storage());
 }
 
 void copy_to_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
-  PendingDownloads::instance().finish(destination);
+  finish_downloads_to(destination);
   if (non_blocking && may_be_pending(destination, source))
     return download_later(destination, source);
   // The converting and spreading copy happens on the host, as with CUDA.
@@ -161,10 +160,6 @@ void copy_to_host(const at::Tensor& destination, const at::Tensor& source, bool 
 }
 
 }  // namespace
-
-at::Tensor empty_for(const at::Tensor& tensor) {
-  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-}
 
 at::Tensor download(const at::Tensor& tensor) {
   if (tensor.numel() == 0)

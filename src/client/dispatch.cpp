@@ -209,10 +209,10 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   const c10::Device device(c10::kPrivateUse1, index);
   capture.set_server_device(place.device);
   const uint64_t hash = hash_bytes(capture.key());
-  SignaturePtr signature = place.session->with_signatures(
+  SignaturePtr signature = place.session->stream().with_signatures(
       [&](SignatureTable& table) { return table.find(hash, capture.key()); });
   if (!signature) {
-    const OperatorMatch* match = place.session->operators().match(*place.session, info);
+    const OperatorMatch* match = place.session->match(info);
     Inference inference = infer(info, arguments, capture.impls());
     if (inference.result == Inferred::kResized)
       return Step::kAgain;
@@ -232,13 +232,13 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   }
   Outputs outputs(*signature, capture, device, place);
   const std::shared_ptr<Request> outcome =
-      must_tell_outcome(info, arguments, *signature) || place.session->may_be_missing(capture)
+      must_tell_outcome(info, arguments, *signature) || may_be_missing(place.session->faults(), capture)
           ? ask_for_outcome(place)
           : nullptr;
   if (!send_call(*place.session, signature, capture, outputs, arguments,
                  {current_line(), place.device, info.site_number}, outcome.get())) {
     if (outcome != nullptr)
-      place.session->forget(*outcome);
+      place.session->requests().forget(*outcome);
     return Step::kAgain;
   }
   tell(info, "server", "streamed");

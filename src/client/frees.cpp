@@ -8,12 +8,12 @@
 // locally the next takes the memory of the last. So a mebibyte of them is freed in front of the next message.
 #include <algorithm>
 
-#include "client/session.h"
-#include "client/storage.h"
+#include "client/records.h"
+#include "client/stream.h"
 
 namespace torch_remote::client {
 
-void Session::append_frees() {
+void CallStream::append_frees() {
   freed_bytes_.store(0, std::memory_order_relaxed);
   StorageRecord* record = frees_.exchange(nullptr, std::memory_order_acquire);
   if (record == nullptr)
@@ -43,7 +43,7 @@ void Session::append_frees() {
   }
 }
 
-void Session::queue_free(StorageRecord* record) noexcept {
+void CallStream::queue_free(StorageRecord* record) noexcept {
   const uint64_t nbytes = record->nbytes.load(std::memory_order_relaxed);
   StorageRecord* head = frees_.load(std::memory_order_relaxed);
   do {
@@ -51,12 +51,9 @@ void Session::queue_free(StorageRecord* record) noexcept {
   } while (!frees_.compare_exchange_weak(head, record, std::memory_order_release,
                                          std::memory_order_relaxed));
   freed_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
-  if (is_lost())
-    forget_frees();
 }
 
-// Nobody sends them any more.
-void Session::forget_frees() noexcept {
+void CallStream::forget_frees() noexcept {
   for (StorageRecord* record = frees_.exchange(nullptr); record != nullptr;) {
     StorageRecord* const next = record->next;
     RecordPool::instance().give_back(record);

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "client/backend/generator.h"
 #include "client/open.h"
 #include "client/process.h"
 
@@ -24,13 +23,17 @@ std::string default_url() {
 // so that the process can end.
 bool report_untold(Session& session, bool wait) noexcept {
   try {
-    const std::string text = wait ? session.report_untold() : session.describe_known_failures();
+    const std::string text = session.report_untold(wait);
     if (text.empty())
       return true;
     std::fputs(("torch_remote: " + text).c_str(), stderr);
   } catch (...) {
   }
   return false;
+}
+
+void abandon_machines() {
+  Machines::instance().abandon_in_forked_child();
 }
 
 }  // namespace
@@ -53,17 +56,18 @@ Session* Machines::open(const std::string& url, std::optional<std::string> token
     MutexLock lock(mutex_);
     path = server_path_;
   }
-  watch_forks();
-  Session::Way way = way_to(url, path);
+  watch_forks(&abandon_machines);
+  Endpoint endpoint = endpoint_to(url, path);
   try {
-    if (!token)
-      token = url == "local" ? "" : token_from_environment();
+    endpoint.token = token              ? *std::move(token)
+                     : endpoint.redial ? token_from_environment()
+                                       : "";  // an embedded server needs none
   } catch (const std::exception&) {  // told as other reasons why a server cannot be reached are
-    way.open = [why = std::current_exception()]() -> std::unique_ptr<transport::Stream> {
+    endpoint.open = [why = std::current_exception()]() -> std::unique_ptr<transport::Stream> {
       std::rethrow_exception(why);
     };
   }
-  return new Session(url, std::move(way), token.value_or(""));
+  return new Session(std::move(endpoint), this);
 }
 
 int Machines::add(Session* session) {
@@ -94,7 +98,7 @@ c10::DeviceIndex Machines::free_index() {
 // is told before any thread can find the device.
 void Machines::publish(int id, Session* session, uint8_t device) {
   const c10::DeviceIndex index = free_index();
-  attach_default_generator(index, *session, device, [&] {
+  attach_(index, *session, device, [&] {
     MutexLock lock(mutex_);
     Machine& machine = machines_[static_cast<size_t>(id)];
     if (machine.stopped)
@@ -115,7 +119,7 @@ int Machines::connect(const std::string& url, std::optional<std::string> token) 
     MutexLock opening(opening_);
     id = add(open(url, std::move(token)));
   }
-  if (url != "local")
+  if (this->session(id)->link().endpoint().has_listener)
     learn_devices(id);
   return id;
 }
@@ -127,8 +131,8 @@ int Machines::connect_through(const std::string& url, std::vector<std::string> c
   int id = 0;
   {
     MutexLock opening(opening_);
-    watch_forks();
-    id = add(new Session(url, way_through(std::move(command)), ""));
+    watch_forks(&abandon_machines);
+    id = add(new Session(endpoint_through(url, std::move(command)), this));
   }
   learn_devices(id);
   return id;
@@ -330,7 +334,7 @@ void Machines::release_ended() {
 void Machines::abandon_in_forked_child() noexcept {
   for (Place& place : places_) {
     if (Session* session = place.session.load())
-      session->abandon();
+      session->link().abandon();
     place.session.store(nullptr);
   }
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,9 +26,18 @@ struct DevicePlace {
 
 // The machines this process is connected to, and which of their devices is which `remote:k`. Thread-safe.
 // Sessions are never deleted: tensors of a stopped machine still point to theirs, to say what became of it.
-class Machines {
+class Machines : private SessionOwner {
  public:
+  // A new machine's device gets an index. Tells the server what its default generator was seeded with
+  // before, then calls `publish`, which lets others find the device.
+  using Attach = void (*)(c10::DeviceIndex index, Session& session, uint8_t device,
+                          const std::function<void()>& publish);
+
   static Machines& instance();  // leaks
+
+  // Once, before any machine is there.
+  void set_attach(Attach attach) { attach_ = attach; }
+
 
   // Connects to a new machine; the first one becomes remote:0. Returns its id. No token: the environment's.
   int connect(const std::string& url, std::optional<std::string> token = std::nullopt);
@@ -39,7 +49,7 @@ class Machines {
   // printed.
   void stop(int id, bool wait = false);
   // A machine that could not be reached: its index is free again, and the default may be tried anew.
-  void drop_unreached(const Session* session);
+  void drop_unreached(const Session* session) override;
 
   // Where a device lives. Starts the default machine if it may; waits for handshakes for others than remote:0.
   DevicePlace place(c10::DeviceIndex index) {
@@ -64,7 +74,7 @@ class Machines {
   bool is_initialized() { return initialized_.load(std::memory_order_acquire); }
 
   // Which remote:k a server's device is; 0 for a machine that was stopped.
-  c10::DeviceIndex index_of(const Session* session, uint8_t device) const;
+  c10::DeviceIndex index_of(const Session* session, uint8_t device) const override;
   std::vector<c10::DeviceIndex> devices_of(int id);
   // Those that have an index by now, without waiting for the handshake.
   std::vector<c10::DeviceIndex> known_devices_of(int id);
@@ -105,6 +115,9 @@ class Machines {
   Session* open(const std::string& url, std::optional<std::string> token = std::nullopt);
   void release_ended();
 
+  Attach attach_ = [](c10::DeviceIndex, Session&, uint8_t, const std::function<void()>& publish) {
+    publish();
+  };
   std::array<Place, kMaxDevices> places_;
   std::atomic<bool> initialized_{false};
   Mutex opening_;  // who gives devices an index; before mutex_

@@ -14,7 +14,7 @@ NamedSettings own_settings() {
 
 NamedSettings settings_of(Session& session) {
   NamedSettings settings;
-  for (const wire::SettingValue& value : session.server_context().settings) {
+  for (const wire::SettingValue& value : server_context(session).settings) {
     const auto number = static_cast<size_t>(value.setting);
     settings[marshal::setting_table()[number - 1].name] = value.value;
   }

@@ -148,32 +148,44 @@ transport::Address parse_url(const std::string& url) {
 
 }  // namespace
 
-Session::Way way_to(const std::string& url, const std::string& server_path) {
+Endpoint endpoint_to(const std::string& url, const std::string& server_path) {
   const std::string net = pretended_network();
+  Endpoint endpoint;
+  endpoint.url = url;
   if (url == "local") {
     const int threads = at::get_num_threads();
     auto embedded = std::make_shared<Embedded>();
-    return {[server_path, threads, embedded, net] {
-              return with_delay(start_embedded(server_path, threads, *embedded), net);
-            },
-            [embedded] { end_embedded(*embedded); }, nullptr,
-            [embedded] { return examine_embedded(*embedded); }};
+    endpoint.open = [server_path, threads, embedded, net] {
+      return with_delay(start_embedded(server_path, threads, *embedded), net);
+    };
+    endpoint.clean_up = [embedded] { end_embedded(*embedded); };
+    endpoint.post_mortem = [embedded] { return examine_embedded(*embedded); };
+    endpoint.has_our_torch = true;
+    return endpoint;
   }
   const transport::Address address = parse_url(url);
-  auto dial = [address, net](std::chrono::steady_clock::time_point deadline) {
+  endpoint.redial = [address, net](std::chrono::steady_clock::time_point deadline) {
     return with_delay(transport::dial(address, deadline), net);
   };
-  return {[dial] { return dial(std::chrono::steady_clock::now() + kDialPatience); }, nullptr, dial,
-          nullptr, true};
+  endpoint.open = [dial = endpoint.redial] {
+    return dial(std::chrono::steady_clock::now() + kDialPatience);
+  };
+  endpoint.has_listener = true;
+  return endpoint;
 }
 
-Session::Way way_through(std::vector<std::string> words) {
+Endpoint endpoint_through(std::string url, std::vector<std::string> words) {
   const std::string net = pretended_network();
   auto command = std::make_shared<Command>();
   command->words = std::move(words);
-  auto open = [command, net] { return with_delay(launch(*command), net); };
-  return {open, [command] { end_command(*command); },
-          [open](std::chrono::steady_clock::time_point /*deadline*/) { return open(); }};
+  Endpoint endpoint;
+  endpoint.url = std::move(url);
+  endpoint.open = [command, net] { return with_delay(launch(*command), net); };
+  endpoint.clean_up = [command] { end_command(*command); };
+  endpoint.redial = [open = endpoint.open](std::chrono::steady_clock::time_point /*deadline*/) {
+    return open();
+  };
+  return endpoint;
 }
 
 std::string token_from_environment() {

@@ -8,8 +8,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
-#include "client/copy.h"
-#include "client/storage.h"
+#include "client/downloads.h"
+#include "client/session.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
@@ -101,11 +101,11 @@ bool Prefetch::start() {
     sessions.insert(&session);
     // Now, because it gets a number.
     session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      return session.announce(writer, record, {0, record.server_device});
+      return session.stream().announce(writer, record, {0, record.server_device});
     });
   }
   for (Session* session : sessions) {
-    last_calls_[session] = session->call_number();
+    last_calls_[session] = session->stream().submitted();
     if (!session->finish_calls())
       return false;
   }
@@ -129,7 +129,7 @@ void Prefetch::fill_window() {
     if (window_ + entry.tensor.nbytes() > kMostBytes)
       return;
     Session& session = *session_of(*record_of(entry.tensor));
-    if (session.call_number() != last_calls_.at(&session))
+    if (session.stream().submitted() != last_calls_.at(&session))
       return;  // another thread makes calls: what is sent now would be read anew
     send(entry);
   }
@@ -154,7 +154,7 @@ std::optional<at::Tensor> Prefetch::take(const at::Tensor& tensor) {
   fill_window();
   const Download download = entry->download;
   const at::Tensor result = entry->result;
-  if (download.session->call_number() != download.call) {
+  if (download.session->stream().submitted() != download.call) {
     give_up();
     return std::nullopt;
   }

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "client/downloads.h"
+#include "client/records.h"
 #include "wire/view.h"
 
 namespace torch_remote::client {

@@ -11,7 +11,7 @@
 
 #include "base/duration.h"
 #include "client/errors.h"
-#include "client/machines.h"
+#include "transport/connection.h"
 
 namespace torch_remote::client {
 namespace {
@@ -32,10 +32,12 @@ void refuse_in_forked_child() {
       "you must use the 'spawn' start method");
 }
 
-void watch_forks() {
+void watch_forks(void (*abandon)()) {
+  static std::atomic<void (*)()> to_abandon{nullptr};
+  to_abandon = abandon;
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     forked_child.store(true, std::memory_order_relaxed);
-    Machines::instance().abandon_in_forked_child();
+    to_abandon.load()();
   });
   (void)registered;
 }

@@ -2,16 +2,14 @@
 
 #include <chrono>
 
-#include "transport/connection.h"
-
 // This process: forks, environment.
 namespace torch_remote::client {
 
 // True in the child of a process that had a session: nothing remote may be touched there.
 bool in_forked_child();
 [[noreturn]] void refuse_in_forked_child();
-// From now on a fork makes its child a "bad" one. Idempotent.
-void watch_forks();
+// From now on a fork makes its child a "bad" one, which calls `abandon`. Idempotent.
+void watch_forks(void (*abandon)());
 
 // TORCH_REMOTE_KEEPALIVE, else the default.
 std::chrono::milliseconds keepalive_limit();

@@ -14,6 +14,7 @@
 #include "client/dispatch.h"
 #include "client/kernels/composite.h"
 #include "client/layout.h"
+#include "client/machines.h"
 #include "client/route.h"
 #include "client/storage.h"
 #include "marshal/schemas.h"
@@ -72,6 +73,7 @@ void register_backend() {
   marshal::record_lookup.deleter = &delete_record;
   marshal::record_lookup.find_slowly = &find_record_slowly;
   marshal::record_lookup.generator_name = &generator_name;
+  Machines::instance().set_attach(&attach_default_generator);
   c10::SetAllocator(c10::kPrivateUse1, &RemoteAllocator::instance());
   at::setHostAllocator(c10::kPrivateUse1, pinned_allocator());
   at::RegisterPrivateUse1HooksInterface(new RemoteHooks);

@@ -39,7 +39,7 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
     record->nbytes.store(nbytes, std::memory_order_relaxed);
     if (!record->announced.load(std::memory_order_relaxed))
       return false;  // the server will hear the new size
-    session.number_call(site);
+    session.stream().number_call(site);
     encode(writer, wire::Resize{record->name, record->server_device, nbytes});
     return true;
   });

@@ -1,11 +1,11 @@
-// What a session does when its connection is lost, be it in the first handshake: it dials again,
+// What a link does when its connection is lost, be it in the first handshake: it dials again,
 // for as long as the user has patience.
 #include <algorithm>
 
 #include "base/cause.h"
 #include "base/log.h"
 #include "client/process.h"
-#include "client/session.h"
+#include "client/link.h"
 
 namespace torch_remote::client {
 namespace {
@@ -30,18 +30,18 @@ milliseconds since(Clock::time_point begin) {
 }  // namespace
 
 // The first stream, and its handshake.
-Session::Reached Session::reach(const Open& open, const std::string& token) {
+Link::Reached Link::reach() {
   const Clock::time_point begin = Clock::now();
   milliseconds pause = kFirstPause;
-  for (std::unique_ptr<transport::Stream> stream = open();; stream = dial_again(begin, pause)) {
+  for (std::unique_ptr<transport::Stream> stream = endpoint_.open();; stream = dial_again(begin, pause)) {
     std::string failure = "it cannot be dialed";
     try {
       if (stream != nullptr) {
-        auto welcome = shake_hands(*stream, token, has_listener_ ? kAnswerTime : kStartTime);
+        auto welcome = shake_hands(*stream, endpoint_.token, endpoint_.has_listener ? kAnswerTime : kStartTime);
         return {std::move(stream), std::move(welcome)};
       }
     } catch (const HandshakeCut& cut) {
-      if (!has_listener_ || patience_.count() == 0)
+      if (!endpoint_.has_listener || patience_.count() == 0)
         throw;
       failure = cut.what();
     }
@@ -54,35 +54,35 @@ Session::Reached Session::reach(const Open& open, const std::string& token) {
 }
 
 // After a pause, which grows. None: nobody listens there at the moment.
-std::unique_ptr<transport::Stream> Session::dial_again(Clock::time_point begin,
+std::unique_ptr<transport::Stream> Link::dial_again(Clock::time_point begin,
                                                        milliseconds& pause) {
   {
-    MutexLock lock(replies_mutex_);
+    MutexLock lock(mutex_);
     if (!is_lost())
-      changed_.wait_for(replies_mutex_, pause);
+      ended_.wait_for(mutex_, pause);
   }
   pause = std::min(pause * 2, kLongestPause);
   try {
-    return redial_(std::min(Clock::now() + kFirstAttempt, begin + patience_));
+    return endpoint_.redial(std::min(Clock::now() + kFirstAttempt, begin + patience_));
   } catch (const ConnectionError&) {
     return nullptr;
   }
 }
 
-transport::Connection::Options Session::connection_options(const wire::Welcome& welcome) {
+transport::Connection::Options Link::connection_options(const wire::Welcome& welcome) {
   transport::Connection::Options options;
   options.keepalive = keepalive_;
-  options.is_resumable = redial_ && welcome.lease > 0 && patience_.count() > 0;
+  options.is_resumable = endpoint_.redial && welcome.lease > 0 && patience_.count() > 0;
   return options;
 }
 
 // Why it did not work this time; empty when it did, or when the session is being stopped. Throws Refused, and
 // ProtocolError when what the server says cannot be.
-std::string Session::try_to_resume(uint64_t received, milliseconds time) {
+std::string Link::try_to_resume(uint64_t received, milliseconds time) {
   uint64_t theirs = 0;
   std::unique_ptr<transport::Stream> stream;
   try {
-    stream = redial_(Clock::now() + time);
+    stream = endpoint_.redial(Clock::now() + time);
     theirs = shake_hands_again(*stream, ticket_, received, time);
   } catch (const Refused&) {
     throw;
@@ -95,7 +95,7 @@ std::string Session::try_to_resume(uint64_t received, milliseconds time) {
 
 // The connection's reader thread, which has nothing to read. User's threads submit until their credit is used up,
 // and wait as they always do.
-void Session::on_broken(std::exception_ptr cause, uint64_t received) {
+void Link::on_broken(std::exception_ptr cause, uint64_t received) {
   const Clock::time_point begin = Clock::now();
   const std::string why = text_of(cause);
   resuming_ = true;
@@ -115,7 +115,7 @@ void Session::on_broken(std::exception_ptr cause, uint64_t received) {
     if (since(begin) >= next_line) {
       log(LogLevel::kWarning, "connection lost; trying to resume",
           {{"session", ticket_.session},
-           {"url", url_},
+           {"url", endpoint_.url},
            {"cause", why},
            {"last_attempt", failure},
            {"for_s", since(begin).count() / 1000},
@@ -136,7 +136,7 @@ void Session::on_broken(std::exception_ptr cause, uint64_t received) {
   if (!connection_->is_ending()) {
     log(LogLevel::kWarning, "connection resumed",
         {{"session", ticket_.session},
-         {"url", url_},
+         {"url", endpoint_.url},
          {"cause", why},
          {"after_ms", since(begin).count()}});
   }

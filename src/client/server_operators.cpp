@@ -5,15 +5,14 @@
 #include <torch/version.h>
 
 #include "client/operator.h"
-#include "client/session.h"
 #include "marshal/schemas.h"
 #include "wire/operators.h"
 
 namespace torch_remote::client {
 namespace {
 
-wire::OperatorAnswer ask_operator(Session& session, const OperatorInfo& info) {
-  const auto body = session.query(wire::QueryKind::kOperator, info.name, [&](wire::Writer& writer) {
+wire::OperatorAnswer ask_operator(ServerFacts& server, const OperatorInfo& info) {
+  const auto body = server.query(wire::QueryKind::kOperator, info.name, [&](wire::Writer& writer) {
     encode(writer, wire::OperatorQuery{info.introduction.name, info.introduction.overload});
   });
   wire::Reader reader(body);
@@ -36,7 +35,7 @@ std::unique_ptr<OperatorMatch> compare(const OperatorInfo& info,
   return match;
 }
 
-const OperatorMatch* checked(const OperatorMatch* match, Session& session,
+const OperatorMatch* checked(const OperatorMatch* match, ServerFacts& server,
                              const OperatorInfo& info) {
   if (match == nullptr || match->refusal.empty())
     return match;
@@ -44,13 +43,13 @@ const OperatorMatch* checked(const OperatorMatch* match, Session& session,
       info.is_foreign
           ? "; an operator that Python defines for other devices only is called on tensor.cpu()"
           : std::string("; this process has torch ") + TORCH_VERSION;
-  TORCH_CHECK_NOT_IMPLEMENTED(false, info.name, " on ", session.describe(0), ": ", match->refusal,
+  TORCH_CHECK_NOT_IMPLEMENTED(false, info.name, " on ", server.describe(0), ": ", match->refusal,
                               hint);
 }
 
 }  // namespace
 
-bool ServerOperators::is_same(Session& session, const OperatorInfo& info) {
+bool ServerOperators::is_same(ServerFacts& server, const OperatorInfo& info) {
   bool has_asked = false;
   {
     MutexLock lock(mutex_);
@@ -58,7 +57,7 @@ bool ServerOperators::is_same(Session& session, const OperatorInfo& info) {
   }
   std::vector<uint64_t> fingerprints;
   if (!has_asked) {
-    const auto body = session.query(wire::QueryKind::kOperators, "operators");
+    const auto body = server.query(wire::QueryKind::kOperators, "operators", nullptr);
     wire::Reader reader(body);
     fingerprints = wire::decode_fingerprints(reader);
   }
@@ -82,22 +81,19 @@ const OperatorMatch* ServerOperators::keep(const OperatorInfo& info,
   return matches_.try_emplace(info.id, std::move(match)).first->second.get();
 }
 
-const OperatorMatch* ServerOperators::match(Session& session, const OperatorInfo& info) {
+const OperatorMatch* ServerOperators::match(ServerFacts& server, const OperatorInfo& info) {
   const bool is_aten = info.introduction.name.starts_with(marshal::kAten);
-  if (is_aten && session.has_our_torch())
+  if (is_aten && server.has_our_torch())
     return nullptr;
   bool found = false;
   if (const OperatorMatch* known = find(info, found); found)
-    return checked(known, session, info);
-  const wire::Welcome& welcome = session.welcome();
+    return checked(known, server, info);
+  const wire::Welcome& welcome = server.welcome();
   if (is_aten && welcome.operators == marshal::aten_digest())
     return nullptr;
-  // A server that cannot be asked refuses by itself, when a result is read; it is told what equals a default.
-  if (welcome.version < wire::Version::kEveryOperator)
-    return keep(info, std::make_unique<OperatorMatch>());
-  if (is_same(session, info))
+  if (is_same(server, info))
     return keep(info, nullptr);
-  return checked(keep(info, compare(info, ask_operator(session, info))), session, info);
+  return checked(keep(info, compare(info, ask_operator(server, info))), server, info);
 }
 
 }  // namespace torch_remote::client

@@ -1,9 +1,9 @@
 // How a session's users are told of failed calls: Note [Fail-stop] in wire/messages.h.
 #include <algorithm>
 
-#include "client/downloads.h"
+#include "client/pending.h"
+#include "client/records.h"
 #include "client/session.h"
-#include "client/storage.h"
 
 namespace torch_remote::client {
 namespace {
@@ -31,9 +31,8 @@ bool Uses::any_of(const std::vector<uint64_t>& names) const {
 
 // Reader thread. Whoever waits for credit is told.
 void Session::note_failure(const wire::Error& error) {
-  faults_.add({error, lines_.find(error.call)});
-  { MutexLock lock(replies_mutex_); }
-  changed_.notify_all();
+  faults_.add({error, stream_.site_of(error.call)});
+  requests_.wake();
 }
 
 void Session::tell_known_failure(const Uses& uses) {
@@ -55,17 +54,17 @@ void Session::raise_failed(const Request& request, const marshal::Capture* used)
 void Session::tell(const Failure& failure, const Uses& uses) {
   const wire::Error& error = failure.error;
   if (error.signature != 0)
-    with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
+    stream_.with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
   uint64_t last = 0;
   try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     wire::encode_go_on(writer, error.thread);
-    last = last_call();
+    last = stream_.last_call();
     return true;
   });
   faults_.add_discarded(error.since, last);
   faults_.note_raised(error.call);  // also where another thread's call is the cause
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
-  const uint64_t discarded = lines_.count(error.since, last, static_cast<uint8_t>(error.thread));
+  const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);
   const std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
   if (python_hooks.take_back != nullptr)
     python_hooks.take_back(*this, error.since);
@@ -75,7 +74,7 @@ void Session::tell(const Failure& failure, const Uses& uses) {
 std::string Session::describe(const wire::Error& error, std::optional<CallSite> site,
                               uint8_t device) {
   if (!site.has_value() && error.call != 0)
-    site = lines_.find(error.call);
+    site = stream_.site_of(error.call);
   const CallSite found = site.value_or(CallSite{0, device});
   return error.operator_name + " on " + describe(found.device) + describe_line(found.line) + ": " +
          error.message;
@@ -83,27 +82,27 @@ std::string Session::describe(const wire::Error& error, std::optional<CallSite> 
 
 // --- what is missing
 
-bool Session::may_be_missing(const marshal::Capture& capture) {
-  if (!faults_.has_discarded()) [[likely]]
+bool may_be_missing(Faults& faults, const marshal::Capture& capture) {
+  if (!faults.has_discarded()) [[likely]]
     return false;
   return std::ranges::any_of(capture.tensors(), [&](const marshal::TensorSlot& slot) {
-    return faults_.may_be_discarded(slot.record->made_by.load(std::memory_order_relaxed));
+    return faults.may_be_discarded(slot.record->made_by.load(std::memory_order_relaxed));
   });
 }
 
-void Session::note_not_missing(const marshal::Capture& capture) {
+void note_not_missing(const marshal::Capture& capture) {
   for (const marshal::TensorSlot& slot : capture.tensors())
     slot.record->made_by.store(0, std::memory_order_relaxed);
 }
 
-bool Session::is_missing(const at::Tensor& tensor, uint64_t since) {
+bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since) {
   const StorageRecord* const record = marshal::own_record(*tensor.unsafeGetTensorImpl());
-  if (record == nullptr || session_of(*record) != this)
+  if (record == nullptr || session_of(*record) != &session)
     return false;
   const uint64_t call = record->made_by.load(std::memory_order_relaxed);
   if (call < since || call == 0)
     return false;
-  const auto site = lines_.find(call);
+  const auto site = session.stream().site_of(call);
   return site.has_value() && site->thread == static_cast<uint8_t>(current_thread());
 }
 
@@ -135,7 +134,7 @@ void Session::synchronize() {
   raise_remote(failure->error, text, false);
 }
 
-std::shared_ptr<Request> Session::find_failed_download() {
+RequestPtr Session::find_failed_download() {
   for (const auto& request : PendingDownloads::instance().of(*this)) {
     if (request->done && request->failed)
       return request;

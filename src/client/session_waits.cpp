@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "client/downloads.h"
+#include "client/pending.h"
 #include "client/operator.h"
 #include "client/session.h"
 
@@ -30,27 +30,14 @@ void say(const std::string& text) {
 }  // namespace
 
 void Session::wait_until(const std::function<bool()>& ready, const char* what, Waiter waiter) {
-  {
-    MutexLock lock(replies_mutex_);
-    if (ready())
-      return;
-  }
+  if (requests_.wait_for(ready, {}))
+    return;
   WithoutGil without_gil;
   const Clock::time_point begin = Clock::now();
   bool was_told = false;
-  while (true) {
-    {
-      MutexLock lock(replies_mutex_);
-      if (ready())
-        return;
-      if (is_lost())
-        break;
-      changed_.wait_for(replies_mutex_, kSignalInterval);
-      if (ready())
-        return;
-      if (is_lost())
-        break;
-    }
+  bool is_ready = false;
+  const auto is_over = [&] { return (is_ready = ready()) || is_lost(); };
+  while (!requests_.wait_for(is_over, kSignalInterval)) {
     look_for_interrupt();
     if (Clock::now() - begin < kFirstNotice)
       continue;
@@ -60,9 +47,38 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
       say_wait(what);
     was_told = true;
   }
+  if (is_ready)
+    return;
   if (log_enabled(LogLevel::kDebug))
     log(LogLevel::kDebug, "wait ended by a lost session", {{"what", what}});
   raise_lost();
+}
+
+void Session::wait_quietly(const RequestPtr& request, const char* what) {
+  ++counters_.syncs;
+  link_.flush();
+  wait_until([&] { return request->done.load(); }, what);
+  confirm(request->call);
+}
+
+void Session::wait(const RequestPtr& request, const char* what) {
+  wait_quietly(request, what);
+  if (request->failed)
+    raise_failed(*request);
+}
+
+std::vector<std::byte> Session::query(wire::QueryKind kind, const std::string& what,
+                                      const std::function<void(wire::Writer&)>& write_body) {
+  const RequestPtr request = make_request({}, nullptr);
+  submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    const wire::Message framed(writer, wire::Tag::kQuery);
+    encode_head(writer, wire::Query{request->id, kind});
+    if (write_body)
+      write_body(writer);
+    return true;
+  });
+  wait(request, what.c_str());
+  return std::move(request->body);
 }
 
 void Session::look_for_interrupt() {
@@ -87,35 +103,29 @@ void Session::confirm(uint64_t call) {
 
 uint64_t Session::calls_done() const {
   const uint64_t confirmed = confirmed_.load(std::memory_order_relaxed);
-  if (!opened_.load(std::memory_order_acquire))
-    return confirmed;
-  return std::max(confirmed, connection_->in_flight().calls_applied);
+  const transport::Connection* const connection = link_.connection();
+  return connection == nullptr ? confirmed
+                               : std::max(confirmed, connection->in_flight().calls_applied);
 }
 
 uint64_t Session::calls_left() const {
   const uint64_t done = calls_done();
-  return std::max(submitted_.load(std::memory_order_relaxed), done) - done;
+  return std::max(stream_.submitted(), done) - done;
 }
 
 std::string Session::describe_oldest_call() {
-  const uint64_t oldest = calls_done() + 1;
-  std::optional<CallSite> site;
-  {
-    MutexLock lock(replies_mutex_);
-    site = lines_.find(oldest);
-  }
-  const CallSite found = site.value_or(CallSite{});
+  const CallSite found = stream_.site_of(calls_done() + 1).value_or(CallSite{});
   const std::string name = operator_at(found.operation);
   const std::string line = name_line(found.line);
   return (name.empty() ? "a copy" : name) + (line.empty() ? "" : " at " + line);
 }
 
 std::string Session::describe_wait(const char* what) {
-  if (!opened_.load(std::memory_order_acquire))
-    return url_ + " to answer";
+  if (!link_.is_open())
+    return url() + " to answer";
   const uint64_t left = calls_left();
-  if (resuming_.load(std::memory_order_relaxed))
-    return "the connection to " + url_ + ", " + counted(left) + " not confirmed";
+  if (link_.is_resuming())
+    return "the connection to " + url() + ", " + counted(left) + " not confirmed";
   if (left > 1)
     return describe_oldest_call() + ", " + counted(left - 1) + " behind it";
   if (left == 1)
@@ -139,7 +149,7 @@ void Session::say_wait(const char* what) {
 void Session::say_exit_wait() {
   const uint64_t left = calls_left();
   last_notice_ = Clock::now();
-  say("waiting for " + (left == 0 ? url_ : counted(left)) + " to finish (Ctrl-C ends the wait)");
+  say("waiting for " + (left == 0 ? url() : counted(left)) + " to finish (Ctrl-C ends the wait)");
 }
 
 std::string Session::describe_unconfirmed() {
@@ -147,10 +157,10 @@ std::string Session::describe_unconfirmed() {
   const std::string calls = counted(left) + (left == 1 ? " was" : " were");
   if (!is_lost())
     return left == 0 ? "" : calls + " not waited for, and may have failed\n";
-  MutexLock lock(replies_mutex_);
+  const Link::Ending ending = link_.ending();
   if (left == 0)
-    return cause_class_ == ErrorClass::kDeviceLost ? cause_ + "\n" : "";
-  return calls + " not confirmed: the session on " + url_ + " is lost: " + cause_ + "\n";
+    return ending.kind == ErrorClass::kDeviceLost ? ending.cause + "\n" : "";
+  return calls + " not confirmed: the session on " + url() + " is lost: " + ending.cause + "\n";
 }
 
 std::string Session::describe_known_failures() {
@@ -162,27 +172,37 @@ std::string Session::describe_known_failures() {
     if (download->done && download->failed && std::ranges::none_of(failures, is_same))
       failures.push_back({download->error, std::nullopt});
   }
-  return describe_untold(failures);
+  if (failures.empty())
+    return {};
+  std::string text = failures.size() == 1
+                         ? "1 remote call failed and its error was never raised:\n  "
+                         : std::to_string(failures.size()) +
+                               " remote calls failed and their errors were never raised:\n  ";
+  text += describe(failures.front().error, failures.front().site, 0) + "\n";
+  if (failures.size() > 1)
+    text += "  and " + std::to_string(failures.size() - 1) + " more\n";
+  return text;
 }
 
-std::string Session::report_untold() {
-  if (is_loss_told_ || submitted_.load(std::memory_order_relaxed) == 0)
+std::string Session::report_untold(bool waits) {
+  if (!waits)
+    return describe_known_failures();
+  if (is_loss_told_ || stream_.submitted() == 0)
     return {};
   const auto request = make_request({}, nullptr);
   try {
-    wait_until([this]() REQUIRES(replies_mutex_) { return was_open_; }, "the handshake",
-               Waiter::kExit);
+    wait_until([this] { return link_.is_open(); }, "the handshake", Waiter::kExit);
     submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
       const wire::Message framed(writer, wire::Tag::kQuery);
       encode_head(writer, wire::Query{request->id, wire::QueryKind::kBarrier});
       return true;
     });
-    connection_->flush();
+    link_.flush();
     // A server that cannot be reached, and has done everything, is not waited for.
     bool is_answered = false;
     const auto is_over = [&] {
       is_answered = request->done.load();
-      return is_answered || (resuming_.load() && calls_left() == 0);
+      return is_answered || (link_.is_resuming() && calls_left() == 0);
     };
     wait_until(is_over, "the last calls", Waiter::kExit);
     if (!is_answered)
@@ -197,17 +217,18 @@ std::string Session::report_untold() {
   return describe_known_failures();
 }
 
-std::string Session::describe_untold(const std::vector<Failure>& failures) {
-  if (failures.empty())
-    return {};
-  std::string text = failures.size() == 1
-                         ? "1 remote call failed and its error was never raised:\n  "
-                         : std::to_string(failures.size()) +
-                               " remote calls failed and their errors were never raised:\n  ";
-  text += describe(failures.front().error, failures.front().site, 0) + "\n";
-  if (failures.size() > 1)
-    text += "  and " + std::to_string(failures.size() - 1) + " more\n";
-  return text;
+// --- what the server says of itself
+
+wire::Counters server_counters(Session& session) {
+  const std::vector<std::byte> body = session.query(wire::QueryKind::kCounters, "counters");
+  wire::Reader reader(body);
+  return wire::decode_counters(reader);
+}
+
+wire::Context server_context(Session& session) {
+  const std::vector<std::byte> body = session.query(wire::QueryKind::kContext, "context");
+  wire::Reader reader(body);
+  return wire::decode_context(reader);
 }
 
 }  // namespace torch_remote::client

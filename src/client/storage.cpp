@@ -3,18 +3,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "base/error.h"
 #include "client/machines.h"
 #include "client/process.h"
 #include "client/session.h"
-#include "wire/limits.h"
 
 namespace torch_remote::client {
 namespace {
-
-// Not canonical on x86-64 or aarch64: following such an address faults.
-constexpr uint64_t kFirstAddress = 1ULL << 60;
-constexpr uint64_t kAlignment = 512;
 
 void zero_bytes(const c10::Storage& storage) {
   static const auto operation = c10::Dispatcher::singleton().findSchemaOrThrow("aten::zero_", "");
@@ -28,70 +22,6 @@ void zero_bytes(const c10::Storage& storage) {
 
 }  // namespace
 
-RecordPool::RecordPool() : next_address_(kFirstAddress) {}
-
-RecordPool& RecordPool::instance() {
-  static RecordPool* pool = new RecordPool;
-  return *pool;
-}
-
-uint64_t RecordPool::new_address(uint64_t nbytes) {
-  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= wire::kMaxStorageBytes, "a remote storage of ",
-                   nbytes, " bytes is more than the ", wire::kMaxStorageBytes,
-                   " that any server has");
-  const uint64_t range = (nbytes / kAlignment + 1) * kAlignment;
-  return next_address_.fetch_add(range, std::memory_order_relaxed);
-}
-
-StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_device,
-                                uint64_t nbytes) {
-  const uint64_t address = new_address(nbytes);
-  StorageRecord* record = nullptr;
-  {
-    MutexLock lock(mutex_);
-    if (free_ == nullptr) {
-      slabs_.push_back(std::make_unique<Slab>());
-      for (StorageRecord& fresh : *slabs_.back()) {
-        fresh.next = free_;
-        free_ = &fresh;
-      }
-    }
-    record = free_;
-    free_ = record->next;
-  }
-  record->name = name;
-  record->session = session;
-  record->server_device = server_device;
-  record->nbytes.store(nbytes, std::memory_order_relaxed);
-  record->announced.store(false, std::memory_order_relaxed);
-  record->made_by.store(0, std::memory_order_relaxed);
-  record->address.store(address, std::memory_order_relaxed);
-  live_.fetch_add(1, std::memory_order_relaxed);
-  return record;
-}
-
-void RecordPool::give_back(StorageRecord* record) {
-  MutexLock lock(mutex_);
-  record->next = free_;
-  free_ = record;
-}
-
-StorageRecord* RecordPool::find(uint64_t address) {
-  if (address < kFirstAddress)
-    return nullptr;
-  MutexLock lock(mutex_);
-  for (const auto& slab : slabs_) {
-    for (StorageRecord& record : *slab) {
-      const uint64_t first = record.address.load(std::memory_order_relaxed);
-      if (first == 0 || address < first)
-        continue;
-      if (address <= first + record.nbytes.load(std::memory_order_relaxed))
-        return &record;
-    }
-  }
-  return nullptr;
-}
-
 void delete_record(void* context) {
   auto* record = static_cast<StorageRecord*>(context);
   if (in_forked_child() || is_exiting())
@@ -104,7 +34,7 @@ void delete_record(void* context) {
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
   const DevicePlace place = Machines::instance().place(index);
   StorageRecord* record =
-      RecordPool::instance().make(place.session->new_name(), place.session, place.device, nbytes);
+      RecordPool::instance().make(place.session->stream().new_name(), place.session, place.device, nbytes);
   return {reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
           &delete_record, c10::Device(c10::kPrivateUse1, index)};
 }
@@ -144,10 +74,6 @@ StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
       "tensor on ",
       tensor.device(), ", and this operator needs the tensor itself");
   return give_memory(*storage.unsafeGetStorageImpl(), tensor.device().index(), is_zeros);
-}
-
-StorageRecord* record_of(const at::Tensor& tensor) {
-  return marshal::record_of(*tensor.unsafeGetTensorImpl());
 }
 
 }  // namespace torch_remote::client

@@ -149,7 +149,7 @@ Outputs::Outputs(const Signature& signature, const marshal::Capture& capture, c1
 }
 
 at::Tensor Outputs::make_tensor(const wire::TensorSpec& spec, uint64_t nbytes) {
-  StorageRecord* record = RecordPool::instance().make(place_.session->new_name(), place_.session,
+  StorageRecord* record = RecordPool::instance().make(place_.session->stream().new_name(), place_.session,
                                                       place_.device, nbytes);
   fresh_.push_back(record);
   return tensor_on(record, spec, nbytes, device_);
@@ -198,8 +198,8 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
       return false;  // another thread added this signature first, without its outputs: ask the server
     if (!signature->announced)
       announce_signature(writer, table, *signature, arguments, session.counters());
-    session.mirror_context(writer);
-    const uint64_t call = session.number_call(site);
+    session.stream().mirror_context(writer);
+    const uint64_t call = session.stream().number_call(site);
     const wire::Message framed(writer, outcome == nullptr ? wire::Tag::kCall : wire::Tag::kQuery);
     if (outcome != nullptr) {
       outcome->call = call;
@@ -232,7 +232,7 @@ void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& sig
   session.wait_quietly(outcome, info.name.c_str());
   if (outcome->failed)
     raise_outcome(session, *outcome, capture);
-  Session::note_not_missing(capture);
+  note_not_missing(capture);
   signature.is_doubted = false;
 }
 
@@ -318,7 +318,8 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
     if (!to_output(result, known->outputs.emplace_back(), known->output_bytes))
       return;
   }
-  session.remember(std::move(known));
+  session.stream().with_signatures(
+      [&](SignatureTable& table) { table.replace(std::move(known)); });
 }
 
 }  // namespace
@@ -330,7 +331,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   const auto request = session.make_request({}, nullptr);
   request->device = place.device;
   const uint64_t names = names_for(info);
-  const uint64_t first = session.new_names(std::max<uint64_t>(names, 1));
+  const uint64_t first = session.stream().new_names(std::max<uint64_t>(names, 1));
   const CallSite site{current_line(), place.device, info.site_number};
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& state, SignatureTable& table) {
@@ -342,8 +343,8 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
       return false;  // another thread has asked meanwhile
     if (!signature->announced)
       announce_signature(writer, table, *signature, arguments, session.counters());
-    session.mirror_context(writer);
-    request->call = session.number_call(site);
+    session.stream().mirror_context(writer);
+    request->call = session.stream().number_call(site);
     const wire::Message framed(writer, wire::Tag::kQuery);
     encode_head(writer, wire::Query{request->id, wire::QueryKind::kCall});
     encode_head(writer, wire::QueriedCall{signature->slot, first, names});
@@ -353,7 +354,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
     return true;
   });
   if (!sent) {
-    session.forget(*request);
+    session.requests().forget(*request);
     return std::nullopt;
   }
   session.wait_quietly(request, info.name.c_str());

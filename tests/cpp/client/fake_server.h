@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "client/endpoint.h"
 #include "base/mutex.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
@@ -93,6 +94,15 @@ inline void let_in(transport::Stream& stream) {
   send_block(stream, body_of(server_hello("", read_client_hello(stream))));
   wire::decode_proof(read_block(stream));
   send_block(stream, body_of(a_welcome()));
+}
+
+// What a session opens: this stream, once.
+inline Endpoint endpoint_of(std::unique_ptr<transport::Stream> stream) {
+  Endpoint endpoint;
+  endpoint.url = "fake://server";
+  endpoint.open = [held = std::make_shared<std::unique_ptr<transport::Stream>>(
+                       std::move(stream))] { return std::move(*held); };
+  return endpoint;
 }
 
 // --- messages

@@ -21,11 +21,7 @@ class GeneratorTest : public ::testing::Test {
 
   explicit GeneratorTest(Pair pair)
       : server(std::move(pair.second)),
-        session(*new Session("fake://server",
-                             {[stream = std::make_shared<std::unique_ptr<transport::Stream>>(
-                                   std::move(pair.first))] { return std::move(*stream); },
-                              nullptr},
-                             "")) {
+        session(*new Session(endpoint_of(std::move(pair.first)))) {
     let_in(server.stream());
     server.start();
     session.welcome();

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "client/session.h"
-#include "client/storage.h"
+#include "client/records.h"
 #include "fake_server.h"
 #include "transport/memory_stream.h"
 
@@ -36,11 +36,7 @@ class SessionTest : public ::testing::Test {
 
   explicit SessionTest(Pair pair)
       : server(std::move(pair.second)),
-        session(*new Session("fake://server",
-                             {[stream = std::make_shared<std::unique_ptr<transport::Stream>>(
-                                   std::move(pair.first))] { return std::move(*stream); },
-                              nullptr},
-                             "")) {}
+        session(*new Session(endpoint_of(std::move(pair.first)))) {}
 
   void connect() {
     let_in(server.stream());
@@ -52,7 +48,7 @@ class SessionTest : public ::testing::Test {
   void submit(uint64_t number, uint32_t calls = 1) {
     session.submit(calls, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
       for (uint32_t i = 0; i < calls; ++i)
-        session.number_call({});
+        session.stream().number_call({});
       encode(writer, wire::Resize{number, 0, 0});
       return true;
     });
@@ -74,7 +70,7 @@ class SessionTest : public ::testing::Test {
   }
 
   StorageRecord* make_storage(bool announced, uint64_t nbytes = 64) {
-    StorageRecord* record = RecordPool::instance().make(session.new_name(), &session, 0, nbytes);
+    StorageRecord* record = RecordPool::instance().make(session.stream().new_name(), &session, 0, nbytes);
     record->announced.store(announced);
     return record;
   }

@@ -208,7 +208,7 @@ TEST_F(SessionTest, EveryUseAfterTheServersDeathRaisesTheFirstCause) {
   EXPECT_EQ(error_of([&] { session.synchronize(); }), first);
   session.stop(std::chrono::milliseconds(1), "a later cause");
   EXPECT_EQ(error_of([&] { submit(1); }), first);
-  EXPECT_EQ(session.state(), "lost");
+  EXPECT_EQ(session.link().state(), "lost");
 }
 
 TEST_F(SessionTest, TheServersReasonForClosingIsTold) {

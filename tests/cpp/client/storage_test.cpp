@@ -15,18 +15,20 @@ namespace {
 // A session that is being opened for as long as the test runs: records need one to be given back to, and one that is lost
 // sends no frees. It is never destroyed, as the process's own are not.
 Session& session() {
-  static auto* made = new Session("nowhere",
-                                  {[]() -> std::unique_ptr<transport::Stream> {
-                                     while (true)
-                                       std::this_thread::sleep_for(std::chrono::hours(1));
-                                   },
-                                   nullptr},
-                                  "");
+  static auto* made = [] {
+    Endpoint endpoint;
+    endpoint.url = "nowhere";
+    endpoint.open = []() -> std::unique_ptr<transport::Stream> {
+      while (true)
+        std::this_thread::sleep_for(std::chrono::hours(1));
+    };
+    return new Session(std::move(endpoint));
+  }();
   return *made;
 }
 
 StorageRecord* make(uint64_t nbytes) {
-  return RecordPool::instance().make(session().new_name(), &session(), 0, nbytes);
+  return RecordPool::instance().make(session().stream().new_name(), &session(), 0, nbytes);
 }
 
 // What the writer thread does with the storages that were let go.
