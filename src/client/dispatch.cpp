@@ -231,10 +231,10 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     return ask_server(info, std::move(signature), capture, stack, device, place);
   }
   Outputs outputs(*signature, capture, device, place);
-  const std::shared_ptr<Request> outcome =
-      must_tell_outcome(info, arguments, *signature) || may_be_missing(place.session->faults(), capture)
-          ? ask_for_outcome(place)
-          : nullptr;
+  const std::shared_ptr<Request> outcome = must_tell_outcome(info, arguments, *signature) ||
+                                                   may_be_missing(place.session->faults(), capture)
+                                               ? ask_for_outcome(place)
+                                               : nullptr;
   if (!send_call(*place.session, signature, capture, outputs, arguments,
                  {current_line(), place.device, info.site_number}, outcome.get())) {
     if (outcome != nullptr)

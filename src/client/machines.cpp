@@ -59,7 +59,7 @@ Session* Machines::open(const std::string& url, std::optional<std::string> token
   watch_forks(&abandon_machines);
   Endpoint endpoint = endpoint_to(url, path);
   try {
-    endpoint.token = token              ? *std::move(token)
+    endpoint.token = token             ? *std::move(token)
                      : endpoint.redial ? token_from_environment()
                                        : "";  // an embedded server needs none
   } catch (const std::exception&) {  // told as other reasons why a server cannot be reached are

@@ -38,7 +38,6 @@ class Machines : private SessionOwner {
   // Once, before any machine is there.
   void set_attach(Attach attach) { attach_ = attach; }
 
-
   // Connects to a new machine; the first one becomes remote:0. Returns its id. No token: the environment's.
   int connect(const std::string& url, std::optional<std::string> token = std::nullopt);
   // The same through a command whose standard input and output are the connection; `url` is for messages.

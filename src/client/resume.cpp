@@ -4,8 +4,8 @@
 
 #include "base/cause.h"
 #include "base/log.h"
-#include "client/process.h"
 #include "client/link.h"
+#include "client/process.h"
 
 namespace torch_remote::client {
 namespace {
@@ -33,11 +33,13 @@ milliseconds since(Clock::time_point begin) {
 Link::Reached Link::reach() {
   const Clock::time_point begin = Clock::now();
   milliseconds pause = kFirstPause;
-  for (std::unique_ptr<transport::Stream> stream = endpoint_.open();; stream = dial_again(begin, pause)) {
+  for (std::unique_ptr<transport::Stream> stream = endpoint_.open();;
+       stream = dial_again(begin, pause)) {
     std::string failure = "it cannot be dialed";
     try {
       if (stream != nullptr) {
-        auto welcome = shake_hands(*stream, endpoint_.token, endpoint_.has_listener ? kAnswerTime : kStartTime);
+        auto welcome = shake_hands(*stream, endpoint_.token,
+                                   endpoint_.has_listener ? kAnswerTime : kStartTime);
         return {std::move(stream), std::move(welcome)};
       }
     } catch (const HandshakeCut& cut) {
@@ -54,8 +56,7 @@ Link::Reached Link::reach() {
 }
 
 // After a pause, which grows. None: nobody listens there at the moment.
-std::unique_ptr<transport::Stream> Link::dial_again(Clock::time_point begin,
-                                                       milliseconds& pause) {
+std::unique_ptr<transport::Stream> Link::dial_again(Clock::time_point begin, milliseconds& pause) {
   {
     MutexLock lock(mutex_);
     if (!is_lost())

@@ -188,8 +188,7 @@ void Session::raise_lost() {
   const auto [kind, text, id] = link_.ending();
   if (kind == ErrorClass::kSessionLost || kind == ErrorClass::kDeviceLost) {
     const std::string name = id.empty() ? "the session" : "session " + id;
-    const std::string first =
-        link_.was_stopped() ? "" : "stop() its machine, ";
+    const std::string first = link_.was_stopped() ? "" : "stop() its machine, ";
     raise(kind, name + " on " + url() +
                     " is lost, and with it the values of its tensors (to go on: " + first +
                     "torch_remote.connect(...), and make them anew): " + text);

@@ -68,6 +68,7 @@ class Session : private Link::Traffic, private ServerFacts {
   wire::DeviceKind device_kind(uint8_t device);
   // "remote:0 (host, cpu, session 1a2b3c4d)": for messages.
   std::string describe(uint8_t device) override;
+
   // How the server's operator differs: ServerOperators::match().
   const OperatorMatch* match(const OperatorInfo& info) { return operators_.match(*this, info); }
 
@@ -99,6 +100,7 @@ class Session : private Link::Traffic, private ServerFacts {
 
   // Before every call: tells this thread of its failure, if there is one, and waits for credit.
   void wait_for_credit(const Uses& uses = {});
+
   RequestPtr make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner) {
     return requests_.make(destination, std::move(owner), stream_.submitted());
   }

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "client/pending.h"
 #include "client/operator.h"
+#include "client/pending.h"
 #include "client/session.h"
 
 namespace torch_remote::client {

@@ -33,8 +33,8 @@ void delete_record(void* context) {
 
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
   const DevicePlace place = Machines::instance().place(index);
-  StorageRecord* record =
-      RecordPool::instance().make(place.session->stream().new_name(), place.session, place.device, nbytes);
+  StorageRecord* record = RecordPool::instance().make(place.session->stream().new_name(),
+                                                      place.session, place.device, nbytes);
   return {reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
           &delete_record, c10::Device(c10::kPrivateUse1, index)};
 }

@@ -149,8 +149,8 @@ Outputs::Outputs(const Signature& signature, const marshal::Capture& capture, c1
 }
 
 at::Tensor Outputs::make_tensor(const wire::TensorSpec& spec, uint64_t nbytes) {
-  StorageRecord* record = RecordPool::instance().make(place_.session->stream().new_name(), place_.session,
-                                                      place_.device, nbytes);
+  StorageRecord* record = RecordPool::instance().make(place_.session->stream().new_name(),
+                                                      place_.session, place_.device, nbytes);
   fresh_.push_back(record);
   return tensor_on(record, spec, nbytes, device_);
 }
@@ -318,8 +318,7 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
     if (!to_output(result, known->outputs.emplace_back(), known->output_bytes))
       return;
   }
-  session.stream().with_signatures(
-      [&](SignatureTable& table) { table.replace(std::move(known)); });
+  session.stream().with_signatures([&](SignatureTable& table) { table.replace(std::move(known)); });
 }
 
 }  // namespace

@@ -26,12 +26,10 @@ Staging::~Staging() {
 }
 
 void Uploads::look_at_frame(std::span<const std::byte> payload) {
-  if (payload.empty())
+  if (payload.empty() || payload[0] != std::byte{static_cast<uint8_t>(wire::Tag::kBegin)})
     return;
   wire::Reader reader(payload);
   wire::ReceivedMessage first = wire::next_message(reader);
-  if (first.tag != wire::Tag::kBegin)
-    return;
   const wire::Begin begin = wire::decode_begin(first.body);
   if (!begin.is_inline)
     expect(begin);

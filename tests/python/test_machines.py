@@ -163,7 +163,7 @@ def test_a_failure_names_the_device_of_its_call(tmp_path: Path) -> None:
         for device in machine.devices:
             x = torch.zeros(3, device=device)
             failed = x[torch.tensor([9], device=device)]
-            with pytest.raises(IndexError, match=f" on {device} "):
+            with pytest.raises(torch_remote.RemoteError, match=f" on {device} "):
                 torch_remote.synchronize()
             with pytest.raises(IndexError, match=f" on {device} "):
                 failed.tolist()

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "client/endpoint.h"
 #include "base/mutex.h"
+#include "client/endpoint.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
 #include "wire/handshake.h"
@@ -100,8 +100,9 @@ inline void let_in(transport::Stream& stream) {
 inline Endpoint endpoint_of(std::unique_ptr<transport::Stream> stream) {
   Endpoint endpoint;
   endpoint.url = "fake://server";
-  endpoint.open = [held = std::make_shared<std::unique_ptr<transport::Stream>>(
-                       std::move(stream))] { return std::move(*held); };
+  endpoint.open = [held = std::make_shared<std::unique_ptr<transport::Stream>>(std::move(stream))] {
+    return std::move(*held);
+  };
   return endpoint;
 }
 

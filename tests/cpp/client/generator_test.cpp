@@ -20,8 +20,7 @@ class GeneratorTest : public ::testing::Test {
   using Pair = std::pair<std::unique_ptr<transport::Stream>, std::unique_ptr<transport::Stream>>;
 
   explicit GeneratorTest(Pair pair)
-      : server(std::move(pair.second)),
-        session(*new Session(endpoint_of(std::move(pair.first)))) {
+      : server(std::move(pair.second)), session(*new Session(endpoint_of(std::move(pair.first)))) {
     let_in(server.stream());
     server.start();
     session.welcome();

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "client/session.h"
 #include "client/records.h"
+#include "client/session.h"
 #include "fake_server.h"
 #include "transport/memory_stream.h"
 
@@ -35,8 +35,7 @@ class SessionTest : public ::testing::Test {
   using Pair = std::pair<std::unique_ptr<transport::Stream>, std::unique_ptr<transport::Stream>>;
 
   explicit SessionTest(Pair pair)
-      : server(std::move(pair.second)),
-        session(*new Session(endpoint_of(std::move(pair.first)))) {}
+      : server(std::move(pair.second)), session(*new Session(endpoint_of(std::move(pair.first)))) {}
 
   void connect() {
     let_in(server.stream());
@@ -70,7 +69,8 @@ class SessionTest : public ::testing::Test {
   }
 
   StorageRecord* make_storage(bool announced, uint64_t nbytes = 64) {
-    StorageRecord* record = RecordPool::instance().make(session.stream().new_name(), &session, 0, nbytes);
+    StorageRecord* record =
+        RecordPool::instance().make(session.stream().new_name(), &session, 0, nbytes);
     record->announced.store(announced);
     return record;
   }

@@ -34,7 +34,7 @@ StorageRecord* make(uint64_t nbytes) {
 // What the writer thread does with the storages that were let go.
 void collect_freed() {
   uint32_t calls = 0;
-  static_cast<transport::Connection::Handler&>(session()).take_messages(calls);
+  session().stream().take_frame(calls);
 }
 
 uint64_t address_of(const StorageRecord* record) {

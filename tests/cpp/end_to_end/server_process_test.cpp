@@ -148,8 +148,8 @@ TEST_F(EmbeddedServerTest, GarbageAfterAGoodHandshakeEndsItWithoutACrash) {
 
 TEST_F(EmbeddedServerTest, AMalformedMessageEndsItWithAReason) {
   GreetedClient client(std::move(stream));
-  client.send(std::vector<std::byte>{std::byte{200}, std::byte{1}});
-  EXPECT_THAT(client.wait_for_end(), HasSubstr("tag 200 is no message to a server"));
+  client.send(std::vector<std::byte>{std::byte{22}, std::byte{1}, std::byte{0}});
+  EXPECT_THAT(client.wait_for_end(), HasSubstr("thread 0 is never valid"));
   EXPECT_TRUE(WIFEXITED(process.wait()));
 }
 

@@ -237,7 +237,7 @@ TEST_F(EncodeTest, AStorageTheServerHasNotHeardOfIsInTheKeyWithItsSize) {
   record.nbytes = 2 * kElements * sizeof(float);
   EXPECT_NE(key(arguments), fresh);
   EXPECT_TRUE(capture_.is_current());
-  capture_.mark_announced();
+  capture_.mark_announced(1);
   EXPECT_FALSE(capture_.is_current());
   EXPECT_EQ(key(arguments), key({tensor(matrix(2))}));
   EXPECT_TRUE(capture_.is_current());

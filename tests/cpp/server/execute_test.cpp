@@ -106,7 +106,7 @@ TEST(Execute, AViewThatIsNotInsideItsStorageFailsTheCallAndTheSessionGoesOn) {
   Server server;
   server.apply(FrameText().store(1, {1, 2}).store(2, {1, 2}).signature(add_signature(0, 0, {2})));
 
-  server.apply(FrameText().call(0).storage(1, 1).storage(2).real(1).output(3));
+  server.apply(FrameText().call(0).storage(1, 1).storage(2).real(1).output(3).go_on(1));
 
   const Reply reply = server.read(3, spec({2}));
   ASSERT_TRUE(reply.failed);
@@ -119,7 +119,7 @@ TEST(Execute, ACachedSignatureIsCheckedAgainstAStorageThatHasShrunk) {
   server.apply(FrameText().store(1, {1, 2}).store(2, {1, 2}).signature(add_signature(0, 0, {2})));
   server.apply(FrameText().call(0).storage(1).storage(2).real(1).output(3));
 
-  server.apply(FrameText().resize(1, 4).call(0).storage(1).storage(2).real(1).output(4));
+  server.apply(FrameText().resize(1, 4).call(0).storage(1).storage(2).real(1).output(4).go_on(1));
 
   EXPECT_FALSE(server.read(3, spec({2})).failed);
   EXPECT_EQ(server.read(4, spec({2})).error.kind, ErrorKind::kRefused);

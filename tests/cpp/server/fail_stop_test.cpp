@@ -84,8 +84,8 @@ TEST_F(FailStop, AFailureIsToldAtOnceWithKindOperatorMessageThreadAndResults) {
   EXPECT_THAT(error.message, HasSubstr("out of range"));
   EXPECT_THAT(error.message, ::testing::Not(HasSubstr("frame #")));
   EXPECT_EQ(error.signature, 50 + 1);
-  EXPECT_EQ(error.call, 8) << "calls, uploads and resizes are numbered together";
-  EXPECT_EQ(error.since, 8);
+  EXPECT_EQ(error.call, 9) << "calls, uploads and resizes are numbered together";
+  EXPECT_EQ(error.since, 9);
   EXPECT_EQ(error.thread, 1);
   EXPECT_THAT(error.results, ElementsAre(3));
 }
@@ -108,16 +108,16 @@ TEST_F(FailStop, AnotherThreadsCallsRunOn) {
 }
 
 TEST_F(FailStop, EveryReadAndQueryOfAStoppedThreadIsAnsweredWithTheCause) {
-  EXPECT_EQ(server.read(4, spec({1})).error.call, 8);
+  EXPECT_EQ(server.read(4, spec({1})).error.call, 9);
   const Reply state =
       server
           .apply(
               FrameText().query(9, wire::QueryKind::kGenerator).generator(wire::kDefaultGenerator))
           .at(0);
-  EXPECT_EQ(state.error.call, 8);
+  EXPECT_EQ(state.error.call, 9);
   const Reply checked =
       server.apply(FrameText().checked_call(9, 1).storage(4).storage(5).whole(1)).at(0);
-  EXPECT_EQ(checked.error.call, 8);
+  EXPECT_EQ(checked.error.call, 9);
   EXPECT_FALSE(server.apply(FrameText().query(9, wire::QueryKind::kBarrier)).at(0).failed);
 }
 
@@ -127,16 +127,16 @@ TEST_F(FailStop, WhatFailedAndDiscardedCallsWereToMakeIsMissing) {
   for (const uint64_t name : {3, 6}) {
     const Reply reply = server.read(name, spec({1}));
     ASSERT_TRUE(reply.failed);
-    EXPECT_EQ(reply.error.call, 8);
+    EXPECT_EQ(reply.error.call, 9);
   }
 }
 
 TEST_F(FailStop, ACallThatUsesWhatIsMissingStopsItsThreadWithTheFirstCause) {
   server.apply(FrameText().go_on(1).thread(2).call(1).storage(4).storage(3).whole(1));
   ASSERT_EQ(server.notices.size(), 2);
-  EXPECT_EQ(server.notices[1].call, 8);
+  EXPECT_EQ(server.notices[1].call, 9);
   EXPECT_EQ(server.notices[1].thread, 2);
-  EXPECT_EQ(server.notices[1].since, 9);
+  EXPECT_EQ(server.notices[1].since, 10);
   server.apply(FrameText().go_on(2));
   EXPECT_THAT(value_of(4), ElementsAre(5));
 }
@@ -145,10 +145,10 @@ TEST_F(FailStop, ACheckedCallThatFailsOrUsesWhatIsMissingStopsNothing) {
   server.apply(FrameText().go_on(1));
   const Reply missing =
       server.apply(FrameText().checked_call(9, 1).storage(4).storage(3).whole(1)).at(0);
-  EXPECT_EQ(missing.error.call, 8);
+  EXPECT_EQ(missing.error.call, 9);
   const Reply failed =
       server.apply(FrameText().checked_call(9, 50).storage(101).storage(102).output(6)).at(0);
-  EXPECT_EQ(failed.error.call, 10);
+  EXPECT_EQ(failed.error.call, 11);
   EXPECT_TRUE(server.read(6, spec({1})).failed);
   EXPECT_EQ(server.notices.size(), 1);
   const Reply good =
@@ -243,7 +243,7 @@ TEST_F(FailStop, AThreadThatGoesOnCanFailAgain) {
   server.apply(FrameText().go_on(1));
   fail(6);
   ASSERT_EQ(server.notices.size(), 2);
-  EXPECT_EQ(server.notices[1].call, 9);
+  EXPECT_EQ(server.notices[1].call, 10);
 }
 
 TEST_F(FailStop, TooManyStoppedThreadsEndTheSession) {

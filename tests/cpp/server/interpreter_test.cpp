@@ -109,8 +109,8 @@ TEST(Interpreter, ASignatureReplayedOnASmallerStorageIsRefused) {
   server.apply(FrameText().store(1, {1, 2}).store(2, {3, 4}).signature(add_signature(0, 0, {2})));
   server.apply(FrameText().call(0).storage(1).storage(2).real(1).output(3));
 
-  server.apply(FrameText().resize(1, 4).call(0).storage(1).storage(2).real(1).output(4));
-  server.apply(FrameText().store(5, {1}).call(0).storage(2).storage(5).real(1).output(6));
+  server.apply(FrameText().resize(1, 4).call(0).storage(1).storage(2).real(1).output(4).go_on(1));
+  server.apply(FrameText().store(5, {1}).call(0).storage(2).storage(5).real(1).output(6).go_on(1));
 
   EXPECT_THAT(server.read(3, spec({2})).floats(), ElementsAre(4, 6));
   EXPECT_EQ(server.read(4, spec({2})).error.kind, wire::ErrorKind::kRefused);
@@ -188,8 +188,8 @@ TEST(Interpreter, OperatorsOutsideTheAllowListAreRefusedInPlaceOfTheirResults) {
   SignatureText other(1, 1, "prims::sin", "");
   other.tensor("self", spec({1}), 0).outputs({fresh(spec({1}))});
 
-  server.apply(FrameText().store(1, {1}).signature(strided).call(0).storage(1).output(2));
-  server.apply(FrameText().signature(other).call(1).storage(1).output(3));
+  server.apply(FrameText().store(1, {1}).signature(strided).call(0).storage(1).output(2).go_on(1));
+  server.apply(FrameText().signature(other).call(1).storage(1).output(3).go_on(1));
 
   EXPECT_EQ(server.read(2, spec({1})).error.kind, wire::ErrorKind::kRefused);
   EXPECT_THAT(server.read(3, spec({1})).error.message, HasSubstr("serve --library"));

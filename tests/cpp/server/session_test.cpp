@@ -100,8 +100,8 @@ TEST_F(SessionTest, ADownloadOnItsWayDoesNotSeeWhatComesAfterIt) {
 }
 
 TEST_F(SessionTest, AMalformedFrameEndsTheSessionWithAReason) {
-  client.send(std::vector<std::byte>{std::byte{5}, std::byte{0xff}});
-  EXPECT_THAT(client.wait_for_end(), HasSubstr("need 1 bytes"));
+  client.send(std::vector<std::byte>{std::byte{5}, std::byte{9}, std::byte{0}});
+  EXPECT_THAT(client.wait_for_end(), HasSubstr("need 9 bytes"));
 }
 
 TEST_F(SessionTest, ACleanCloseEndsTheSession) {

@@ -310,7 +310,9 @@ inline std::vector<Reply> decode_replies(std::span<const std::byte> payload) {
 class Server {
  public:
   explicit Server(unsigned devices = 1)
-      : devices_(c10::DeviceType::CPU, devices), interpreter(devices_, table_, uploads, replies) {}
+      : devices_(c10::DeviceType::CPU, devices), interpreter(devices_, table_, uploads, replies) {
+    apply(FrameText().thread(1));
+  }
 
   std::vector<Reply> apply(FrameText& frame) {
     interpreter.apply(frame.bytes());

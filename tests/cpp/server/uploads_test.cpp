@@ -41,7 +41,7 @@ TEST(Uploads, AWholeUploadBecomesTheStoragesMemoryWithoutACopy) {
   const c10::InferenceMode inference_mode;
   Uploads uploads;
   StorageTable storages(uploads);
-  Entry& entry = storages.make(1, 8, c10::Device(c10::kCPU));
+  Entry& entry = storages.make(1, 8, c10::Device(c10::kCPU), 1);
   uploads.look_at_frame(begin_frame(7, 1, 0, 8));
   const std::byte* const staged = uploads.target(7, 0, 8).data();
   arrive(uploads, 7, 0, {1, 2}, true);
@@ -73,7 +73,7 @@ class NoMemory : public c10::Allocator {
   c10::Allocator* const before_;
 };
 
-TEST(Uploads, OneThatThereIsNoMemoryForIsPoisonAndTheNextIsGood) {
+TEST(Uploads, OneThatThereIsNoMemoryForIsMissingAndTheNextIsGood) {
   Server server;
   server.apply(FrameText().resize(1, 8).resize(2, 8));
   const auto lost = begin_frame(7, 1, 0, 8);
@@ -85,6 +85,7 @@ TEST(Uploads, OneThatThereIsNoMemoryForIsPoisonAndTheNextIsGood) {
   arrive(server.uploads, 7, 0, {1}, false);
   server.uploads.look_at_frame(good);
   server.interpreter.apply(lost);
+  server.apply(FrameText().go_on(1));
   arrive(server.uploads, 8, 0, {3, 4}, true);
   server.interpreter.apply(good);
   arrive(server.uploads, 7, 4, {2}, true);
@@ -161,7 +162,7 @@ TEST(Uploads, ABulkBeginThatIsNotFirstInItsFrameIsAProtocolError) {
 TEST(Uploads, WithoutMemoryForItsStorageAnUploadFailsWhereItBegins) {
   Uploads uploads;
   StorageTable storages(uploads);
-  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU));
+  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), 1);
   uploads.look_at_frame(begin_frame(7, 1, 0, 8));
   auto staging = uploads.take(7, 8);
   {

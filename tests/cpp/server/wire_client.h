@@ -27,7 +27,10 @@ class WireClient : private transport::Connection::Handler {
     connection_.start();
   }
 
-  void send(FrameText& frame) { send(frame.writer.take()); }
+  void send(FrameText& frame) {
+    frame.bytes();  // ends the last message
+    send(frame.writer.take());
+  }
 
   void send(std::vector<std::byte> payload) {
     {

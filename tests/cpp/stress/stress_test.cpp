@@ -131,7 +131,7 @@ class Stress : public ::testing::Test {
 // Autograd's threads may hold the last tensors for a moment.
 bool Stress::wait_until_all_is_freed() {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (session().server_counters().storages != 0) {
+  while (server_counters(session()).storages != 0) {
     if (std::chrono::steady_clock::now() > deadline)
       return false;
     session().finish_calls();  // frees ride with what is sent
@@ -190,7 +190,7 @@ void Stress::work(int thread) {
     if (number % 6 == 0)
       upload(at::zeros({64})).normal_();
     if (number % 7 == 0)
-      persist([&] { return session().server_counters().calls; });
+      persist([&] { return server_counters(session()).calls; });
   }
 }
 
@@ -204,7 +204,7 @@ TEST_F(Stress, ManyThreadsForwardBackwardCopyFreeFailAndAreInterrupted) {
   EXPECT_EQ(differences_, 0);
   EXPECT_EQ(failures_, kThreads * kRounds / 5);
   EXPECT_GT(interrupts, 0);
-  EXPECT_EQ(session().server_counters().mispredicted, 0);
+  EXPECT_EQ(server_counters(session()).mispredicted, 0);
   exchange_.clear();
   EXPECT_TRUE(wait_until_all_is_freed());
 }

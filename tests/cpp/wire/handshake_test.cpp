@@ -22,7 +22,7 @@ TEST(Preamble, ItComesBackAndHasGoldenBytes) {
   preamble.route = 0x0102;
   const auto bytes = encode_preamble(preamble);
   EXPECT_EQ(hex(bytes),
-            "5452454d4f54450a0200020001000000"
+            "5452454d4f54450a0300030001000000"
             "02010000000000000000000000000000");
   const Preamble back = decode_preamble(bytes);
   EXPECT_EQ(back.intent, 1);
@@ -40,7 +40,7 @@ TEST(Preamble, AnotherMagicIntentOrReservedByteIsRefused) {
 
 TEST(Versions, TheHighestThatBothHaveIsAgreed) {
   EXPECT_EQ(agree(Version{1}, Version{9}), kMaxVersion);
-  EXPECT_THROW(agree(Version{3}, Version{9}), ProtocolError);
+  EXPECT_THROW(agree(Version{4}, Version{9}), ProtocolError);
   EXPECT_THROW(agree(Version{1}, Version{1}), ProtocolError);
   EXPECT_THROW(agree(Version{0}, Version{0}), ProtocolError);
   EXPECT_THROW(agree(Version{2}, Version{1}), ProtocolError);
@@ -70,7 +70,7 @@ TEST(Handshake, GoldenBytesOfAHelloAndAProof) {
   Hello hello;
   hello.torch_version = "2";
   EXPECT_EQ(hex(body_of(hello)),
-            "0102000200" + std::string(64, '0') + "01320000" + std::string(64, '0') + "0000");
+            "0103000300" + std::string(64, '0') + "01320000" + std::string(64, '0') + "0000");
   EXPECT_EQ(hex(body_of(ProofMessage{})), "0200");
 }
 

@@ -160,8 +160,8 @@ TEST(Limits, BytesInsideAMessage) {
   begin.bytes = bytes;
   EXPECT_EQ(refusal([&](Writer& writer) { encode(writer, begin); },
                     [](Reader& reader) {
-                      reader.raw(2);
-                      decode_begin(reader);
+                      ReceivedMessage message = next_message(reader);
+                      decode_begin(message.body);
                     }),
             over("bytes of an inline upload", kMaxInlineBytes));
 }
@@ -178,8 +178,8 @@ TEST(Limits, BytesOfAStorage) {
                   encode(writer, Resize{1, 0, kMaxStorageBytes + 1});
                 },
                 [](Reader& reader) {
-                  reader.raw(2);
-                  decode_resize(reader);
+                  ReceivedMessage message = next_message(reader);
+                  decode_resize(message.body);
                 }),
             over("bytes of a storage", kMaxStorageBytes));
 }
@@ -198,8 +198,8 @@ TEST(Limits, BytesOfAGeneratorsState) {
   message.state.resize(kMaxGeneratorState + 1);
   EXPECT_EQ(refusal([&](Writer& writer) { encode(writer, message); },
                     [](Reader& reader) {
-                      reader.raw(2);
-                      decode_generator(reader);
+                      ReceivedMessage message = next_message(reader);
+                      decode_generator(message.body);
                     }),
             over("generator state", kMaxGeneratorState));
 }
