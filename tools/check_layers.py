@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""Fail when a source file includes a layer that its folder may not see.
+"""Fail when a source file includes a layer that its folder may not see, or modules include each other.
 
 The table is the architecture: a folder may include itself and what is listed for it, and the rows
-are in dependency order, so a row can only name rows above it (no cycles by construction).
+are in dependency order, so a row can only name rows above it (no cycles by construction). A
+sub-folder with a row of its own is a layer of its own; without one it belongs to the folder above.
 
-Also: every folder of src/ has a row, every "quoted" include is a file there, written from src/, and
-the macros that register something with PyTorch when a library is loaded stand in files named
-register.cpp only.
+Within a folder: a module is x.h with x.cpp and x_impl.h, and no chain of includes leads from one
+module through another back to it.
+
+Also: every folder of src/ has a row, and every sub-folder beside one that has a row; every "quoted"
+include is a file there, written from src/; and the macros that register something with PyTorch when
+a library is loaded stand in files named register.cpp only.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
+from collections import deque
+from pathlib import Path, PurePosixPath
 
 ALLOWED = {
     "base": [],
@@ -41,14 +46,17 @@ REGISTRATION = re.compile(r"^\s*(TORCH_LIBRARY\w*|(?:C10_|TORCH_)?REGISTER_\w+)\
 SRC = Path(__file__).resolve().parent.parent / "src"
 
 
+def row_of(file: str) -> str | None:
+    """The row of a file of src/: that of its folder, else of the nearest folder above it."""
+    return next((str(p) for p in PurePosixPath(file).parents if str(p) in ALLOWED), None)
+
+
 def layer_of(header: str) -> str | None:
-    top = header.split("/")[0]
-    if top in ALLOWED:
-        return top
-    return next((name for pattern, name in EXTERNAL if re.match(pattern, header)), None)
+    external = (name for pattern, name in EXTERNAL if re.match(pattern, header))
+    return row_of(header) or next(external, None)
 
 
-def check_table() -> list[str]:
+def check_table(src: Path) -> list[str]:
     rows = list(ALLOWED)
     bad = [
         f"table: {row} names {layer} below it"
@@ -56,19 +64,24 @@ def check_table() -> list[str]:
         for layer in ALLOWED[row]
         if layer in rows and rows.index(layer) >= i
     ]
-    folders = [p.name for p in SRC.iterdir() if p.is_dir()]
-    return bad + [f"table: src/{name} has no row" for name in folders if name not in ALLOWED]
+    folders = [p.relative_to(src).as_posix() for p in sorted(src.rglob("*")) if p.is_dir()]
+    divided = {str(PurePosixPath(row).parent) for row in rows}  # "." is: it has the top folders
+    return bad + [
+        f"table: src/{name} has no row"
+        for name in folders
+        if name not in ALLOWED and str(PurePosixPath(name).parent) in divided
+    ]
 
 
-def check_file(path: Path) -> list[str]:
-    name, layer = path.relative_to(SRC.parent), path.relative_to(SRC).parts[0]
+def check_file(src: Path, path: Path) -> list[str]:
+    name, layer = path.relative_to(src.parent), row_of(path.relative_to(src).as_posix())
     text = path.read_text()
     bad = []
     for quote, header in INCLUDE.findall(text):
         target = layer_of(header)
-        if target and target != layer and target not in ALLOWED.get(layer, []):
+        if target and target != layer and target not in ALLOWED.get(layer or "", []):
             bad.append(f"{name}: {layer} may not include {header}")
-        if quote == '"' and not (SRC / header).exists():
+        if quote == '"' and not (src / header).exists():
             bad.append(f'{name}: no file src/{header}; write "folder/file.h", and <…> for others\'')
     if path.name != "register.cpp":
         bad += [
@@ -77,10 +90,61 @@ def check_file(path: Path) -> list[str]:
     return bad
 
 
+def module_of(file: str) -> str:
+    return file.rsplit(".", 1)[0].removesuffix("_impl")
+
+
+def included_modules(src: Path, files: list[Path]) -> dict[str, list[str]]:
+    """The other modules of src/ that each module includes, in the order of their names."""
+    found: dict[str, set[str]] = {}
+    for path in files:
+        module = module_of(path.relative_to(src).as_posix())
+        headers = [header for quote, header in INCLUDE.findall(path.read_text()) if quote == '"']
+        found.setdefault(module, set()).update({module_of(header) for header in headers} - {module})
+    return {module: sorted(included) for module, included in found.items()}
+
+
+def shortest_cycle(graph: dict[str, list[str]], start: str) -> list[str]:
+    """The modules on a shortest way from `start` back to it; empty when there is none."""
+    came_from: dict[str, str] = {}
+    queue = deque([start])
+    while queue:
+        module = queue.popleft()
+        for included in graph.get(module, []):
+            if included in came_from:
+                continue
+            came_from[included] = module
+            if included == start:
+                cycle = [module]
+                while cycle[0] != start:
+                    cycle.insert(0, came_from[cycle[0]])
+                return cycle
+            queue.append(included)
+    return []
+
+
+def check_cycles(src: Path, files: list[Path]) -> list[str]:
+    """A shortest cycle through every module that is on one, each cycle once."""
+    graph = included_modules(src, files)
+    bad = set()
+    for module in graph:
+        cycle = shortest_cycle(graph, module)
+        if cycle:
+            first = cycle.index(min(cycle))
+            bad.add(" -> ".join([*cycle[first:], *cycle[:first], cycle[first]]))
+    return [f"include cycle: {path}" for path in sorted(bad)]
+
+
+def check(src: Path) -> tuple[int, list[str]]:
+    """How many files there are below src/, and what is wrong with them."""
+    files = [p for p in sorted(src.glob("*/**/*")) if p.suffix in {".h", ".cpp"}]
+    bad = [line for path in files for line in check_file(src, path)]
+    return len(files), check_table(src) + bad + check_cycles(src, files)
+
+
 def main() -> int:
-    files = [p for p in sorted(SRC.glob("*/**/*")) if p.suffix in {".h", ".cpp"}]
-    bad = check_table() + [line for path in files for line in check_file(path)]
-    print("\n".join(bad) if bad else f"layers: {len(files)} files, no violation")
+    count, bad = check(SRC)
+    print("\n".join(bad) if bad else f"layers: {count} files, no violation")
     return 1 if bad else 0
 
 
