@@ -1,7 +1,7 @@
+#include "transport/address.h"
+
 #include <charconv>
 #include <stdexcept>
-
-#include "transport/dial.h"
 
 namespace torch_remote::transport {
 namespace {

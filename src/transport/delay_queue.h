@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "transport/delay_line.h"
+#include "transport/delay_spec.h"
 
 namespace torch_remote::transport {
 

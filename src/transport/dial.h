@@ -1,29 +1,13 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
-#include <string>
-#include <string_view>
 
 #include "base/fd.h"
+#include "transport/address.h"
 #include "transport/stream.h"
 
 namespace torch_remote::transport {
-
-// Where a server listens: unix:///path/to.sock or tcp://host:port, with IPv6 as tcp://[::1]:port.
-struct Address {
-  std::string scheme;  // "unix" or "tcp"
-  std::string host;    // tcp only, without brackets
-  uint16_t port = 0;   // tcp only; 0 lets listen_on() choose
-  std::string path;    // unix only
-};
-
-bool operator==(const Address& a, const Address& b);
-
-// Throws std::invalid_argument with a sentence for the user.
-Address parse_address(std::string_view url);
-std::string to_string(const Address& address);
 
 // Connects, or throws ConnectionError by the deadline. Looking a host name up may take longer than
 // that.

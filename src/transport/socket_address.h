@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/fd.h"
-#include "transport/dial.h"
+#include "transport/address.h"
 
 namespace torch_remote::transport {
 
