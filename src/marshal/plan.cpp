@@ -5,8 +5,6 @@
 #include <ATen/core/jit_type.h>
 
 #include "base/error.h"
-#include "marshal/dtype.h"
-#include "marshal/recipe.h"
 
 namespace torch_remote::marshal {
 namespace {
@@ -185,25 +183,6 @@ void check_unknown(const wire::Signature& signature, const Callee& callee) {
   }
 }
 
-// Elements in memory without a gap or an overlap, in whatever order.
-bool is_dense(const wire::TensorSpec& spec) {
-  std::vector<std::pair<int64_t, int64_t>> steps;  // stride, size
-  for (size_t i = 0; i < spec.sizes.size(); ++i) {
-    if (spec.sizes[i] == 0)
-      return true;
-    if (spec.sizes[i] != 1)
-      steps.emplace_back(spec.strides[i], spec.sizes[i]);
-  }
-  std::sort(steps.begin(), steps.end());
-  int64_t expected = 1;
-  for (const auto& [stride, size] : steps) {
-    if (stride != expected)
-      return false;
-    expected *= size;  // at most the number of elements, which fits
-  }
-  return true;
-}
-
 uint32_t count_fresh(const std::vector<wire::Output>& outputs) {
   uint32_t count = 0;
   for (const wire::Output& output : outputs) {
@@ -217,25 +196,6 @@ uint32_t count_fresh(const std::vector<wire::Output>& outputs) {
 bool knows(const Callee& callee, const std::string& argument) {
   return callee.schema->argumentIndexWithName(argument).has_value() &&
          (callee.claimed == nullptr || callee.claimed->argumentIndexWithName(argument).has_value());
-}
-
-TensorRecipe make_tensor_recipe(const wire::TensorSpec& spec) {
-  TensorRecipe recipe;
-  recipe.dtype = from_wire(spec.dtype);
-  recipe.conj = spec.conj;
-  recipe.neg = spec.neg;
-  recipe.wrapped = spec.wrapped;
-  if (spec.conj && !at::isComplexType(recipe.dtype)) {
-    throw ProtocolError("a tensor that is not complex has a conjugate bit");
-  }
-  if (spec.wrapped && !spec.sizes.empty()) {
-    throw ProtocolError("a wrapped number has dimensions");
-  }
-  recipe.extent = wire::extent_bytes(spec);
-  recipe.sizes.assign(spec.sizes.begin(), spec.sizes.end());
-  recipe.strides.assign(spec.strides.begin(), spec.strides.end());
-  recipe.is_dense = is_dense(spec);
-  return recipe;
 }
 
 Plan make_plan(const wire::Signature& signature, const Callee& callee, c10::Device device) {

@@ -2,14 +2,66 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type_base.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/DimVector.h>
 
-#include "marshal/plan.h"
 #include "wire/signature.h"
 
 namespace torch_remote::marshal {
+
+// One tensor that a call mentions, without its storage and offset. Immutable.
+struct TensorRecipe {
+  at::ScalarType dtype = at::kFloat;
+  bool conj = false;
+  bool neg = false;
+  bool wrapped = false;
+  bool is_repeat = false;  // of a storage that the call has viewed before: another tensor over it
+  bool is_dense = false;  // its elements fill [offset, offset + extent) without a gap or an overlap
+  bool is_read = true;    // false: the operator only overwrites it, wholly
+  bool is_written = false;  // by the operator's schema
+  uint32_t storage = 0;     // which storage of the call
+  uint64_t extent = 0;      // bytes needed behind the offset; 0 without elements
+  c10::DimVector sizes;
+  c10::DimVector strides;
+};
+
+// Throws ProtocolError for flags that the dtype or the shape cannot have.
+TensorRecipe make_tensor_recipe(const wire::TensorSpec& spec);
+
+// How one argument of the server's schema is made. Indices are places in `Slots`
+// (marshal/decode.h).
+enum class RecipeKind : uint8_t {
+  kConstant,
+  kTensor,
+  kScalarTensor,
+  kTensorList,
+  kOptionalTensorList,
+  kInt,
+  kUnsigned,
+  kFloat,
+  kComplex,
+  kBool,
+  kFloatList,
+  kScalarList,
+  kGenerator,
+};
+
+struct Recipe {
+  RecipeKind kind = RecipeKind::kConstant;
+  bool wrapped = false;                // kScalarTensor
+  bool is_last_use = true;             // kTensor: no later argument is the same tensor
+  at::ScalarType dtype = at::kFloat;   // kScalarTensor
+  uint32_t index = 0;                  // tensor, number or generator
+  std::vector<wire::ValueKind> kinds;  // kScalarList
+  uint32_t count = 0;                  // kFloatList
+  c10::IValue constant;
+  std::vector<Recipe> items;  // tensor lists
+};
 
 // Why a signature cannot be called here; caught by make_plan.
 struct Refusal {
