@@ -1,8 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
-#include "client/lines.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {
@@ -20,7 +20,8 @@ struct PythonHooks {
   void* (*release_gil)() = nullptr;  // null when this thread does not hold it
   void (*acquire_gil)(void* state) = nullptr;
   void (*check_signals)() = nullptr;  // throws when the user has interrupted; with the GIL released
-  LineId (*find_line)() = nullptr;    // this thread's topmost frame outside torch; without the GIL
+  // The LineId (client/lines.h) of this thread's topmost frame outside torch; without the GIL.
+  uint32_t (*find_line)() = nullptr;
   // This thread is about to be told of the failure that has stopped it at the call `since`. Takes back
   // what its program has done on this side since.
   void (*take_back)(const Session& session, uint64_t since) = nullptr;
