@@ -8,7 +8,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 
-#include "client/backend/generator_state.h"
 #include "client/backend/guard.h"
 #include "client/keep_gil.h"
 #include "client/process.h"
@@ -93,8 +92,8 @@ uint64_t seed_in(const c10::TensorImpl& state, wire::DeviceKind kind) {
 }  // namespace
 
 RemoteGenerator::RemoteGenerator(c10::DeviceIndex device, bool is_default)
-    : c10::GeneratorImpl(c10::Device(c10::kPrivateUse1, device),
-                         c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+    : StateSource(c10::Device(c10::kPrivateUse1, device),
+                  c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       is_default_(is_default),
       seed_(c10::default_rng_seed_val) {
   live_generators += is_default ? 0 : 1;
@@ -260,8 +259,9 @@ void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
   reseeded_ = true;
   const KeepGil keep;
   const auto* const state = dynamic_cast<const GeneratorState*>(&new_state);
-  const c10::intrusive_ptr<RemoteGenerator> snapshot =
-      state == nullptr ? nullptr : state->snapshot();
+  const c10::intrusive_ptr<StateSource> source = state == nullptr ? nullptr : state->snapshot();
+  // Only take_state() makes a GeneratorState: its source is a RemoteGenerator.
+  const auto* const snapshot = static_cast<const RemoteGenerator*>(source.get());
   if (snapshot != nullptr && !snapshot->is_told())
     return set_current_seed(snapshot->current_seed());
   const DevicePlace where = place();

@@ -8,16 +8,16 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/GeneratorImpl.h>
 
 #include "base/mutex.h"
+#include "client/backend/generator_state.h"
 #include "client/machines.h"
 
 namespace torch_remote::client {
 
 // Stands for a generator whose state the server owns, known to it by name. Seeding, taking a state and putting it
 // back are messages in order; only reading a state's bytes waits (client/backend/generator_state.h). Thread-safe.
-class RemoteGenerator final : public c10::GeneratorImpl {
+class RemoteGenerator final : public StateSource {
  public:
   // A device's default generator exists before any machine is connected, and remembers its seed until then.
   // A state that is taken before there is a machine is that seed.
@@ -45,7 +45,7 @@ class RemoteGenerator final : public c10::GeneratorImpl {
   bool is_told() const { return told().session != nullptr; }
 
   // The state of a copy that take_state() has made. Waits, and connects if the copy is of no session yet.
-  std::vector<std::byte> read_snapshot() const;
+  std::vector<std::byte> read_snapshot() const override;
 
   // A default generator's device has come up: tells the server what was seeded before, then calls `publish`, which
   // lets others find the device. A seed given meanwhile waits, so that the server gets it after this one.

@@ -9,7 +9,7 @@
 
 namespace torch_remote::client {
 
-GeneratorState::GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot, int64_t nbytes)
+GeneratorState::GeneratorState(c10::intrusive_ptr<StateSource> snapshot, int64_t nbytes)
     : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<uint8_t>(),
                       c10::Device(c10::kCPU)),
       is_sized_(true),
@@ -17,7 +17,7 @@ GeneratorState::GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot, int
   set_sizes_contiguous({nbytes});
 }
 
-GeneratorState::GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot)
+GeneratorState::GeneratorState(c10::intrusive_ptr<StateSource> snapshot)
     : c10::TensorImpl(c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<uint8_t>(),
                       c10::Device(c10::kCPU)),
       is_sized_(false),
@@ -25,7 +25,7 @@ GeneratorState::GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot)
   set_custom_sizes_strides(SizesStridesPolicy::CustomSizes);
 }
 
-c10::intrusive_ptr<RemoteGenerator> GeneratorState::snapshot() const {
+c10::intrusive_ptr<StateSource> GeneratorState::snapshot() const {
   MutexLock lock(mutex_);
   return snapshot_;
 }
@@ -34,7 +34,7 @@ void GeneratorState::fetch() const {
   if (is_here_.load(std::memory_order_acquire))
     return;
   const KeepGil keep;  // whoever looks may hold a lock that PyTorch takes under the GIL
-  const c10::intrusive_ptr<RemoteGenerator> source = snapshot();
+  const c10::intrusive_ptr<StateSource> source = snapshot();
   if (source == nullptr)
     return;  // another thread has fetched it
   const std::vector<std::byte> bytes = source->read_snapshot();
@@ -44,7 +44,7 @@ void GeneratorState::fetch() const {
               " here: the two have different versions of torch");
   at::Tensor tensor = at::detail::empty_cpu({count}, at::kByte, false, std::nullopt);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-  c10::intrusive_ptr<RemoteGenerator> done;  // freed after the lock
+  c10::intrusive_ptr<StateSource> done;  // freed after the lock
   MutexLock lock(mutex_);
   if (snapshot_ == nullptr)
     return;

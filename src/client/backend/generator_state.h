@@ -1,15 +1,26 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
+#include <c10/core/GeneratorImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "base/mutex.h"
-#include "client/backend/generator.h"
 
 namespace torch_remote::client {
+
+// A generator whose state is on the server.
+class StateSource : public c10::GeneratorImpl {
+ public:
+  using c10::GeneratorImpl::GeneratorImpl;
+
+  // The bytes of its state. Waits for the server.
+  virtual std::vector<std::byte> read_snapshot() const = 0;
+};
 
 // Note [A generator's state]
 //
@@ -23,10 +34,10 @@ namespace torch_remote::client {
 // wrong bytes. Thread-safe.
 class GeneratorState final : public c10::TensorImpl {
  public:
-  GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot, int64_t nbytes);
+  GeneratorState(c10::intrusive_ptr<StateSource> snapshot, int64_t nbytes);
   // Of a device that is not there yet. Only its server knows how many bytes a state has, so asking
   // for the size fetches them too.
-  explicit GeneratorState(c10::intrusive_ptr<RemoteGenerator> snapshot);
+  explicit GeneratorState(c10::intrusive_ptr<StateSource> snapshot);
 
   bool has_storage() const override;
   const c10::Storage& storage() const override;
@@ -37,7 +48,7 @@ class GeneratorState final : public c10::TensorImpl {
       c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
 
   // Null once the bytes are here: they may have been changed since.
-  c10::intrusive_ptr<RemoteGenerator> snapshot() const;
+  c10::intrusive_ptr<StateSource> snapshot() const;
   void fetch() const;
 
  protected:
@@ -52,7 +63,7 @@ class GeneratorState final : public c10::TensorImpl {
   const bool is_sized_;  // from the beginning
   std::atomic<bool> mutable is_here_{false};
   Mutex mutable mutex_;
-  c10::intrusive_ptr<RemoteGenerator> mutable snapshot_ GUARDED_BY(mutex_);
+  c10::intrusive_ptr<StateSource> mutable snapshot_ GUARDED_BY(mutex_);
 };
 
 }  // namespace torch_remote::client
