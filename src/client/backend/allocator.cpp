@@ -1,7 +1,7 @@
 #include "client/backend/allocator.h"
 
-#include "client/backend/guard.h"
 #include "client/copy.h"
+#include "client/current_device.h"
 #include "client/machines.h"
 #include "client/storage.h"
 

@@ -8,7 +8,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 
-#include "client/backend/guard.h"
+#include "client/current_device.h"
 #include "client/keep_gil.h"
 #include "client/process.h"
 #include "wire/limits.h"

@@ -2,12 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include "client/current_device.h"
 #include "client/machines.h"
 
 namespace torch_remote::client {
 namespace {
-
-thread_local c10::DeviceIndex this_device = 0;
 
 // An event remembers its device, so that waiting for it knows whom to wait for.
 struct Event {
@@ -16,15 +15,6 @@ struct Event {
 
 }  // namespace
 
-c10::DeviceIndex current_device() {
-  return this_device;
-}
-
-void set_current_device(c10::DeviceIndex index) {
-  if (index >= 0)
-    this_device = index;
-}
-
 c10::Device RemoteGuard::exchangeDevice(c10::Device device) const {
   const c10::Device before = getDevice();
   setDevice(device);
@@ -32,7 +22,7 @@ c10::Device RemoteGuard::exchangeDevice(c10::Device device) const {
 }
 
 c10::Device RemoteGuard::getDevice() const {
-  return {c10::kPrivateUse1, this_device};
+  return {c10::kPrivateUse1, current_device()};
 }
 
 void RemoteGuard::setDevice(c10::Device device) const {

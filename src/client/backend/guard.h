@@ -4,10 +4,6 @@
 
 namespace torch_remote::client {
 
-// The device this thread is on. Thread-local, no I/O.
-c10::DeviceIndex current_device();
-void set_current_device(c10::DeviceIndex index);
-
 // Autograd calls setDevice on every registered guard and getStream for every node it saves: both must be cheap
 // and must not throw. There is one in-order stream for each device.
 struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {

@@ -1,8 +1,8 @@
 #include "client/backend/hooks.h"
 
 #include "client/backend/generator.h"
-#include "client/backend/guard.h"
 #include "client/backend/pinned.h"
+#include "client/current_device.h"
 #include "client/machines.h"
 #include "client/resize.h"
 #include "client/storage.h"

@@ -7,7 +7,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "client/backend/allocator.h"
-#include "client/backend/guard.h"
+#include "client/current_device.h"
 #include "client/kernels/tensors.h"
 #include "client/machines.h"
 
