@@ -22,7 +22,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-system setup-checks build demo test test-fast test-core conformance nightly programs faults soak bench \
-        lint format asan tsan tsan-torch core-clang fuzz gpu-build gpu-test clean
+        lint format asan tsan tsan-torch core-clang torch-clang fuzz gpu-build gpu-test clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 16
@@ -107,6 +107,9 @@ tsan-torch: setup  ## A session that eight threads use, client and server under 
 
 core-clang: setup-system setup-checks  ## The torch-free layers with clang's -Wthread-safety -Werror
 	@tools/build.sh core-clang
+
+torch-clang: setup setup-checks  ## marshal, client and server with clang's -Wthread-safety -Werror: minutes to build
+	@tools/build.sh torch-clang
 
 fuzz: setup setup-checks  ## Every fuzz target, FUZZ_SECONDS (120) in all (RELEASE=1: a release build of them)
 	@tools/build.sh fuzz$(if $(RELEASE),-release)

@@ -3,6 +3,7 @@
 # build.sh gpu       everything but the C++ tests, with the system's Python and torch, into build/gpu
 # build.sh fuzz      the fuzz targets, with .venv's torch; also fuzz-release
 # build.sh tsan      the stress test under ThreadSanitizer, with .venv's torch
+# build.sh torch-clang   marshal, client and server with clang's -Wthread-safety, with .venv's torch
 # build.sh PRESET    one of the torch-free presets
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +13,7 @@ jobs=${JOBS:-$(nproc)}
 target=$1
 binary=build/$target
 python=
-goal=all
+goals=(all)
 
 case $target in
   release)
@@ -33,11 +34,15 @@ case $target in
   fuzz*)
     configure=(cmake --preset "$target" -DTORCH_REMOTE_TORCH=ON
       "-DTORCH_REMOTE_PYTHON=$PWD/.venv/bin/python")
-    goal=fuzz_targets
+    goals=(fuzz_targets)
     ;;
   tsan)
     configure=(cmake --preset tsan "-DTORCH_REMOTE_PYTHON=$PWD/.venv/bin/python")
-    goal=stress_test
+    goals=(stress_test)
+    ;;
+  torch-clang)
+    configure=(cmake --preset torch-clang "-DTORCH_REMOTE_PYTHON=$PWD/.venv/bin/python")
+    goals=(torch_remote_marshal torch_remote_client torch_remote_server)
     ;;
   *) configure=(cmake --preset "$target") ;;
 esac
@@ -49,7 +54,7 @@ if [ ! -e "$binary/build.ninja" ] || [ CMakePresets.json -nt "$binary/build.ninj
   touch "$binary/build.ninja"
 fi
 build_step "[5/5] compile $target" "compile-$target" cmake --build "$binary" -j "$jobs" \
-  --target "$goal"
+  --target "${goals[@]}"
 
 case $target in
   release) "$python" -I tools/link_package.py --built "$binary/src" --venv .venv ;;
