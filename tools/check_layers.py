@@ -20,15 +20,36 @@ import sys
 from collections import deque
 from pathlib import Path, PurePosixPath
 
+
+def rooms(folder: str, names: str) -> list[str]:
+    """Sub-folders of a folder, as rows."""
+    return [f"{folder}/{name}" for name in names.split()]
+
+
+TORCH = ["base", "wire", "marshal", "torch"]
 ALLOWED = {
     "base": [],
     "wire": ["base"],
     "transport": ["base"],
     "marshal": ["base", "wire", "torch"],
     "redirect": ["base", "torch", "python"],
-    "client": ["base", "wire", "transport", "marshal", "torch"],
-    "server": ["base", "wire", "transport", "marshal", "torch"],
-    "bindings": ["base", "client", "redirect", "torch", "python", "pybind11"],
+    "client/operators": TORCH,
+    "client/session": [*TORCH, "transport", "client/operators"],
+    "client/machines": [*TORCH, "client/session"],
+    "client/memory": [*TORCH, *rooms("client", "session machines")],
+    "client/shapes": [*TORCH, *rooms("client", "operators session memory")],
+    "client/call": [*TORCH, *rooms("client", "operators session machines memory shapes")],
+    "client/backend": [*TORCH, *rooms("client", "session machines memory call")],
+    "client/kernels": [*TORCH, *rooms("client", "operators session machines memory call backend")],
+    "client": [*TORCH, *rooms("client", "operators session machines memory call backend kernels")],
+    "server/executor": [*TORCH, "transport"],
+    "server/session": [*TORCH, "transport", "server/executor"],
+    "server/listener": [*TORCH, "transport", "server/session"],
+    "server": [*TORCH, "transport", *rooms("server", "executor session listener")],
+    "bindings": [
+        *["base", "redirect", "torch", "python", "pybind11", "client"],
+        *rooms("client", "operators session machines memory call backend"),
+    ],
 }
 EXTERNAL = [
     (

@@ -70,7 +70,7 @@ def entries(ops: pathlib.Path) -> list[tuple[str, str, str, str]]:
 
 
 def source(part: int, rows: list[tuple[str, str, str, str]]) -> str:
-    lines = ["// Made by tools/gen_meta_table.py.", '#include "client/meta_table.h"', ""]
+    lines = ["// Made by tools/gen_meta_table.py.", '#include "client/operators/meta_table.h"', ""]
     for stem in sorted({row[0] for row in rows}):
         lines += [
             f"#include <ATen/ops/{stem}_meta_dispatch.h>",

@@ -2,7 +2,7 @@
 """Writes docs/operators.md: what each operator does on a remote device, and where it waits.
 
 The facts come from the built extension (`torch_remote._C.operator_facts`), which reads them from the table
-and the records that registration and calls go by (`src/client/operator_table.h`). `--check` only says whether the file is up to date.
+and the records that registration and calls go by (`src/client/operators/operator_table.h`). `--check` only says whether the file is up to date.
 """
 
 from __future__ import annotations

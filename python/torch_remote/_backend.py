@@ -28,7 +28,7 @@ def is_ours(tensor: torch.Tensor) -> bool:
 
 def max_devices() -> int:
     """How many device indices there are; most of them have no device yet."""
-    return 16  # kMaxDevices in client/machines.h: autograd sizes its queues by it once
+    return 16  # kMaxDevices in client/machines/machines.h: autograd sizes its queues by it once
 
 
 def configured_url() -> str | None:

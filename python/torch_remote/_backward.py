@@ -1,7 +1,7 @@
 """The calls that autograd's threads make belong to the thread that has called `backward()`.
 
 A failed call stops the thread that made it (docs/errors.md). So while a backward runs, its threads know
-who called it: Note [Whose call] in `src/client/threads.h`.
+who called it: Note [Whose call] in `src/client/session/threads.h`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Downloads that are known to come go together: those of `torch.save` and of `Module.to("cpu")`.
 
 Each is told to the thread's plan before it is made: Note [Downloads that go together] in
-client/prefetch.h.
+client/call/prefetch.h.
 """
 
 from __future__ import annotations

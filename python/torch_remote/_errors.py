@@ -58,7 +58,7 @@ class DeviceLost(SessionLost, torch.AcceleratorError):  # type: ignore[misc]
     """A device assert, or another error after which CUDA does nothing more in that process."""
 
 
-# In the order of client::ErrorClass (src/client/errors.h).
+# In the order of client::ErrorClass (src/client/session/errors.h).
 BY_CLASS = (RemoteError, SessionLost, ProtocolError, ConnectionError, DeviceLost)
 
 # In the order of wire::ErrorKind (src/wire/messages.h).

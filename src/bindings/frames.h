@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "client/lines.h"
+#include "client/session/lines.h"
 
 namespace torch_remote::bindings {
 

@@ -13,15 +13,15 @@
 #include "bindings/frames.h"
 #include "bindings/python_hooks.h"
 #include "client/backend/generator.h"
-#include "client/coverage.h"
-#include "client/current_device.h"
-#include "client/errors.h"
-#include "client/machines.h"
-#include "client/named_settings.h"
-#include "client/prefetch.h"
-#include "client/process.h"
+#include "client/call/prefetch.h"
+#include "client/machines/current_device.h"
+#include "client/machines/machines.h"
+#include "client/memory/storage.h"
+#include "client/operators/coverage.h"
 #include "client/register.h"
-#include "client/storage.h"
+#include "client/session/errors.h"
+#include "client/session/named_settings.h"
+#include "client/session/process.h"
 
 namespace py = pybind11;
 

@@ -10,9 +10,9 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "bindings/frames.h"
-#include "client/errors.h"
-#include "client/keep_gil.h"
-#include "client/process.h"
+#include "client/session/errors.h"
+#include "client/session/keep_gil.h"
+#include "client/session/process.h"
 
 namespace py = pybind11;
 

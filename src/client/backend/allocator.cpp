@@ -1,9 +1,9 @@
 #include "client/backend/allocator.h"
 
-#include "client/copy.h"
-#include "client/current_device.h"
-#include "client/machines.h"
-#include "client/storage.h"
+#include "client/call/copy.h"
+#include "client/machines/current_device.h"
+#include "client/machines/machines.h"
+#include "client/memory/storage.h"
 
 namespace torch_remote::client {
 

@@ -8,9 +8,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 
-#include "client/current_device.h"
-#include "client/keep_gil.h"
-#include "client/process.h"
+#include "client/machines/current_device.h"
+#include "client/session/keep_gil.h"
+#include "client/session/process.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {

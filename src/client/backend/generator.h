@@ -11,7 +11,7 @@
 
 #include "base/mutex.h"
 #include "client/backend/generator_state.h"
-#include "client/machines.h"
+#include "client/machines/machines.h"
 
 namespace torch_remote::client {
 

@@ -2,8 +2,8 @@
 
 #include <c10/util/Exception.h>
 
-#include "client/current_device.h"
-#include "client/machines.h"
+#include "client/machines/current_device.h"
+#include "client/machines/machines.h"
 
 namespace torch_remote::client {
 namespace {

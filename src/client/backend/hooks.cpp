@@ -1,11 +1,11 @@
 #include "client/backend/hooks.h"
 
 #include "client/backend/generator.h"
-#include "client/backend/pinned.h"
-#include "client/current_device.h"
-#include "client/machines.h"
-#include "client/resize.h"
-#include "client/storage.h"
+#include "client/machines/current_device.h"
+#include "client/machines/machines.h"
+#include "client/memory/pinned.h"
+#include "client/memory/resize.h"
+#include "client/memory/storage.h"
 
 namespace torch_remote::client {
 

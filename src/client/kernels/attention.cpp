@@ -20,10 +20,10 @@
 #include "base/hash.h"
 #include "base/mutex.h"
 #include "client/backend/allocator.h"
-#include "client/context.h"
-#include "client/dispatch.h"
+#include "client/call/dispatch.h"
 #include "client/kernels/composite.h"
-#include "client/kernels/server_branch.h"
+#include "client/memory/server_branch.h"
+#include "client/session/context.h"
 
 namespace torch_remote::client::kernels {
 namespace {

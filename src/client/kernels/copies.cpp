@@ -4,9 +4,9 @@
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/clone.h>
 
-#include "client/backend/pinned.h"
-#include "client/copy.h"
+#include "client/call/copy.h"
 #include "client/kernels/tensors.h"
+#include "client/memory/pinned.h"
 
 namespace torch_remote::client::kernels {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/ops/ctc_loss_compositeimplicitautograd_dispatch.h>
 
 #include "client/kernels/composite.h"
-#include "client/kernels/server_branch.h"
+#include "client/memory/server_branch.h"
 
 namespace torch_remote::client::kernels {
 namespace {

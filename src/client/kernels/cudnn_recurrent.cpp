@@ -8,8 +8,8 @@
 
 #include "base/mutex.h"
 #include "client/backend/generator.h"
-#include "client/kernels/server_branch.h"
-#include "client/machines.h"
+#include "client/machines/machines.h"
+#include "client/memory/server_branch.h"
 
 namespace torch_remote::client::kernels {
 namespace {

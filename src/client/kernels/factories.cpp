@@ -7,9 +7,9 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "client/backend/allocator.h"
-#include "client/current_device.h"
 #include "client/kernels/tensors.h"
-#include "client/machines.h"
+#include "client/machines/current_device.h"
+#include "client/machines/machines.h"
 
 namespace torch_remote::client::kernels {
 namespace {

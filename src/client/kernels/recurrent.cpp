@@ -15,7 +15,7 @@
 #include "client/kernels/composite.h"
 #include "client/kernels/cudnn_recurrent.h"
 #include "client/kernels/recurrent_layers.h"
-#include "client/kernels/server_branch.h"
+#include "client/memory/server_branch.h"
 
 // See Note [Recurrent layers on a CPU server].
 namespace torch_remote::client::kernels {

@@ -9,9 +9,9 @@
 #include <ATen/ops/grid_sampler_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/max_pool1d_compositeimplicitautograd_dispatch.h>
 
-#include "client/dispatch.h"
+#include "client/call/dispatch.h"
 #include "client/kernels/composite.h"
-#include "client/kernels/server_branch.h"
+#include "client/memory/server_branch.h"
 
 namespace torch_remote::client::kernels {
 namespace {

@@ -2,10 +2,10 @@
 #include <ATen/ops/channel_shuffle_native.h>
 #include <torch/library.h>
 
+#include "client/call/layout.h"
 #include "client/kernels/composite.h"
 #include "client/kernels/tensors.h"
-#include "client/layout.h"
-#include "client/operator_table.h"
+#include "client/operators/operator_table.h"
 
 namespace torch_remote::client::kernels {
 namespace {

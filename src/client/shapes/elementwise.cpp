@@ -5,7 +5,7 @@
 #include <ATen/native/TypeProperties.h>
 #include <c10/core/MemoryFormat.h>
 
-#include "client/kernels/server_branch.h"
+#include "client/memory/server_branch.h"
 #include "client/shapes/shapes.h"
 
 namespace torch_remote::client::shapes {

@@ -3,7 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 
-#include "client/kernels/server_branch.h"
+#include "client/memory/server_branch.h"
 #include "client/shapes/shapes.h"
 
 namespace torch_remote::client::shapes {

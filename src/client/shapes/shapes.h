@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/operator.h"
+#include "client/operators/operator.h"
 
 namespace torch_remote::client::shapes {
 

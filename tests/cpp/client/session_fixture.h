@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "client/records.h"
-#include "client/session.h"
+#include "client/session/records.h"
+#include "client/session/session.h"
 #include "fake_server.h"
 #include "transport/memory_stream.h"
 

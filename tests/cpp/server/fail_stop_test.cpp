@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "server/execute.h"
+#include "server/executor/execute.h"
 #include "support.h"
 #include "wire/limits.h"
 

@@ -9,10 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "server/generators.h"
-#include "server/reply.h"
-#include "server/session.h"
-#include "server/storage_table.h"
+#include "server/executor/generators.h"
+#include "server/executor/reply.h"
+#include "server/executor/storage_table.h"
+#include "server/session/session.h"
 #include "support.h"
 #include "transport/memory_stream.h"
 #include "wire_client.h"

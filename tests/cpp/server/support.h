@@ -6,8 +6,8 @@
 
 #include <c10/core/InferenceMode.h>
 
-#include "server/devices.h"
-#include "server/interpreter.h"
+#include "server/executor/devices.h"
+#include "server/executor/interpreter.h"
 #include "wire/messages.h"
 #include "wire/signature.h"
 

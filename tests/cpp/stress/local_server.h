@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "server/devices.h"
-#include "server/handshake.h"
-#include "server/operators.h"
-#include "server/session.h"
+#include "server/executor/devices.h"
+#include "server/executor/operators.h"
+#include "server/session/handshake.h"
+#include "server/session/session.h"
 #include "transport/fd_stream.h"
 #include "transport/socket_address.h"
 

@@ -13,9 +13,9 @@
 #include <c10/core/DeviceType.h>
 
 #include "base/mutex.h"
-#include "client/errors.h"
-#include "client/machines.h"
+#include "client/machines/machines.h"
 #include "client/register.h"
+#include "client/session/errors.h"
 #include "local_server.h"
 
 namespace torch_remote::stress {
@@ -247,7 +247,7 @@ TEST_F(Stress, ThreadsThatUseASessionThatEndsAreAllToldSo) {
 extern "C" __attribute__((visibility("default"))) const char*
 __tsan_default_options() {  // NOLINT: the runtime's name
   return "ignore_noninstrumented_modules=1:history_size=4:"
-         // A session is never deleted (client/machines.h), and so its threads are never joined.
+         // A session is never deleted (client/machines/machines.h), and so its threads are never joined.
          "report_thread_leaks=0";
 }
 #endif

@@ -16,8 +16,8 @@
 #include "base/error.h"
 #include "marshal/decode.h"
 #include "schema_values.h"
-#include "server/operators.h"
-#include "server/storage_table.h"
+#include "server/executor/operators.h"
+#include "server/executor/storage_table.h"
 
 namespace torch_remote::fuzz {
 namespace {

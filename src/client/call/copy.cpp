@@ -1,0 +1,211 @@
+#include "client/call/copy.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+
+#include "client/call/dispatch.h"
+#include "client/call/prefetch.h"
+#include "client/machines/machines.h"
+#include "client/memory/downloads.h"
+#include "client/memory/pinned.h"
+#include "client/memory/storage.h"
+#include "client/session/process.h"
+#include "marshal/dtype.h"
+#include "wire/limits.h"
+
+namespace torch_remote::client {
+namespace {
+
+// Pageable uploads up to this size are copied and sent behind the caller's back; larger ones are waited for.
+constexpr uint64_t kCopiedUpload = 1 << 20;
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()),
+          static_cast<size_t>(tensor.nbytes())};
+}
+
+// Sends BEGIN for `bytes` into `record` at `offset`, and the bytes.
+class Upload {
+ public:
+  Upload(StorageRecord& record, uint64_t offset) : record_(record), session_(*session_of(record)) {
+    begin_.storage = record.name;
+    begin_.offset = offset;
+  }
+
+  void send_inline(std::span<const std::byte> bytes) {
+    begin_.length = bytes.size();
+    begin_.is_inline = true;
+    begin_.bytes = bytes;
+    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      declare(writer);
+      session_.stream().number_call(site_);
+      encode(writer, begin_);
+      return true;
+    });
+  }
+
+  // `owner` keeps the bytes. Returns at once, or with `wait` when the server has them all.
+  void send_bulk(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, bool wait) {
+    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      return declare(writer);
+    });
+    begin_.length = bytes.size();
+    const auto request = session_.make_request({}, nullptr);
+    begin_.upload = request->id;
+    Session& session = session_;
+    session_.upload(begin_, site_, bytes, std::move(owner),
+                    [&session, id = request->id](bool) { session.requests().complete_upload(id); });
+    if (wait)
+      session_.wait(request, "an upload");
+  }
+
+ private:
+  // The server must know the storage before bytes can go into it. Within submit().
+  bool declare(wire::Writer& writer) { return session_.stream().announce(writer, record_, site_); }
+
+  StorageRecord& record_;
+  Session& session_;
+  const CallSite site_{current_line(), record_.server_device};
+  wire::Begin begin_;
+};
+
+// The bytes of a dense CPU tensor into a remote one of the same sizes and strides.
+void upload(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  const auto bytes = bytes_of(source);
+  if (bytes.empty())
+    return;
+  StorageRecord& record = *record_of(destination);
+  session_of(record)->wait_for_credit();
+  Upload upload(record, marshal::offset_of(*destination.unsafeGetTensorImpl(), record) *
+                            destination.itemsize());
+  if (bytes.size() <= wire::kMaxInlineBytes / 4)
+    return upload.send_inline(bytes);
+  const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
+  if (pinned) {
+    return upload.send_bulk(bytes, std::make_shared<c10::Storage>(source.storage()), false);
+  }
+  if (bytes.size() <= kCopiedUpload) {
+    auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    return upload.send_bulk(*copy, copy, false);
+  }
+  upload.send_bulk(bytes, std::make_shared<c10::Storage>(source.storage()), true);
+}
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes().equals(b.sizes()) && a.strides().equals(b.strides()) &&
+         a.is_non_overlapping_and_dense();
+}
+
+// `destination.copy_(source)` on the server, as one call.
+void copy_on_server(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  static const auto operation = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  torch::jit::Stack stack{destination, source, non_blocking};
+  dispatch(operation, &stack);
+}
+
+void copy_from_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  finish_downloads_to(source);
+  // As CUDA does: the host converts, then the bytes travel.
+  at::Tensor ready = source.scalar_type() == destination.scalar_type()
+                         ? source
+                         : source.to(destination.scalar_type());
+  ready = ready.resolve_conj().resolve_neg();
+  const bool plain = !destination.is_conj() && !destination.is_neg();
+  if (plain && same_layout(destination, ready))
+    return upload(destination, ready, non_blocking);
+  ready = ready.contiguous();
+  if (plain && destination.is_contiguous() && destination.sizes().equals(ready.sizes())) {
+    return upload(destination, ready, non_blocking);
+  }
+  const at::Tensor staged = at::empty(ready.sizes(), destination.options());
+  upload(staged, ready, non_blocking && ready.is_same(source));
+  copy_on_server(destination, staged, non_blocking);
+}
+
+// The dimensions of a dense tensor, the one with the largest steps in memory first.
+c10::DimVector memory_order(const at::Tensor& tensor) {
+  c10::DimVector order(tensor.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  return order;
+}
+
+// CUDA's rule: a copy to pinned memory that the host does not have to convert or spread. CUDA waits
+// for all other copies to the host.
+bool may_be_pending(const at::Tensor& destination, const at::Tensor& source) {
+  return destination.scalar_type() == source.scalar_type() && !destination.is_conj() &&
+         !destination.is_neg() && destination.is_non_overlapping_and_dense() &&
+         is_pinned(destination.mutable_data_ptr()) && !is_blocking();
+}
+
+void download_later(const at::Tensor& destination, const at::Tensor& source) {
+  // A READ gives elements in order: the view gets the order of the destination's memory.
+  const at::Tensor view = source.expand(destination.sizes()).permute(memory_order(destination));
+  session_of(*record_of(view))->wait_for_credit();
+  keep_pending(start_download(view, memory_of(destination), nullptr), destination.storage());
+}
+
+void copy_to_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  finish_downloads_to(destination);
+  if (non_blocking && may_be_pending(destination, source))
+    return download_later(destination, source);
+  // The converting and spreading copy happens on the host, as with CUDA.
+  destination.copy_(download(source));
+}
+
+}  // namespace
+
+at::Tensor download(const at::Tensor& tensor) {
+  if (tensor.numel() == 0)
+    return empty_for(tensor);
+  if (Prefetch* const plan = Prefetch::active()) {
+    if (auto planned = plan->take(tensor))
+      return *std::move(planned);
+  }
+  const at::Tensor result = empty_for(tensor);
+  const StorageRecord& record = *record_of(tensor);
+  session_of(record)->tell_failure({nullptr, record.name});
+  const Download download =
+      start_download(tensor, memory_of(result), std::make_shared<at::Tensor>(result));
+  download.session->wait(download.request, "a value");
+  return result;
+}
+
+void copy_tensor(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  const bool to_remote = destination.device().is_privateuseone();
+  const bool from_remote = source.device().is_privateuseone();
+  if (destination.numel() == 0)
+    return;
+  if (to_remote && from_remote) {
+    if (session_of(*record_of(destination)) == session_of(*record_of(source)))
+      return copy_on_server(destination, source, non_blocking);
+    return copy_from_host(destination, download(source), false);
+  }
+  if (to_remote)
+    return copy_from_host(destination, source.is_cpu() ? source : source.cpu(), non_blocking);
+  if (destination.is_cpu())
+    return copy_to_host(destination, source, non_blocking);
+  destination.copy_(download(source));
+}
+
+void copy_addresses(void* destination, const void* source, size_t count) {
+  auto tensor_at = [count](const void* address) {
+    auto* record = RecordPool::instance().find(reinterpret_cast<uint64_t>(address));
+    const c10::Device device =
+        record == nullptr
+            ? c10::Device(c10::kCPU)
+            : c10::Device(c10::kPrivateUse1, Machines::instance().index_of(session_of(*record),
+                                                                           record->server_device));
+    return at::from_blob(const_cast<void*>(address), {static_cast<int64_t>(count)},
+                         at::TensorOptions().dtype(at::kByte).device(device));
+  };
+  tensor_at(destination).copy_(tensor_at(source));
+}
+
+}  // namespace torch_remote::client

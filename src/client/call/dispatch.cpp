@@ -1,0 +1,272 @@
+#include "client/call/dispatch.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "client/call/overlaps.h"
+#include "client/call/submit.h"
+#include "client/machines/current_device.h"
+#include "client/machines/machines.h"
+#include "client/memory/storage.h"
+#include "client/operators/operator.h"
+#include "client/session/context.h"
+#include "client/session/process.h"
+#include "client/shapes/infer.h"
+
+namespace torch_remote::client {
+namespace {
+
+using Arguments = c10::ArrayRef<c10::IValue>;
+
+// A capture for the length of one call. Inference may dispatch again on the same thread, so there is one for
+// each depth.
+class CaptureScope {
+ public:
+  CaptureScope() {
+    if (pool().size() == depth())
+      pool().push_back(std::make_unique<marshal::Capture>());
+    capture_ = pool()[depth()++].get();
+  }
+
+  ~CaptureScope() { --depth(); }
+
+  CaptureScope(const CaptureScope&) = delete;
+  CaptureScope& operator=(const CaptureScope&) = delete;
+
+  marshal::Capture& operator*() { return *capture_; }
+
+ private:
+  static std::vector<std::unique_ptr<marshal::Capture>>& pool() {
+    thread_local std::vector<std::unique_ptr<marshal::Capture>> captures;
+    return captures;
+  }
+
+  static size_t& depth() {
+    thread_local size_t value = 0;
+    return value;
+  }
+
+  marshal::Capture* capture_;
+};
+
+void capture_call(marshal::Capture& capture, const OperatorInfo& info, Arguments arguments) {
+  uint8_t environment = read_environment();
+  if (C10_UNLIKELY(info.has(kLooksAtGradMode)) && at::GradMode::is_enabled())
+    environment |= kGradModeBit;
+  capture.begin(info.id, info.name.c_str(), environment, arguments, info.has(kSpansDevices));
+  for (size_t i = 0; i < arguments.size(); ++i)
+    capture.add(info.arguments[i], arguments[i]);
+  capture.finish();
+}
+
+// The session and the server's device a call is for.
+DevicePlace place_of(const marshal::Capture& capture, c10::DeviceIndex index) {
+  if (const StorageRecord* record = capture.any_record()) {
+    return {session_of(*record), record->server_device};
+  }
+  return Machines::instance().place(index);
+}
+
+void replace_stack(torch::jit::Stack* stack, size_t arguments, Results& results) {
+  torch::jit::drop(*stack, arguments);
+  for (c10::IValue& result : results)
+    stack->push_back(std::move(result));
+}
+
+// Where a call went and why, for TORCH_REMOTE_LOG=debug.
+void tell(const OperatorInfo& info, const char* where, const char* why) {
+  if (!log_enabled(LogLevel::kDebug))
+    return;
+  log(LogLevel::kDebug, "call", {{"operator", info.name}, {"ran", where}, {"why", why}});
+}
+
+bool mixes_dtypes(Arguments arguments) {
+  std::optional<at::ScalarType> first;
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isTensor() || !argument.toTensor().defined())
+      continue;
+    const at::ScalarType dtype = argument.toTensor().scalar_type();
+    if (first.value_or(dtype) != dtype)
+      return true;
+    first = dtype;
+  }
+  return false;
+}
+
+SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& capture,
+                            Arguments arguments, uint64_t hash, Inference inference) {
+  auto signature = c10::make_intrusive<Signature>();
+  signature->key.assign(capture.key().begin(), capture.key().end());
+  signature->hash = hash;
+  signature->operation = &info;
+  signature->outputs_known = inference.result == Inferred::kKnown;
+  signature->outputs = std::move(inference.outputs);
+  const Overlaps overlaps = find_overlaps(info, arguments);
+  signature->shares_storage = overlaps.shares_storage;
+  signature->is_doubted =
+      overlaps.may_be_refused || (info.has(kWantsOneDtype) && mixes_dtypes(arguments));
+  finish_signature(*signature);
+  return signature;
+}
+
+// Whether an index must be sent first. What PyTorch says of indices before it looks at their values is said here.
+bool check_index(const c10::IValue& index, c10::Device indexed) {
+  if (!index.isTensor() || !index.toTensor().defined())
+    return false;
+  const at::Tensor& tensor = index.toTensor();
+  TORCH_CHECK(tensor.device().is_cpu() || tensor.device() == indexed,
+              "indices should be either on ", at::kCPU,
+              " or on the same device as the indexed tensor (", indexed, ")");
+  if (tensor.scalar_type() == at::kByte) {
+    TORCH_WARN(
+        "indexing with dtype torch.uint8 is now deprecated,"
+        " please use a dtype torch.bool instead.");
+  }
+  return tensor.device().is_cpu() && tensor.dim() > 0;
+}
+
+// CUDA takes index tensors from the CPU; so do we, by sending them first.
+void prepare_indices(torch::jit::Stack* stack, size_t arguments) {
+  const c10::Device indexed = torch::jit::last(*stack, arguments)[0].toTensor().device();
+  for (size_t i = stack->size() - arguments; i < stack->size(); ++i) {
+    if (!(*stack)[i].isOptionalTensorList())
+      continue;
+    bool are_on_host = false;
+    for (const c10::IValue& item : (*stack)[i].toListRef())
+      are_on_host |= check_index(item, indexed);
+    if (!are_on_host)
+      continue;
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& item : (*stack)[i].toListRef())
+      list.push_back(item.isTensor() && item.toTensor().defined() ? item.toTensor().to(indexed)
+                                                                  : std::optional<at::Tensor>());
+    (*stack)[i] = std::move(list);
+  }
+}
+
+// Locally a _foreach operator writes each tensor of its list by an operator that bumps its version; PyTorch has no
+// such kernel for the list.
+void bump_versions(const c10::IValue& list) {
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView))
+    return;
+  for (const c10::IValue& item : list.toListRef())
+    item.toTensor().unsafeGetTensorImpl()->bump_version();
+}
+
+// PyTorch's own views have kernels of ours (kernels/views.cpp).
+[[noreturn]] void refuse_view(const OperatorInfo& info) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, info.name,
+      ": returns a view of its argument, and views are made on this side, where only PyTorch's own "
+      "are known; call it "
+      "on tensor.cpu(), or compose the view of PyTorch's (view, as_strided, …)");
+}
+
+enum class Step { kDone, kAgain };
+
+// A call whose outputs could not be told: the server is asked, and tells also how it resized `out=` tensors.
+Step ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal::Capture& capture,
+                torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
+  const size_t count = info.arguments.size();
+  tell(info, "server, waited for",
+       info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
+  if (!info.depends_on_data)
+    ++place.session->counters().inferred_by_server;
+  std::optional<Results> results = query_call(*place.session, info, std::move(signature), capture,
+                                              torch::jit::last(*stack, count), device, place);
+  if (!results.has_value())
+    return Step::kAgain;
+  replace_stack(stack, count, *results);
+  return Step::kDone;
+}
+
+// Whether this call has to raise its own error: the caller asks for that, or a kernel is likely to refuse it.
+bool must_tell_outcome(const OperatorInfo& info, Arguments arguments, const Signature& signature) {
+  if (signature.is_doubted.load(std::memory_order_relaxed) || info.has(kChecksValues) ||
+      is_blocking())
+    return true;
+  if (info.check_errors >= 0 && arguments[static_cast<size_t>(info.check_errors)].toBool())
+    return true;
+  return signature.shares_storage && overlaps_in_part(info, arguments);
+}
+
+std::shared_ptr<Request> ask_for_outcome(const DevicePlace& place) {
+  auto request = place.session->make_request({}, nullptr);
+  request->device = place.device;
+  return request;
+}
+
+Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
+  CaptureScope scope;
+  marshal::Capture& capture = *scope;
+  const size_t count = info.arguments.size();
+  const Arguments arguments = torch::jit::last(*stack, count);
+  capture_call(capture, info, arguments);
+  const c10::DeviceIndex index = capture.device() < 0 ? current_device() : capture.device();
+  const DevicePlace place = place_of(capture, index);
+  const c10::Device device(c10::kPrivateUse1, index);
+  capture.set_server_device(place.device);
+  const uint64_t hash = hash_bytes(capture.key());
+  SignaturePtr signature = place.session->stream().with_signatures(
+      [&](SignatureTable& table) { return table.find(hash, capture.key()); });
+  if (!signature) {
+    const OperatorMatch* match = place.session->match(info);
+    Inference inference = infer(info, arguments, capture.impls());
+    if (inference.result == Inferred::kResized)
+      return Step::kAgain;
+    if (inference.by == Way::kPython)
+      ++place.session->counters().inferred_by_meta;
+    if (log_enabled(LogLevel::kDebug))
+      log(LogLevel::kDebug, "new signature",
+          {{"operator", info.name}, {"told_by", std::string(word(inference.by))}});
+    signature = make_signature(info, capture, arguments, hash, std::move(inference));
+    signature->match = match;
+  }
+  if (C10_UNLIKELY(signature->match != nullptr))
+    check_match(*signature, arguments, *place.session);
+  place.session->wait_for_credit({&capture});
+  if (!signature->outputs_known) {
+    return ask_server(info, std::move(signature), capture, stack, device, place);
+  }
+  Outputs outputs(*signature, capture, device, place);
+  const std::shared_ptr<Request> outcome = must_tell_outcome(info, arguments, *signature) ||
+                                                   may_be_missing(place.session->faults(), capture)
+                                               ? ask_for_outcome(place)
+                                               : nullptr;
+  if (!send_call(*place.session, signature, capture, outputs, arguments,
+                 {current_line(), place.device, info.site_number}, outcome.get())) {
+    if (outcome != nullptr)
+      place.session->requests().forget(*outcome);
+    return Step::kAgain;
+  }
+  tell(info, "server", "streamed");
+  replace_stack(stack, count, outputs.results());
+  if (C10_UNLIKELY(outcome != nullptr))
+    wait_for_outcome(*place.session, info, *signature, capture, outcome);
+  return Step::kDone;
+}
+
+}  // namespace
+
+void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  if (C10_UNLIKELY(in_forked_child()))
+    refuse_in_forked_child();
+  const OperatorInfo& info = operator_info(operation);
+  if (C10_UNLIKELY(info.makes_view))
+    refuse_view(info);
+  if (info.has(kTakesHostIndices))
+    prepare_indices(stack, info.arguments.size());
+  c10::IValue written;
+  if (C10_UNLIKELY(info.writes_list))
+    written = torch::jit::last(*stack, info.arguments.size())[0];
+  while (step(info, stack) == Step::kAgain) {
+  }
+  if (C10_UNLIKELY(info.writes_list))
+    bump_versions(written);
+  if (C10_UNLIKELY(is_exiting()))
+    park_if_exiting();  // rather than in PyTorch, which would take the GIL: Note [The GIL at exit]
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,354 @@
+#include "client/machines/machines.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include <c10/util/Exception.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "client/session/open.h"
+#include "client/session/process.h"
+
+namespace torch_remote::client {
+namespace {
+
+std::string default_url() {
+  const char* url = std::getenv("TORCH_REMOTE");
+  return url == nullptr || *url == '\0' ? "local" : url;
+}
+
+// Prints what the user was not told of. Returns whether there was nothing to print. Catches everything,
+// so that the process can end.
+bool report_untold(Session& session, bool wait) noexcept {
+  try {
+    const std::string text = session.report_untold(wait);
+    if (text.empty())
+      return true;
+    std::fputs(("torch_remote: " + text).c_str(), stderr);
+  } catch (...) {
+  }
+  return false;
+}
+
+void abandon_machines() {
+  Machines::instance().abandon_in_forked_child();
+}
+
+}  // namespace
+
+Machines& Machines::instance() {
+  static Machines* machines = new Machines;
+  return *machines;
+}
+
+void Machines::set_server_path(std::string path) {
+  MutexLock lock(mutex_);
+  server_path_ = std::move(path);
+}
+
+Session* Machines::open(const std::string& url, std::optional<std::string> token) {
+  if (in_forked_child())
+    refuse_in_forked_child();
+  std::string path;
+  {
+    MutexLock lock(mutex_);
+    path = server_path_;
+  }
+  watch_forks(&abandon_machines);
+  Endpoint endpoint = endpoint_to(url, path);
+  try {
+    endpoint.token = token             ? *std::move(token)
+                     : endpoint.redial ? token_from_environment()
+                                       : "";  // an embedded server needs none
+  } catch (const std::exception&) {  // told as other reasons why a server cannot be reached are
+    endpoint.open = [why = std::current_exception()]() -> std::unique_ptr<transport::Stream> {
+      std::rethrow_exception(why);
+    };
+  }
+  return new Session(std::move(endpoint), this);
+}
+
+int Machines::add(Session* session) {
+  free_index();  // or there is no room for it
+  int id = 0;
+  {
+    MutexLock lock(mutex_);
+    Machine machine;
+    machine.id = id = static_cast<int>(machines_.size());
+    machine.session = session;
+    machines_.push_back(machine);
+  }
+  publish(id, session, 0);  // it has one device at least
+  initialized_.store(true, std::memory_order_release);
+  return id;
+}
+
+// Stays free: only whoever has opening_ takes one.
+c10::DeviceIndex Machines::free_index() {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].session.load() == nullptr)
+      return static_cast<c10::DeviceIndex>(i);
+  }
+  TORCH_CHECK(false, "all ", kMaxDevices, " remote devices are in use; stop a machine first");
+}
+
+// Gives a device of a machine its index. Its default generator starts from what the user has seeded: the server
+// is told before any thread can find the device.
+void Machines::publish(int id, Session* session, uint8_t device) {
+  const c10::DeviceIndex index = free_index();
+  attach_(index, *session, device, [&] {
+    MutexLock lock(mutex_);
+    Machine& machine = machines_[static_cast<size_t>(id)];
+    if (machine.stopped)
+      return;
+    machine.devices.push_back(index);
+    Place& place = places_[static_cast<size_t>(index)];
+    place.device.store(device);
+    place.session.store(session, std::memory_order_release);
+  });
+}
+
+int Machines::connect(const std::string& url, std::optional<std::string> token) {
+  if (in_forked_child())
+    refuse_in_forked_child();
+  release_ended();
+  int id = 0;
+  {
+    MutexLock opening(opening_);
+    id = add(open(url, std::move(token)));
+  }
+  if (this->session(id)->link().endpoint().has_listener)
+    learn_devices(id);
+  return id;
+}
+
+int Machines::connect_through(const std::string& url, std::vector<std::string> command) {
+  if (in_forked_child())
+    refuse_in_forked_child();
+  release_ended();
+  int id = 0;
+  {
+    MutexLock opening(opening_);
+    watch_forks(&abandon_machines);
+    id = add(new Session(endpoint_through(url, std::move(command)), this));
+  }
+  learn_devices(id);
+  return id;
+}
+
+void Machines::start_default() {
+  if (is_initialized() || is_exiting())
+    return;
+  MutexLock opening(opening_);  // one thread starts it, the others wait for that
+  {
+    MutexLock lock(mutex_);
+    if (has_machine())
+      return;
+  }
+  add(open(default_url()));
+}
+
+void Machines::warn_after_stop() {
+  if (is_exiting())
+    return;  // a daemon thread that goes on: it starts nothing
+  std::string url;
+  {
+    MutexLock lock(mutex_);
+    if (has_machine())
+      return;
+    url.swap(stopped_url_);
+  }
+  if (!url.empty())
+    log(LogLevel::kWarning, "starting the default machine, since the program has stopped the last",
+        {{"stopped", url}, {"starting", default_url()}});
+}
+
+bool Machines::has_machine() {
+  return std::any_of(machines_.begin(), machines_.end(),
+                     [](const Machine& machine) { return !machine.stopped; });
+}
+
+void Machines::drop_unreached(const Session* session) {
+  MutexLock lock(mutex_);
+  for (Machine& machine : machines_) {
+    if (machine.session != session || machine.stopped)
+      continue;
+    machine.stopped = true;
+    ended_.push_back(machine.session);
+    for (const c10::DeviceIndex index : machine.devices)
+      places_[static_cast<size_t>(index)].session.store(nullptr);
+  }
+  initialized_.store(has_machine(), std::memory_order_release);
+}
+
+// Waits for the handshake, then gives every device of the machine an index.
+void Machines::learn_devices(int id) {
+  Session* session = nullptr;
+  {
+    MutexLock lock(mutex_);
+    const Machine& machine = machines_[static_cast<size_t>(id)];
+    if (machine.devices_known || machine.stopped)
+      return;
+    session = machine.session;
+  }
+  const size_t count = session->welcome().devices.size();
+  MutexLock opening(opening_);
+  size_t known = 0;
+  {
+    MutexLock lock(mutex_);
+    const Machine& machine = machines_[static_cast<size_t>(id)];
+    if (machine.devices_known || machine.stopped)
+      return;
+    known = machine.devices.size();
+  }
+  for (size_t i = known; i < count; ++i)
+    publish(id, session, static_cast<uint8_t>(i));
+  MutexLock lock(mutex_);
+  machines_[static_cast<size_t>(id)].devices_known = true;
+}
+
+DevicePlace Machines::find_place(c10::DeviceIndex index) {
+  if (in_forked_child())
+    refuse_in_forked_child();
+  warn_after_stop();
+  start_default();
+  if (!has_device(index)) {
+    for (const int id : ids())
+      learn_devices(id);
+  }
+  const DevicePlace there = place_if_there(index);
+  if (there.session == nullptr)
+    refuse_index(index);
+  return there;
+}
+
+void Machines::refuse_index(c10::DeviceIndex index) {
+  park_if_exiting();
+  std::string there;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].session.load() == nullptr)
+      continue;
+    there += (there.empty() ? "" : ", ") +
+             c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(i)).str();
+  }
+  const std::string name = c10::DeviceTypeName(c10::kPrivateUse1, true);
+  TORCH_CHECK(false, index < 0 ? "that device index" : name + ":" + std::to_string(index),
+              " does not exist; there is ", there.empty() ? "no remote device" : there);
+}
+
+c10::DeviceIndex Machines::device_count() {
+  c10::DeviceIndex count = 0;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].session.load() != nullptr)
+      count = static_cast<c10::DeviceIndex>(i + 1);
+  }
+  return count;
+}
+
+c10::DeviceIndex Machines::index_of(const Session* session, uint8_t device) const {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].session.load() == session && places_[i].device.load() == device) {
+      return static_cast<c10::DeviceIndex>(i);
+    }
+  }
+  return 0;
+}
+
+std::vector<c10::DeviceIndex> Machines::devices_of(int id) {
+  learn_devices(id);
+  return known_devices_of(id);
+}
+
+std::vector<c10::DeviceIndex> Machines::known_devices_of(int id) {
+  MutexLock lock(mutex_);
+  return machines_.at(static_cast<size_t>(id)).devices;
+}
+
+Session* Machines::session(int id) {
+  MutexLock lock(mutex_);
+  return machines_.at(static_cast<size_t>(id)).session;
+}
+
+std::vector<Session*> Machines::sessions() {
+  MutexLock lock(mutex_);
+  std::vector<Session*> sessions;
+  for (const Machine& machine : machines_)
+    sessions.push_back(machine.session);
+  return sessions;
+}
+
+std::vector<int> Machines::ids() {
+  MutexLock lock(mutex_);
+  std::vector<int> ids;
+  for (const Machine& machine : machines_) {
+    if (!machine.stopped)
+      ids.push_back(machine.id);
+  }
+  return ids;
+}
+
+void Machines::stop(int id, bool wait) {
+  Session* session = nullptr;
+  if (!is_exiting())
+    report_untold(*this->session(id), wait);
+  {
+    MutexLock lock(mutex_);
+    Machine& machine = machines_.at(static_cast<size_t>(id));
+    if (machine.stopped)
+      return;
+    machine.stopped = true;
+    session = machine.session;
+    for (const c10::DeviceIndex index : machine.devices) {
+      places_[static_cast<size_t>(index)].session.store(nullptr, std::memory_order_release);
+    }
+    if (!has_machine())
+      stopped_url_ = session->url();
+    initialized_.store(has_machine(), std::memory_order_release);
+  }
+  // At exit report_untold() has waited already.
+  session->stop(std::chrono::seconds(is_exiting() ? 1 : 2),
+                "the machine was stopped by this process");
+  if (is_exiting())
+    return;
+  {
+    MutexLock lock(mutex_);
+    ended_.push_back(session);
+  }
+  release_ended();
+}
+
+// One whose threads have not ended (it was dialling, say) has its turn again later.
+void Machines::release_ended() {
+  std::vector<Session*> sessions;
+  {
+    MutexLock lock(mutex_);
+    sessions.swap(ended_);
+  }
+  std::erase_if(sessions, [](Session* session) { return session->release(); });
+  MutexLock lock(mutex_);
+  ended_.insert(ended_.end(), sessions.begin(), sessions.end());
+}
+
+void Machines::abandon_in_forked_child() noexcept {
+  for (Place& place : places_) {
+    if (Session* session = place.session.load())
+      session->link().abandon();
+    place.session.store(nullptr);
+  }
+}
+
+bool Machines::shutdown() {
+  if (in_forked_child())
+    return true;
+  bool is_clean = true;
+  for (const int id : ids())
+    is_clean = report_untold(*session(id), true) && is_clean;
+  mark_exiting();
+  for (const int id : ids())
+    stop(id);
+  return is_clean;
+}
+
+}  // namespace torch_remote::client

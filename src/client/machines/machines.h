@@ -1,0 +1,130 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "base/mutex.h"
+#include "client/session/session.h"
+
+namespace torch_remote::client {
+
+// Autograd sizes its queues once from this; each costs it a thread. The true count is device_count().
+constexpr c10::DeviceIndex kMaxDevices = 16;
+
+struct DevicePlace {
+  Session* session = nullptr;
+  uint8_t device = 0;  // the server's number for it
+};
+
+// The machines this process is connected to, and which of their devices is which `remote:k`. Thread-safe.
+// Sessions are never deleted: tensors of a stopped machine still point to theirs, to say what became of it.
+class Machines : private SessionOwner {
+ public:
+  // A new machine's device gets an index. Tells the server what its default generator was seeded with
+  // before, then calls `publish`, which lets others find the device.
+  using Attach = void (*)(c10::DeviceIndex index, Session& session, uint8_t device,
+                          const std::function<void()>& publish);
+
+  static Machines& instance();  // leaks
+
+  // Once, before any machine is there.
+  void set_attach(Attach attach) { attach_ = attach; }
+
+  // Connects to a new machine; the first one becomes remote:0. Returns its id. No token: the environment's.
+  int connect(const std::string& url, std::optional<std::string> token = std::nullopt);
+  // The same through a command whose standard input and output are the connection; `url` is for messages.
+  int connect_through(const std::string& url, std::vector<std::string> command);
+  // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected. Not after shutdown().
+  void start_default();
+  // Ends a session. `wait`: after its calls are done. Failures that the user was not told of are
+  // printed.
+  void stop(int id, bool wait = false);
+  // A machine that could not be reached: its index is free again, and the default may be tried anew.
+  void drop_unreached(const Session* session) override;
+
+  // Where a device lives. Starts the default machine if it may; waits for handshakes for others than remote:0.
+  DevicePlace place(c10::DeviceIndex index) {
+    const DevicePlace there = place_if_there(index);
+    return there.session != nullptr ? there : find_place(index);
+  }
+
+  // The same without starting or waiting for anything: the session is null where there is no device.
+  DevicePlace place_if_there(c10::DeviceIndex index) const {
+    if (index < 0 || index >= kMaxDevices)
+      return {};
+    const Place& place = places_[static_cast<size_t>(index)];
+    Session* session = place.session.load(std::memory_order_acquire);
+    return {session, place.device.load(std::memory_order_relaxed)};
+  }
+
+  bool has_device(c10::DeviceIndex index) const { return place_if_there(index).session != nullptr; }
+
+  // Devices of connected machines; 0 before the first.
+  c10::DeviceIndex device_count();
+
+  bool is_initialized() { return initialized_.load(std::memory_order_acquire); }
+
+  // Which remote:k a server's device is; 0 for a machine that was stopped.
+  c10::DeviceIndex index_of(const Session* session, uint8_t device) const override;
+  std::vector<c10::DeviceIndex> devices_of(int id);
+  // Those that have an index by now, without waiting for the handshake.
+  std::vector<c10::DeviceIndex> known_devices_of(int id);
+  Session* session(int id);
+  std::vector<Session*> sessions();
+  std::vector<int> ids();
+
+  void set_server_path(std::string path);
+  void abandon_in_forked_child() noexcept;
+  // At exit: waits for what was sent and stops all machines. False: stderr was told of failures, or of calls that
+  // nobody knows the outcome of.
+  bool shutdown();
+
+ private:
+  struct Place {
+    std::atomic<Session*> session{nullptr};
+    std::atomic<uint8_t> device{0};
+  };
+
+  struct Machine {
+    int id = 0;
+    Session* session = nullptr;
+    bool stopped = false;
+    bool devices_known = false;
+    std::vector<c10::DeviceIndex> devices;
+  };
+
+  DevicePlace find_place(c10::DeviceIndex index);
+  // Says once that another machine is about to take the place of the one that the user has stopped:
+  // a program must not go on with this machine's CPU in place of a GPU elsewhere without a word.
+  void warn_after_stop();
+  int add(Session* session) REQUIRES(opening_);
+  bool has_machine() REQUIRES(mutex_);
+  void learn_devices(int id);
+  c10::DeviceIndex free_index() REQUIRES(opening_);
+  void publish(int id, Session* session, uint8_t device) REQUIRES(opening_);
+  [[noreturn]] void refuse_index(c10::DeviceIndex index);
+  Session* open(const std::string& url, std::optional<std::string> token = std::nullopt);
+  void release_ended();
+
+  Attach attach_ = [](c10::DeviceIndex, Session&, uint8_t, const std::function<void()>& publish) {
+    publish();
+  };
+  std::array<Place, kMaxDevices> places_;
+  std::atomic<bool> initialized_{false};
+  Mutex opening_;  // who gives devices an index; before mutex_
+  Mutex mutex_;
+  std::vector<Machine> machines_ GUARDED_BY(mutex_);
+  std::string server_path_ GUARDED_BY(mutex_);
+  std::string stopped_url_ GUARDED_BY(mutex_);      // for warn_after_stop(); empty: nothing to say
+  std::vector<Session*> ended_ GUARDED_BY(mutex_);  // not released yet
+};
+
+}  // namespace torch_remote::client

@@ -1,0 +1,68 @@
+#include "client/memory/downloads.h"
+
+#include <ATen/ops/empty.h>
+
+#include "client/session/pending.h"
+#include "client/session/records.h"
+#include "client/session/session.h"
+#include "marshal/dtype.h"
+
+namespace torch_remote::client {
+
+Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
+                        std::shared_ptr<const void> owner) {
+  StorageRecord& record = *record_of(tensor);
+  Session& session = *session_of(record);
+  Download download{&session, session.make_request(into, std::move(owner))};
+  download.request->device = record.server_device;
+  download.request->storage = record.name;
+  wire::Read read;
+  read.request = download.request->id;
+  read.storage = record.name;
+  read.offset = marshal::offset_of(*tensor.unsafeGetTensorImpl(), record);
+  read.spec = marshal::spec_of(tensor);
+  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    session.stream().announce(writer, record,
+                              {0, record.server_device});  // making a storage does not fail
+    download.call = session.stream().last_call();
+    encode(writer, read);
+    return true;
+  });
+  return download;
+}
+
+std::span<std::byte> memory_of(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.numel() == 0)
+    return {};
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i)
+    last += (tensor.size(i) - 1) * tensor.stride(i);
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr()));
+  return {begin, static_cast<size_t>(last + 1) * tensor.itemsize()};
+}
+
+void keep_pending(const Download& download, const c10::Storage& destination) {
+  auto& pending = PendingDownloads::instance();
+  const auto oldest = pending.add({download.session, download.request, destination});
+  if (!oldest.has_value())
+    return;
+  if (!oldest->session->is_lost())
+    oldest->session->wait_quietly(oldest->request, "a download");
+  pending.drop_good();
+}
+
+void finish_downloads_to(const at::Tensor& tensor) {
+  auto& pending = PendingDownloads::instance();
+  if (pending.is_empty())
+    return;
+  for (const auto& entry : pending.writers_to(memory_of(tensor))) {
+    if (!entry.session->is_lost())
+      entry.session->wait_quietly(entry.request, "a download");
+  }
+}
+
+at::Tensor empty_for(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+#include "client/session/requests.h"
+
+namespace torch_remote::client {
+
+class Session;
+
+// A READ that was sent.
+struct Download {
+  Session* session = nullptr;
+  RequestPtr request;
+  uint64_t call = 0;  // the session's last call before it
+};
+
+// Asks for the elements of a remote tensor (contiguous, conj and neg resolved) and returns at once.
+// They are written to `into`, which `owner`, or else the caller, keeps until they are there.
+Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
+                        std::shared_ptr<const void> owner);
+
+// Nobody waits for this one yet: client/session/pending.h. Where there are very many it waits for an older one.
+void keep_pending(const Download& download, const c10::Storage& destination);
+// Waits for pending downloads that write to this CPU tensor's memory, so that copies to and from it
+// keep their order. What failed is left for Session::synchronize() to raise.
+void finish_downloads_to(const at::Tensor& tensor);
+
+// The memory that the elements of a CPU tensor lie in.
+std::span<std::byte> memory_of(const at::Tensor& tensor);
+// A contiguous CPU tensor for the elements of a remote one.
+at::Tensor empty_for(const at::Tensor& tensor);
+
+}  // namespace torch_remote::client

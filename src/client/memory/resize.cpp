@@ -1,0 +1,55 @@
+#include "client/memory/resize.h"
+
+#include "client/machines/machines.h"
+#include "client/memory/storage.h"
+#include "client/session/session.h"
+
+namespace torch_remote::client {
+namespace {
+
+void move_storage(c10::StorageImpl& storage, uint64_t nbytes, uint64_t address) {
+  auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
+  record->address.store(address, std::memory_order_relaxed);
+  c10::DataPtr old = storage.set_data_ptr(
+      c10::DataPtr(reinterpret_cast<void*>(address), record, &delete_record, storage.device()));
+  old.release_context();
+  storage.set_nbytes(nbytes);
+}
+
+}  // namespace
+
+bool owns_record(const c10::StorageImpl& storage) {
+  return storage.data_ptr().get_deleter() == &delete_record;
+}
+
+// The name stays, so that every view of the storage sees the change; the address moves to a range of the new size.
+void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
+  auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
+  if (!owns_record(storage)) {
+    TORCH_CHECK(storage.nbytes() == 0, "a storage that wraps another's address cannot be resized");
+    storage.set_data_ptr_noswap(allocate_remote(nbytes, storage.device().index()));
+    storage.set_nbytes(nbytes);
+    return;
+  }
+  // Before the message: it refuses what no server has.
+  const uint64_t address = RecordPool::instance().new_address(nbytes);
+  Session& session = *session_of(*record);
+  const CallSite site{current_line(), record->server_device};
+  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    record->nbytes.store(nbytes, std::memory_order_relaxed);
+    if (!record->announced.load(std::memory_order_relaxed))
+      return false;  // the server will hear the new size
+    session.stream().number_call(site);
+    encode(writer, wire::Resize{record->name, record->server_device, nbytes});
+    return true;
+  });
+  move_storage(storage, nbytes, address);
+}
+
+void take_size(c10::StorageImpl& storage, uint64_t nbytes) {
+  auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
+  record->nbytes.store(nbytes, std::memory_order_relaxed);
+  move_storage(storage, nbytes, RecordPool::instance().new_address(nbytes));
+}
+
+}  // namespace torch_remote::client

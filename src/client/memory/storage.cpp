@@ -1,0 +1,79 @@
+#include "client/memory/storage.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "client/machines/machines.h"
+#include "client/session/process.h"
+#include "client/session/session.h"
+
+namespace torch_remote::client {
+namespace {
+
+void zero_bytes(const c10::Storage& storage) {
+  static const auto operation = c10::Dispatcher::singleton().findSchemaOrThrow("aten::zero_", "");
+  at::Tensor bytes = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      caffe2::TypeMeta::Make<uint8_t>());
+  bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(storage.nbytes())});
+  torch::jit::Stack stack{std::move(bytes)};
+  operation.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), &stack);
+}
+
+}  // namespace
+
+void delete_record(void* context) {
+  auto* record = static_cast<StorageRecord*>(context);
+  if (in_forked_child() || is_exiting())
+    return;
+  record->address.store(0, std::memory_order_relaxed);
+  RecordPool::instance().note_dead();
+  session_of(*record)->queue_free(record);
+}
+
+c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
+  const DevicePlace place = Machines::instance().place(index);
+  StorageRecord* record = RecordPool::instance().make(place.session->stream().new_name(),
+                                                      place.session, place.device, nbytes);
+  return {reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
+          &delete_record, c10::Device(c10::kPrivateUse1, index)};
+}
+
+namespace {
+
+// Gives a storage without memory a record, and zeros if it stands for them. Two threads may come here
+// with one storage: the first to be done gives it its memory.
+StorageRecord* give_memory(c10::StorageImpl& storage, c10::DeviceIndex index, bool is_zeros) {
+  static auto* mutex = new Mutex;
+  c10::Storage made(c10::Storage::use_byte_size_t(), storage.nbytes(),
+                    allocate_remote(storage.nbytes(), index));
+  if (is_zeros)
+    zero_bytes(made);
+  MutexLock lock(*mutex);
+  if (storage.data() == nullptr)
+    storage.set_data_ptr_noswap(made.set_data_ptr(c10::DataPtr()));
+  return static_cast<StorageRecord*>(storage.data_ptr().get_context());
+}
+
+}  // namespace
+
+StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
+  const bool is_remote =
+      tensor.has_storage() && tensor.unsafe_storage().device().is_privateuseone();
+  const bool is_zeros = tensor.key_set().has(c10::DispatchKey::ZeroTensor);
+  const c10::Storage& storage = tensor.unsafe_storage();
+  if (is_remote && storage.data() != nullptr) {
+    StorageRecord* record = RecordPool::instance().find(reinterpret_cast<uint64_t>(storage.data()));
+    TORCH_CHECK(record != nullptr,
+                "this tensor says it is remote, but no remote storage has its address");
+    return record;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      is_remote && (is_zeros || storage.nbytes() == 0),
+      "this is a wrapper (of functorch, a fake tensor, a subclass) around a "
+      "tensor on ",
+      tensor.device(), ", and this operator needs the tensor itself");
+  return give_memory(*storage.unsafeGetStorageImpl(), tensor.device().index(), is_zeros);
+}
+
+}  // namespace torch_remote::client

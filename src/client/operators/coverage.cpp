@@ -1,0 +1,64 @@
+#include "client/operators/coverage.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "client/operators/operator.h"
+#include "client/operators/route.h"
+#include "marshal/schemas.h"
+
+namespace torch_remote::client {
+namespace {
+
+std::string_view word(Route route) {
+  constexpr std::string_view kWords[] = {"usual",  "sent",       "view",     "kernel",
+                                         "branch", "structured", "composed", "refused"};
+  return kWords[static_cast<size_t>(route)];
+}
+
+std::string words(const std::vector<Way>& ways) {
+  std::string all;
+  for (const Way way : ways)
+    all += (all.empty() ? "" : ", ") + std::string(word(way));
+  return all;
+}
+
+std::string_view waits_of(Route route, const OperatorInfo& info, const Special& special) {
+  if ((special.traits & kReads) != 0)
+    return "always";
+  if (route == Route::kView || route == Route::kKernel || route == Route::kRefused)
+    return "never";
+  if (route != Route::kSent)
+    return "parts";
+  if (info.has(kChecksValues) || (info.depends_on_data && info.out_arguments.empty()))
+    return "always";
+  if (info.ways.back() != Way::kServer)
+    return "never";
+  return info.depends_on_data ? "always" : "first";
+}
+
+}  // namespace
+
+std::vector<OperatorFacts> operator_facts() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  std::vector<OperatorFacts> all;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto operation = dispatcher.findSchema(name);
+    if (!operation.has_value() || !name.name.starts_with(marshal::kAten))
+      continue;
+    const auto& arguments = operation->schema().arguments();
+    if (!mentions(arguments, "Tensor") && !mentions(arguments, "Device"))
+      continue;
+    const OperatorInfo& info = operator_info(*operation);
+    const Special special = special_of(name);
+    const Route route = route_of(*operation, special);
+    all.push_back({info.name, std::string(word(route)),
+                   route == Route::kSent ? words(info.ways) : "",
+                   std::string(waits_of(route, info, special)), special.reason});
+  }
+  std::sort(all.begin(), all.end(),
+            [](const OperatorFacts& a, const OperatorFacts& b) { return a.name < b.name; });
+  return all;
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,102 @@
+#include "client/operators/route.h"
+
+#include <algorithm>
+
+#include <ATen/core/enum_tag.h>
+
+#include "client/operators/operator.h"
+#include "marshal/schemas.h"
+
+namespace torch_remote::client {
+namespace {
+
+using c10::DispatchKey;
+
+bool has_kernel(const c10::OperatorHandle& operation, DispatchKey key) {
+  return operation.hasKernelForDispatchKey(key);
+}
+
+// split_copy.Tensor_out: views and copies into what the caller has, so sizes are known only one by
+// one.
+bool fills_a_list(const c10::FunctionSchema& schema) {
+  return std::any_of(
+      schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
+        return argument.is_out() && argument.type()->kind() == c10::TypeKind::ListType;
+      });
+}
+
+// Sparse, nested and quantized tensors have dispatch keys and operators of their own.
+bool mentions_another_layout(std::string_view name) {
+  constexpr std::string_view kOtherLayouts[] = {"sparse",    "nested",    "_jagged",
+                                                "quantized", "_coalesce", "mkldnn_reorder"};
+  return std::any_of(std::begin(kOtherLayouts), std::end(kOtherLayouts),
+                     [name](std::string_view part) { return name.find(part) != name.npos; });
+}
+
+// mul.Scalar is mul.Tensor with the number in a tensor: one call that way too, and PyTorch's C++
+// shape code tells its result.
+bool becomes_another_overload(const c10::FunctionSchema& schema) {
+  constexpr std::string_view kScalar = "Scalar";
+  if (!schema.overload_name().starts_with(kScalar))
+    return false;
+  if (find_meta_kernel(schema.name() + "." + schema.overload_name()) != nullptr)
+    return false;
+  return find_meta_kernel(schema.name() + ".Tensor" +
+                          schema.overload_name().substr(kScalar.size())) != nullptr;
+}
+
+// Operators that PyTorch would take apart on the client although the server can run them whole.
+bool travels_whole(const c10::OperatorHandle& operation) {
+  const auto& schema = operation.schema();
+  if (!schema.name().starts_with(marshal::kAten) || returns_view(schema) ||
+      mentions_another_layout(schema.name()) || fills_a_list(schema) ||
+      !mentions(schema.arguments(), "Tensor") || becomes_another_overload(schema))
+    return false;
+  // squeeze_, t_, …: metadata of this side. squeeze_copy, …: a view and a clone, unless there is a
+  // kernel for it.
+  if (operation.hasTag(at::Tag::inplace_view))
+    return false;
+  if (operation.hasTag(at::Tag::view_copy) && !has_kernel(operation, DispatchKey::CPU))
+    return false;
+  // A few have a composed kernel beside the one for CPU and CUDA (silu_backward); the server would
+  // use the latter.
+  if (has_kernel(operation, DispatchKey::CompositeImplicitAutograd))
+    return has_kernel(operation, DispatchKey::CPU);
+  return !operation.hasTag(at::Tag::generated);
+}
+
+}  // namespace
+
+Special special_of(const c10::OperatorName& operation) {
+  Special special;
+  special.add(call_rows(), operation);
+  special.add(kernels::kernel_rows(), operation);
+  return special;
+}
+
+Route route_of(const c10::OperatorHandle& operation, const Special& special) {
+  const Route given = special.route;
+  if (given == Route::kSent || given == Route::kBranch)
+    return given;
+  if (given == Route::kRefused && mentions(operation.schema().returns(), "Tensor"))
+    return given;
+  const bool is_usual = given == Route::kUsual || given == Route::kRefused;
+  if (is_usual && (!is_composed(operation) || travels_whole(operation)))
+    return Route::kSent;
+  const bool is_implicit = has_kernel(operation, DispatchKey::CompositeImplicitAutograd);
+  if (!is_implicit && (returns_view(operation.schema()) || operation.hasTag(at::Tag::inplace_view)))
+    return Route::kView;
+  if (given == Route::kKernel)
+    return given;
+  return has_kernel(operation, DispatchKey::CompositeExplicitAutogradNonFunctional)
+             ? Route::kStructured
+             : Route::kComposed;
+}
+
+bool mentions(const std::vector<c10::Argument>& arguments, std::string_view type) {
+  return std::any_of(arguments.begin(), arguments.end(), [type](const c10::Argument& argument) {
+    return argument.type()->str().find(type) != std::string::npos;
+  });
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,51 @@
+#include "client/session/context.h"
+
+#include <ATen/Context.h>
+#include <c10/core/DefaultDtype.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "marshal/dtype.h"
+
+namespace torch_remote::client {
+namespace {
+
+using wire::Setting;
+
+int32_t& value_of(ContextValues& values, Setting setting) {
+  return values[static_cast<size_t>(setting)];
+}
+
+// The number of threads and the treatment of denormal numbers belong to a thread. On the CPU the thread that calls
+// backward() does its work; here autograd's own threads make the calls, and theirs are as old as they are.
+bool is_in_backward() {
+  return torch::autograd::get_current_graph_task_id() != -1;
+}
+
+}  // namespace
+
+void ContextMirror::append_difference(wire::Writer& writer) {
+  ContextValues now = marshal::read_context();
+  if (has_told_ && is_in_backward()) {
+    for (const Setting setting : {Setting::kThreads, Setting::kFlushDenormal})
+      value_of(now, setting) = value_of(told_, setting);
+  }
+  wire::Context context;
+  for (size_t i = 1; i < now.size(); ++i) {
+    if (!has_told_ || told_[i] != now[i])
+      context.settings.push_back({static_cast<Setting>(i), now[i]});
+  }
+  told_ = now;
+  has_told_ = true;
+  if (!context.settings.empty())
+    encode(writer, context);
+}
+
+uint8_t read_environment() {
+  const at::Context& context = at::globalContext();
+  const auto dtype = marshal::to_wire(c10::typeMetaToScalarType(c10::get_default_dtype()));
+  return static_cast<uint8_t>(static_cast<uint8_t>(dtype.value_or(wire::Dtype::kFloat32)) |
+                              (context.deterministicAlgorithms() ? 32 : 0) |
+                              (context.deterministicFillUninitializedMemory() ? 64 : 0));
+}
+
+}  // namespace torch_remote::client

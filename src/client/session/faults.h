@@ -1,0 +1,73 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "client/session/lines.h"
+#include "wire/messages.h"
+
+namespace torch_remote::client {
+
+// A failure that the server has reported.
+struct Failure {
+  wire::Error error;
+  std::optional<CallSite> site;  // of the call that failed, while it was still known
+  bool is_raised = false;        // somewhere: by synchronize(), or by a use of what is missing
+};
+
+// The failures of a session whose threads have not been told of them, and which calls were discarded.
+// Thread-safe. See Note [Fail-stop] in wire/messages.h.
+class Faults {
+ public:
+  // Reader thread: a call has failed and stopped its thread.
+  void add(Failure failure);
+
+  // A thread is stopped and does not know yet: looked at before every call.
+  bool has_any() const { return count_.load(std::memory_order_relaxed) != 0; }
+
+  bool has(uint64_t thread);
+  // Takes out the failure that has stopped this thread: it is being told.
+  std::optional<Failure> take(uint64_t thread);
+  // The oldest failure that nobody has been told of, marked as raised, and how many more there are.
+  // Its thread, if it lives, is told by its own next call.
+  std::optional<Failure> raise_oldest(uint64_t& others);
+  // The user is told of the failure of this call, because a value is missing for it.
+  void note_raised(uint64_t call);
+  // Those that nobody has been told of, oldest first.
+  std::vector<Failure> untold();
+  // The site of a failed call.
+  std::optional<CallSite> site_of(uint64_t call);
+
+  // The calls first … last of one thread were discarded, or one that failed: what they made is missing.
+  void add_discarded(uint64_t first, uint64_t last);
+
+  // What this call made may be missing. 0: made by no call, so that it is not.
+  bool may_be_discarded(uint64_t call) {
+    return call != 0 && has_discarded_.load(std::memory_order_relaxed) && is_discarded(call);
+  }
+
+  bool has_discarded() const { return has_discarded_.load(std::memory_order_relaxed); }
+
+  void clear();
+
+ private:
+  struct Range {
+    uint64_t first;
+    uint64_t last;
+  };
+
+  bool is_discarded(uint64_t call);
+
+  std::atomic<size_t> count_{0};
+  std::atomic<bool> has_discarded_{false};
+  Mutex mutex_;
+  std::map<uint64_t, Failure> by_thread_ GUARDED_BY(mutex_);
+  std::vector<Range> discarded_ GUARDED_BY(mutex_);
+};
+
+}  // namespace torch_remote::client

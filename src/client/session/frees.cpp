@@ -1,0 +1,64 @@
+// What the program no longer holds, and how the server comes to know.
+//
+// Note [Frees in order]
+//
+// A FREE applies where it stands. A record is in the list once nothing holds its storage, so every call that names it has
+// been encoded, and a FREE may stand anywhere behind. Small storages wait for the end of the frame, and one message for
+// all; large ones must not: a program that runs ahead would hold on the server all temporaries of a frame at once, where
+// locally the next takes the memory of the last. So a mebibyte of them is freed in front of the next message.
+#include <algorithm>
+
+#include "client/session/records.h"
+#include "client/session/stream.h"
+
+namespace torch_remote::client {
+
+void CallStream::append_frees() {
+  freed_bytes_.store(0, std::memory_order_relaxed);
+  StorageRecord* record = frees_.exchange(nullptr, std::memory_order_acquire);
+  if (record == nullptr)
+    return;
+  free_names_.clear();
+  while (record != nullptr) {
+    StorageRecord* next = record->next;
+    if (record->announced.load(std::memory_order_relaxed))
+      free_names_.push_back(record->name);
+    RecordPool::instance().give_back(record);
+    record = next;
+  }
+  if (free_names_.empty())
+    return;
+  // Oldest first: small differences.
+  std::reverse(free_names_.begin(), free_names_.end());
+  constexpr size_t kMost = 1 << 16;
+  for (size_t from = 0; from < free_names_.size(); from += kMost) {
+    const uint64_t before = encoded_ + writer_.size();
+    wire::encode_free(
+        writer_, std::span(free_names_).subspan(from, std::min(kMost, free_names_.size() - from)));
+    const uint64_t added = encoded_ + writer_.size() - before;
+    counters_.bytes_sent += added;
+    buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
+    if (writer_.size() >= kFrameTarget)
+      cut_frame();
+  }
+}
+
+void CallStream::queue_free(StorageRecord* record) noexcept {
+  const uint64_t nbytes = record->nbytes.load(std::memory_order_relaxed);
+  StorageRecord* head = frees_.load(std::memory_order_relaxed);
+  do {
+    record->next = head;
+  } while (!frees_.compare_exchange_weak(head, record, std::memory_order_release,
+                                         std::memory_order_relaxed));
+  freed_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
+}
+
+void CallStream::forget_frees() noexcept {
+  for (StorageRecord* record = frees_.exchange(nullptr); record != nullptr;) {
+    StorageRecord* const next = record->next;
+    RecordPool::instance().give_back(record);
+    record = next;
+  }
+}
+
+}  // namespace torch_remote::client

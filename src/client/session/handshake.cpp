@@ -1,0 +1,185 @@
+#include "client/session/handshake.h"
+
+#include <array>
+#include <optional>
+
+#include <unistd.h>
+
+#include <torch/version.h>
+
+#include "base/error.h"
+#include "base/platform.h"
+#include "transport/deadline.h"
+#include "wire/limits.h"
+#include "wire/messages.h"
+
+namespace torch_remote::client {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+size_t read_some(transport::Stream& stream, std::span<std::byte> into) {
+  try {
+    return stream.read_some(into);
+  } catch (const ConnectionError& error) {
+    throw HandshakeCut(error.what());
+  }
+}
+
+void read_exactly(transport::Stream& stream, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const size_t got = read_some(stream, into);
+    if (got == 0)
+      throw HandshakeCut("the server closed the connection during the handshake");
+    into = into.subspan(got);
+  }
+}
+
+Bytes read_block(transport::Stream& stream) {
+  uint32_t length = 0;
+  read_exactly(stream, std::as_writable_bytes(std::span(&length, 1)));
+  wire::check_limit("bytes of a handshake", length, wire::kMaxHandshakeBytes);
+  Bytes body(length);
+  read_exactly(stream, body);
+  return body;
+}
+
+void write_block(transport::Stream& stream, std::span<const std::byte> before, const Bytes& body) {
+  const auto length = static_cast<uint32_t>(body.size());
+  const std::array<std::span<const std::byte>, 3> parts = {
+      before, std::as_bytes(std::span(&length, 1)), body};
+  try {
+    stream.write(parts);
+  } catch (const ConnectionError& error) {
+    throw HandshakeCut(error.what());
+  }
+}
+
+template <typename Message>
+Bytes body_of(const Message& message) {
+  wire::Writer writer;
+  encode(writer, message);
+  return writer.take();
+}
+
+// What both ends prove that they know; with words for the user when the server does not.
+struct Key {
+  std::string secret;
+  const char* if_unproven;
+  const char* if_wrong;
+};
+
+Key token_key(const std::string& token) {
+  return {token,
+          "the server does not prove that it knows the token: it has none, or is another server; "
+          "on this side give no token (unset TORCH_REMOTE_TOKEN_FILE and TORCH_REMOTE_TOKEN, or "
+          "connect() with token=\"\"), or start the server with --token-file",
+          "the server does not know this token (wrong token, or another server); "
+          "TORCH_REMOTE_TOKEN_FILE on this side, or token_file= of connect(), must name a copy of "
+          "the server's --token-file"};
+}
+
+Key session_key(const Ticket& ticket) {
+  return {wire::resume_key(ticket.secret, ticket.token),
+          "the server does not prove that it knows the session; is it another server?",
+          "the server does not know this session (another session's secret, or another server)"};
+}
+
+// Makes sure that the server knows the key before anything is proven to it.
+wire::ProofMessage prove(const Key& key, const Bytes& ours, wire::Hello theirs) {
+  wire::ProofMessage message;
+  if (key.secret.empty())
+    return message;
+  if (!theirs.has_proof)
+    throw ConnectionError(key.if_unproven);
+  const wire::Proof proof = theirs.proof;
+  theirs.has_proof = false;
+  const Bytes bare = body_of(theirs);
+  if (!wire::equal_proofs(proof, wire::make_proof(key.secret, wire::Side::kServer, ours, bare)))
+    throw ConnectionError(key.if_wrong);
+  message.has_proof = true;
+  message.proof = wire::make_proof(key.secret, wire::Side::kClient, ours, bare);
+  return message;
+}
+
+// A server that will not talk to us says why instead of greeting.
+void check_not_refused(const Bytes& answer) {
+  if (!answer.empty() && answer[0] == static_cast<std::byte>(wire::Tag::kWelcome))
+    throw Refused(wire::decode_welcome(answer).reason);
+}
+
+// `silence` is over with the server's first answer.
+wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble, uint64_t received,
+                       const Key& key, std::optional<transport::Deadline>& silence) {
+  wire::Hello hello;
+  random_bytes(hello.nonce);
+  hello.torch_version = TORCH_VERSION;
+  hello.received = received;
+  hello.machine = wire::this_machine();
+  hello.process = static_cast<uint64_t>(getpid());
+  const Bytes ours = body_of(hello);
+  write_block(stream, wire::encode_preamble(preamble), ours);
+
+  const Bytes answer = read_block(stream);
+  silence.reset();
+  check_not_refused(answer);
+  const wire::Hello theirs = wire::decode_hello(answer);
+  wire::agree(theirs.min, theirs.max);
+  if (key.secret.empty() && theirs.has_proof) {
+    throw ConnectionError(
+        "the server wants a token; on this side set TORCH_REMOTE_TOKEN_FILE to a copy of the "
+        "server's --token-file, or TORCH_REMOTE_TOKEN to what is in it, or give connect() a "
+        "token_file=");
+  }
+  write_block(stream, {}, body_of(prove(key, ours, theirs)));
+
+  wire::Welcome welcome = wire::decode_welcome(read_block(stream));
+  if (!welcome.ok())
+    throw Refused(welcome.reason);
+  return welcome;
+}
+
+std::string within(std::chrono::seconds time) {
+  return " within " + std::to_string(time.count()) + " s";
+}
+
+std::string no_answer(std::chrono::seconds time) {
+  return "it took the connection and said nothing" + within(time) +
+         "; it is stopped or overloaded, or it is no torch-remote server";
+}
+
+}  // namespace
+
+wire::Welcome shake_hands(transport::Stream& stream, const std::string& token,
+                          std::chrono::seconds answer_time) {
+  transport::Deadline deadline(stream, kStartTime);
+  std::optional<transport::Deadline> silence(std::in_place, stream, answer_time);
+  wire::Welcome welcome;
+  try {
+    welcome = exchange(stream, {}, 0, token_key(token), silence);
+  } catch (const HandshakeCut&) {
+    if (silence && silence->has_passed())
+      throw ConnectionError(no_answer(answer_time));
+    if (deadline.has_passed())
+      throw ConnectionError("the server did not finish the handshake" + within(kStartTime));
+    throw;
+  }
+  if (welcome.answer != wire::Answer::kNew || welcome.devices.empty())
+    throw ProtocolError("the server has no device");
+  return welcome;
+}
+
+uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t received,
+                           std::chrono::milliseconds time) {
+  const transport::Deadline deadline(stream, time);
+  std::optional<transport::Deadline> none;
+  wire::Preamble preamble;
+  preamble.intent = 1;
+  preamble.route = wire::session_route(ticket.session);
+  const wire::Welcome welcome = exchange(stream, preamble, received, session_key(ticket), none);
+  if (welcome.answer != wire::Answer::kResumed)
+    throw ProtocolError("the server began a session where one was to be resumed");
+  return welcome.received;
+}
+
+}  // namespace torch_remote::client

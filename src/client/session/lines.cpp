@@ -1,0 +1,182 @@
+#include "client/session/lines.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <tuple>
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
+
+#include "base/mutex.h"
+#include "client/session/errors.h"
+#include "client/session/process.h"
+
+namespace torch_remote::client {
+namespace {
+
+// Every line that was ever seen. Leaks: used at exit.
+class Lines {
+ public:
+  static Lines& instance() {
+    static Lines* const lines = new Lines;
+    return *lines;
+  }
+
+  LineId intern(const SourceLine& line) {
+    MutexLock lock(mutex_);
+    const std::tuple key(line.file, line.number, line.function);
+    if (const auto known = ids_.find(key); known != ids_.end())
+      return known->second;
+    if (all_.size() >= kMost)
+      return 0;
+    all_.push_back(line);
+    return ids_[key] = static_cast<LineId>(all_.size());
+  }
+
+  SourceLine get(LineId id) {
+    MutexLock lock(mutex_);
+    return all_.at(id - 1);
+  }
+
+ private:
+  // A program that makes code as it runs may have ever new ones.
+  static constexpr size_t kMost = size_t{1} << 18;  // CallLines has 23 bits for one
+
+  Mutex mutex_;
+  std::deque<SourceLine> all_ GUARDED_BY(mutex_);
+  std::map<std::tuple<std::string, int, std::string>, LineId> ids_ GUARDED_BY(mutex_);
+};
+
+// The lines of the last nodes of every thread's graphs. A node's number is its thread's own, so both make the key.
+class NodeLines {
+ public:
+  static NodeLines& instance() {
+    static NodeLines* const lines = new NodeLines;
+    return *lines;
+  }
+
+  void put(uint64_t thread, uint64_t node, LineId line) {
+    const uint64_t key = key_of(thread, node);
+    places_[key % kKept].store((key / kKept) << 32 | line, std::memory_order_relaxed);
+  }
+
+  LineId find(uint64_t thread, uint64_t node) const {
+    const uint64_t key = key_of(thread, node);
+    const uint64_t found = places_[key % kKept].load(std::memory_order_relaxed);
+    return (found >> 32) == ((key / kKept) & UINT32_MAX) ? static_cast<LineId>(found) : 0;
+  }
+
+ private:
+  static constexpr uint64_t kKept = 1 << 17;
+
+  // Neighbours in a thread are neighbours here; threads begin far apart.
+  static uint64_t key_of(uint64_t thread, uint64_t node) {
+    return thread * 0x9E3779B97F4A7C15 + node;
+  }
+
+  std::array<std::atomic<uint64_t>, kKept> places_{};
+};
+
+// The nodes that this thread has made since it last looked have this line.
+void note_nodes(LineId line) {
+  thread_local uint64_t noted = 0;
+  const uint64_t next = at::sequence_number::peek();
+  if (next == noted)
+    return;
+  constexpr uint64_t kMost = 64;  // more nodes without a call are not of our device
+  const uint64_t thread = at::RecordFunction::currentThreadId();
+  for (uint64_t node = next - std::min(next - noted, kMost); node < next; ++node)
+    NodeLines::instance().put(thread, node, line);
+  noted = next;
+}
+
+// What autograd does between two nodes belongs to the one before.
+LineId line_in_backward() {
+  thread_local LineId last = 0;
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr ||
+      node->sequence_nr() == UINT64_MAX)  // none, or it adds up a leaf's gradient
+    return last;
+  const LineId line = NodeLines::instance().find(node->thread_id(), node->sequence_nr());
+  return last = line == 0 ? 0 : line | kInBackward;
+}
+
+}  // namespace
+
+LineId intern_line(const SourceLine& line) {
+  return Lines::instance().intern(line);
+}
+
+std::string describe_line(LineId id) {
+  if (id == 0)
+    return {};
+  const SourceLine line = Lines::instance().get(id & ~kInBackward);
+  return std::string((id & kInBackward) != 0 ? ", in the backward of the call at "
+                                             : ", called at ") +
+         line.file + ":" + std::to_string(line.number) + " in " + line.function;
+}
+
+std::string name_line(LineId id) {
+  if (id == 0)
+    return {};
+  const SourceLine line = Lines::instance().get(id & ~kInBackward);
+  return ((id & kInBackward) != 0 ? "the backward of " : "") + line.file + ":" +
+         std::to_string(line.number);
+}
+
+LineId current_line() {
+  // At exit Python takes the frames of other threads away.
+  if (python_hooks.find_line == nullptr || is_exiting())
+    return 0;
+  LineId line = python_hooks.find_line();
+  if (line == 0)
+    line = line_in_backward();
+  note_nodes(line);
+  return line;
+}
+
+std::optional<CallSite> CallLines::find(uint64_t call) const {
+  const uint64_t place = call % kKept;
+  const Page* const page = pages_[place / kPage].load(std::memory_order_acquire);
+  const uint64_t found =
+      page == nullptr ? 0 : (*page)[place % kPage].load(std::memory_order_relaxed);
+  if (found >> 56 != round_of(call))
+    return std::nullopt;
+  constexpr uint64_t kBackwardBit = uint64_t{1} << kLineBits;
+  const auto line = static_cast<LineId>(found & (kBackwardBit - 1));
+  return CallSite{(found & kBackwardBit) != 0 ? line | kInBackward : line,
+                  static_cast<uint8_t>(found >> 24), static_cast<uint16_t>(found >> 32),
+                  static_cast<uint8_t>(found >> 48)};
+}
+
+uint64_t CallLines::count(uint64_t first, uint64_t last, uint8_t thread) const {
+  uint64_t count = 0;
+  for (uint64_t call = std::max(first + 1, last < kKept ? 1 : last - kKept + 1); call <= last;
+       ++call) {
+    const auto site = find(call);
+    count += site.has_value() && site->thread == thread ? 1 : 0;
+  }
+  return count;
+}
+
+CallLines::Page* CallLines::add_page(uint64_t number) {
+  auto* const page = new Page{};
+  pages_[number].store(page, std::memory_order_release);
+  return page;
+}
+
+std::vector<std::unique_ptr<CallLines::Page>> CallLines::take_pages() {
+  std::vector<std::unique_ptr<Page>> taken;
+  for (std::atomic<Page*>& page : pages_)
+    taken.emplace_back(page.exchange(nullptr));
+  return taken;
+}
+
+CallLines::~CallLines() {
+  take_pages();
+}
+
+}  // namespace torch_remote::client

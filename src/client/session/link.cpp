@@ -1,0 +1,182 @@
+#include "client/session/link.h"
+
+#include <thread>
+
+#include "base/cause.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/platform.h"
+#include "client/session/process.h"
+
+namespace torch_remote::client {
+namespace {
+
+std::string reason_of(const std::exception_ptr& cause) {
+  return cause == nullptr ? "the server closed the session" : text_of(cause);
+}
+
+// The cause, with what is known of why the server is gone in front.
+std::exception_ptr explained(std::exception_ptr cause, const std::string& why) {
+  if (why.empty())
+    return cause;
+  return std::make_exception_ptr(ConnectionError(why + " (" + reason_of(cause) + ")"));
+}
+
+ErrorClass class_of(const std::exception_ptr& cause) {
+  if (cause == nullptr)
+    return ErrorClass::kSessionLost;
+  try {
+    std::rethrow_exception(cause);
+  } catch (const ProtocolError&) {
+    return ErrorClass::kProtocol;
+  } catch (const ConnectionError&) {
+    return ErrorClass::kConnection;
+  } catch (...) {
+    return ErrorClass::kConnection;
+  }
+}
+
+}  // namespace
+
+Link::Link(Endpoint endpoint, Traffic& traffic)
+    : endpoint_(std::move(endpoint)),
+      traffic_(traffic),
+      keepalive_(keepalive_limit()),
+      patience_(resume_patience()) {}
+
+void Link::start() {
+  std::thread([this] {
+    open();
+    opener_ended_ = true;
+  }).detach();  // links are never destroyed
+}
+
+void Link::open() {
+  bool is_stopped = false;
+  try {
+    begin_worker_thread("tr-open");
+    Reached reached = reach();
+    welcome_ = std::move(reached.welcome);
+    if (log_enabled(LogLevel::kInfo)) {
+      log(LogLevel::kInfo, "connected",
+          {{"url", endpoint_.url},
+           {"host", welcome_.host},
+           {"session", welcome_.session},
+           {"torch", welcome_.torch_version}});
+    }
+    ticket_ = {welcome_.session, welcome_.secret, endpoint_.token};
+    transport::Connection::Handler& handler = *this;
+    connection_ = std::make_unique<transport::Connection>(std::move(reached.stream), handler,
+                                                          connection_options(welcome_));
+    connection_->start();
+    MutexLock lock(mutex_);
+    is_stopped = is_lost();
+    open_.store(true, std::memory_order_release);
+  } catch (...) {
+    fail(std::current_exception());
+    return clean_up();
+  }
+  traffic_.on_change();
+  if (is_stopped) {  // stop() has found nothing to close, and perhaps no process to end
+    connection_->abort();
+    return clean_up();
+  }
+  connection_->flush();
+}
+
+void Link::clean_up() {
+  if (endpoint_.clean_up)
+    endpoint_.clean_up();
+}
+
+std::string Link::state() const {
+  if (was_stopped())
+    return "stopped";
+  if (is_lost())
+    return "lost";
+  if (is_resuming())
+    return "resuming";
+  return is_open() ? "open" : "connecting";
+}
+
+// --- the end
+
+Link::Ending Link::ending() {
+  MutexLock lock(mutex_);
+  Ending ending = ending_;
+  if (is_open())
+    ending.session = welcome_.session;
+  return ending;
+}
+
+void Link::end_with(ErrorClass kind, std::string cause) noexcept {
+  {
+    MutexLock lock(mutex_);
+    if (!is_lost()) {
+      ending_.cause = std::move(cause);
+      ending_.kind = is_open() && kind != ErrorClass::kDeviceLost ? ErrorClass::kSessionLost : kind;
+    }
+    lost_.store(true, std::memory_order_release);
+  }
+  ended_.notify_all();
+  traffic_.on_change();
+}
+
+void Link::fail(std::exception_ptr cause) noexcept {
+  end_with(class_of(cause), reason_of(cause));
+}
+
+void Link::stop(std::chrono::milliseconds patience, const std::string& reason) {
+  const bool was_lost = is_lost();
+  if (!was_lost)
+    stopped_.store(true, std::memory_order_relaxed);
+  end_with(ErrorClass::kSessionLost, reason);  // first: it is the cause of what follows
+  if (!was_lost && is_open())
+    connection_->close(reason, patience);
+  clean_up();
+}
+
+bool Link::release() {
+  constexpr std::chrono::seconds kPatience{1};
+  return opener_ended_ && (!is_open() || connection_->release(kPatience));
+}
+
+void Link::abandon() noexcept {
+  lost_.store(true, std::memory_order_release);
+  if (is_open())
+    connection_->abandon_in_forked_child();
+}
+
+// --- the connection's threads
+
+std::vector<std::byte> Link::take_messages(uint32_t& calls) {
+  return traffic_.take_messages(calls);
+}
+
+void Link::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
+  traffic_.on_messages(payload);
+  connection_->applied(sequence);
+}
+
+std::span<std::byte> Link::bulk_target(uint64_t lane, uint64_t offset, uint64_t length) {
+  return traffic_.bulk_target(lane, offset, length);
+}
+
+void Link::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
+  traffic_.on_bulk(lane, length, last);
+}
+
+void Link::on_progress() {
+  traffic_.on_progress();
+}
+
+void Link::on_end(std::exception_ptr cause) noexcept {
+  const std::string reason = cause == nullptr ? connection_->peer_close_reason() : "";
+  if (!reason.empty())
+    cause = std::make_exception_ptr(ConnectionError("the server closed the session: " + reason));
+  else if (cause != nullptr && endpoint_.post_mortem && !is_lost())
+    cause = explained(std::move(cause), endpoint_.post_mortem());
+  fail(std::move(cause));
+}
+
+}  // namespace torch_remote::client

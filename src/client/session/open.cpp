@@ -1,0 +1,204 @@
+#include "client/session/open.h"
+
+#include <cstdlib>
+#include <sstream>
+#include <utility>
+
+#include <unistd.h>
+
+#include <ATen/Parallel.h>
+
+#include "base/error.h"
+#include "base/mutex.h"
+#include "base/platform.h"
+#include "base/session_page.h"
+#include "base/token_file.h"
+#include "transport/delay_line.h"
+#include "transport/dial.h"
+#include "transport/fd_stream.h"
+
+namespace torch_remote::client {
+namespace {
+
+constexpr auto kDialPatience = std::chrono::seconds(10);
+
+constexpr std::chrono::milliseconds kGrace{500};
+// In an error for the user.
+constexpr size_t kCallsInError = 8;
+
+// The embedded server's process, once it is started.
+struct Embedded {
+  Mutex mutex;
+  Child child GUARDED_BY(mutex);
+  int status GUARDED_BY(mutex) = 0;  // waitpid()'s, once it has ended
+  const SessionPage* page GUARDED_BY(mutex) = nullptr;
+};
+
+// It ends by itself when its socket closes; one that does not (stopped, or deep in an operator) is killed.
+void end_embedded(Embedded& embedded) {
+  MutexLock lock(embedded.mutex);
+  end_child(embedded.child, kGrace);
+}
+
+// How the process was killed and what it had been doing; empty when it was not.
+std::string examine_embedded(Embedded& embedded) {
+  MutexLock lock(embedded.mutex);
+  if (const auto status = wait_for_end(embedded.child, kGrace))
+    embedded.status = *status;
+  if (embedded.page == nullptr || embedded.child.pid > 0)
+    return {};
+  const std::string kill = describe_kill(embedded.status);
+  if (kill.empty())
+    return {};
+  const std::string calls = embedded.page->last_calls(kCallsInError);
+  return "the embedded server was " + kill + (calls.empty() ? "" : "; its last: " + calls);
+}
+
+// TORCH_REMOTE_LIBRARY: who starts an embedded server is its administrator too. Separated by colons, as in PATH.
+std::vector<std::string> libraries_from_environment() {
+  const char* value = std::getenv("TORCH_REMOTE_LIBRARY");
+  std::istringstream list(value == nullptr ? "" : value);
+  std::vector<std::string> libraries;
+  for (std::string library; std::getline(list, library, ':');) {
+    if (!library.empty())
+      libraries.push_back(library);
+  }
+  return libraries;
+}
+
+std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int threads,
+                                                  Embedded& embedded) {
+  auto [ours, theirs] = socket_pair();
+  std::vector<std::string> arguments = {
+      "torch-remote-server", "serve",
+      "--session-fd",        std::to_string(kInheritedDescriptor),
+      "--parent-pid",        std::to_string(getpid()),
+      "--page-fd",           std::to_string(kInheritedDescriptor + 1)};
+  for (const std::string& library : libraries_from_environment()) {
+    arguments.push_back("--library");
+    arguments.push_back(library);
+  }
+  // OpenMP reads its number of threads once, before the context can tell it ours.
+  std::vector<Fd> inherited;
+  inherited.push_back(std::move(theirs));
+  inherited.push_back(SessionPage::make_memory());
+  const SessionPage& page = SessionPage::map(inherited.back());
+  Child child = spawn_server(path, arguments, {{"OMP_NUM_THREADS", std::to_string(threads)}},
+                             std::move(inherited));
+  MutexLock lock(embedded.mutex);
+  embedded.child = std::move(child);
+  embedded.page = &page;
+  return transport::socket_stream(std::move(ours), "the embedded server");
+}
+
+// A command whose standard input and output are the connection: Note [Relaunch] in server/listener/stdio.cpp.
+struct Command {
+  std::vector<std::string> words;
+  Mutex mutex;
+  // The session may be in the first one's process, so that it is left alone until the session is over.
+  Child first GUARDED_BY(mutex);
+  Child latest GUARDED_BY(mutex);
+  bool has_started GUARDED_BY(mutex) = false;
+};
+
+std::unique_ptr<transport::Stream> launch(Command& command) {
+  auto [ours, theirs] = socket_pair();
+  MutexLock lock(command.mutex);
+  Child& child = std::exchange(command.has_started, true) ? command.latest : command.first;
+  wait_for_end(command.first, std::chrono::milliseconds(0));
+  end_child(command.latest, std::chrono::milliseconds(0));  // its connection is lost
+  child = spawn_command(command.words, std::move(theirs));
+  return transport::socket_stream(std::move(ours), command.words.front());
+}
+
+void end_command(Command& command) {
+  MutexLock lock(command.mutex);
+  end_child(command.latest, kGrace);
+  end_child(command.first, kGrace);
+}
+
+// Read once, by who asks for the session: a thread that dials again must not look at the environment.
+std::string pretended_network() {
+  const char* const net = std::getenv("TORCH_REMOTE_NET");
+  if (net == nullptr || *net == '\0')
+    return "";
+  try {
+    transport::parse_delay(net);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string("TORCH_REMOTE_NET: ") + error.what());
+  }
+  return net;
+}
+
+std::unique_ptr<transport::Stream> with_delay(std::unique_ptr<transport::Stream> stream,
+                                              const std::string& net) {
+  if (net.empty())
+    return stream;
+  return transport::delayed(std::move(stream), transport::parse_delay(net));
+}
+
+transport::Address parse_url(const std::string& url) {
+  try {
+    return transport::parse_address(url);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string(error.what()) +
+                                " \"local\" is a server on this machine.");
+  }
+}
+
+}  // namespace
+
+Endpoint endpoint_to(const std::string& url, const std::string& server_path) {
+  const std::string net = pretended_network();
+  Endpoint endpoint;
+  endpoint.url = url;
+  if (url == "local") {
+    const int threads = at::get_num_threads();
+    auto embedded = std::make_shared<Embedded>();
+    endpoint.open = [server_path, threads, embedded, net] {
+      return with_delay(start_embedded(server_path, threads, *embedded), net);
+    };
+    endpoint.clean_up = [embedded] { end_embedded(*embedded); };
+    endpoint.post_mortem = [embedded] { return examine_embedded(*embedded); };
+    endpoint.has_our_torch = true;
+    return endpoint;
+  }
+  const transport::Address address = parse_url(url);
+  endpoint.redial = [address, net](std::chrono::steady_clock::time_point deadline) {
+    return with_delay(transport::dial(address, deadline), net);
+  };
+  endpoint.open = [dial = endpoint.redial] {
+    return dial(std::chrono::steady_clock::now() + kDialPatience);
+  };
+  endpoint.has_listener = true;
+  return endpoint;
+}
+
+Endpoint endpoint_through(std::string url, std::vector<std::string> words) {
+  const std::string net = pretended_network();
+  auto command = std::make_shared<Command>();
+  command->words = std::move(words);
+  Endpoint endpoint;
+  endpoint.url = std::move(url);
+  endpoint.open = [command, net] { return with_delay(launch(*command), net); };
+  endpoint.clean_up = [command] { end_command(*command); };
+  endpoint.redial = [open = endpoint.open](std::chrono::steady_clock::time_point /*deadline*/) {
+    return open();
+  };
+  return endpoint;
+}
+
+std::string token_from_environment() {
+  constexpr const char* kVariable = "TORCH_REMOTE_TOKEN_FILE";
+  const char* const path = std::getenv(kVariable);
+  if (path != nullptr && *path != '\0') {
+    std::string token = read_token_file(kVariable, expand_home(path)).token;
+    if (token.empty())
+      throw std::runtime_error(std::string(kVariable) + ": there is no token in " + path);
+    return token;
+  }
+  const char* token = std::getenv("TORCH_REMOTE_TOKEN");
+  return token == nullptr ? "" : token;
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,78 @@
+#include "client/session/process.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <c10/util/Exception.h>
+
+#include "base/duration.h"
+#include "client/session/errors.h"
+#include "transport/connection.h"
+
+namespace torch_remote::client {
+namespace {
+
+std::atomic<bool> forked_child{false};
+std::atomic<bool> exiting{false};
+
+}  // namespace
+
+bool in_forked_child() {
+  return forked_child.load(std::memory_order_relaxed);
+}
+
+void refuse_in_forked_child() {
+  TORCH_CHECK(
+      false,
+      "Cannot re-initialize remote in forked subprocess. To use remote with multiprocessing, "
+      "you must use the 'spawn' start method");
+}
+
+void watch_forks(void (*abandon)()) {
+  static std::atomic<void (*)()> to_abandon{nullptr};
+  to_abandon = abandon;
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    forked_child.store(true, std::memory_order_relaxed);
+    to_abandon.load()();
+  });
+  (void)registered;
+}
+
+std::chrono::milliseconds keepalive_limit() {
+  return duration_from_environment("TORCH_REMOTE_KEEPALIVE",
+                                   transport::Connection::Options().keepalive);
+}
+
+std::chrono::milliseconds resume_patience() {
+  return duration_from_environment("TORCH_REMOTE_PATIENCE", std::chrono::seconds(60));
+}
+
+bool is_blocking() {
+  static const bool blocking = [] {
+    const char* text = std::getenv("TORCH_REMOTE_BLOCKING");
+    return text != nullptr && *text != '\0' && std::string_view(text) != "0";
+  }();
+  return blocking;
+}
+
+void park_if_exiting() {
+  if (!is_exiting() || getpid() == gettid())
+    return;
+  WithoutGil without_gil;
+  while (true)
+    pause();
+}
+
+void mark_exiting() {
+  exiting.store(true, std::memory_order_relaxed);
+}
+
+bool is_exiting() {
+  return exiting.load(std::memory_order_relaxed);
+}
+
+}  // namespace torch_remote::client

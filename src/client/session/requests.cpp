@@ -1,0 +1,141 @@
+#include "client/session/requests.h"
+
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+
+namespace torch_remote::client {
+namespace {
+
+void take_body(Request& request, std::span<const std::byte> body) {
+  if (request.destination.empty()) {
+    request.body.assign(body.begin(), body.end());
+    return;
+  }
+  if (body.size() != request.destination.size()) {
+    throw ProtocolError("a reply of " + std::to_string(body.size()) + " bytes where " +
+                        std::to_string(request.destination.size()) + " were asked for");
+  }
+  std::memcpy(request.destination.data(), body.data(), body.size());
+}
+
+}  // namespace
+
+RequestPtr Requests::make(std::span<std::byte> destination, std::shared_ptr<const void> owner,
+                          uint64_t after) {
+  auto request = std::make_shared<Request>();
+  request->id = next_.fetch_add(1, std::memory_order_relaxed);
+  request->destination = destination;
+  request->owner = std::move(owner);
+  request->after = after;
+  MutexLock lock(mutex_);
+  open_.emplace(request->id, request);
+  return request;
+}
+
+void Requests::forget(const Request& request) {
+  MutexLock lock(mutex_);
+  open_.erase(request.id);
+}
+
+void Requests::clear() {
+  std::unordered_map<uint64_t, RequestPtr> open;  // dropped without the lock
+  MutexLock lock(mutex_);
+  open.swap(open_);
+}
+
+RequestPtr Requests::take(uint64_t id) {
+  const auto found = open_.find(id);
+  if (found == open_.end())
+    throw ProtocolError("a reply to a request that nobody made");
+  RequestPtr request = std::move(found->second);
+  open_.erase(found);
+  return request;
+}
+
+RequestPtr Requests::reply(const wire::Reply& reply) {
+  RequestPtr request;
+  {
+    MutexLock lock(mutex_);
+    request = take(reply.request);
+    take_body(*request, reply.body);
+    request->done = true;
+  }
+  changed_.notify_all();
+  return request;
+}
+
+RequestPtr Requests::fail(uint64_t id, wire::Error error) {
+  RequestPtr request;
+  {
+    MutexLock lock(mutex_);
+    request = take(id);
+    request->error = std::move(error);
+    request->failed = true;
+    request->done = true;
+  }
+  changed_.notify_all();
+  return request;
+}
+
+std::span<std::byte> Requests::bulk_target(uint64_t id, uint64_t offset, uint64_t length) {
+  MutexLock lock(mutex_);
+  const auto found = open_.find(id);
+  if (found == open_.end())
+    throw ProtocolError("bulk bytes that nobody asked for");
+  const auto& destination = found->second->destination;
+  if (offset > destination.size() || length > destination.size() - offset)
+    throw ProtocolError("bulk bytes beyond what was asked for");
+  if (offset != found->second->received)
+    throw ProtocolError("bulk bytes out of order");
+  return destination.subspan(offset, length);
+}
+
+RequestPtr Requests::add_bulk(uint64_t id, uint64_t length, bool last) {
+  RequestPtr ended;
+  {
+    MutexLock lock(mutex_);
+    const auto found = open_.find(id);
+    if (found == open_.end())
+      return nullptr;
+    Request& request = *found->second;
+    request.received += length;
+    if (!last)
+      return nullptr;
+    if (request.received != request.destination.size())
+      throw ProtocolError("fewer bulk bytes than were asked for");
+    ended = take(id);
+    ended->done = true;
+  }
+  changed_.notify_all();
+  return ended;
+}
+
+void Requests::complete_upload(uint64_t id) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = open_.find(id);
+    if (found == open_.end())
+      return;
+    found->second->done = true;
+    open_.erase(found);
+  }
+  changed_.notify_all();
+}
+
+bool Requests::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds time) {
+  MutexLock lock(mutex_);
+  if (ready())
+    return true;
+  if (time.count() > 0)
+    changed_.wait_for(mutex_, time);
+  return ready();
+}
+
+void Requests::wake() {
+  { MutexLock lock(mutex_); }
+  changed_.notify_all();
+}
+
+}  // namespace torch_remote::client

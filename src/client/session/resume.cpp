@@ -1,0 +1,146 @@
+// What a link does when its connection is lost, be it in the first handshake: it dials again,
+// for as long as the user has patience.
+#include <algorithm>
+
+#include "base/cause.h"
+#include "base/log.h"
+#include "client/session/link.h"
+#include "client/session/process.h"
+
+namespace torch_remote::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause{50};
+constexpr milliseconds kLongestPause{1500};
+// For one attempt: a server that is stopped, or a network that swallows everything, must not use up all patience. One
+// that needed all of it is followed by one that may take twice as long: a command that is run again may be slow.
+constexpr milliseconds kFirstAttempt{5000};
+constexpr milliseconds kLongestAttempt{20000};
+// The first line comes after a second, so that a short cut is told in one line: that it is over.
+constexpr milliseconds kFirstLine{1000};
+constexpr milliseconds kBetweenLines{5000};
+
+milliseconds since(Clock::time_point begin) {
+  return std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
+}
+
+}  // namespace
+
+// The first stream, and its handshake.
+Link::Reached Link::reach() {
+  const Clock::time_point begin = Clock::now();
+  milliseconds pause = kFirstPause;
+  for (std::unique_ptr<transport::Stream> stream = endpoint_.open();;
+       stream = dial_again(begin, pause)) {
+    std::string failure = "it cannot be dialed";
+    try {
+      if (stream != nullptr) {
+        auto welcome = shake_hands(*stream, endpoint_.token,
+                                   endpoint_.has_listener ? kAnswerTime : kStartTime);
+        return {std::move(stream), std::move(welcome)};
+      }
+    } catch (const HandshakeCut& cut) {
+      if (!endpoint_.has_listener || patience_.count() == 0)
+        throw;
+      failure = cut.what();
+    }
+    if (since(begin) >= patience_ || is_lost()) {
+      throw ConnectionError("the first handshake was cut, and again in " +
+                            std::to_string(patience_.count()) +
+                            " ms (TORCH_REMOTE_PATIENCE): " + failure);
+    }
+  }
+}
+
+// After a pause, which grows. None: nobody listens there at the moment.
+std::unique_ptr<transport::Stream> Link::dial_again(Clock::time_point begin, milliseconds& pause) {
+  {
+    MutexLock lock(mutex_);
+    if (!is_lost())
+      ended_.wait_for(mutex_, pause);
+  }
+  pause = std::min(pause * 2, kLongestPause);
+  try {
+    return endpoint_.redial(std::min(Clock::now() + kFirstAttempt, begin + patience_));
+  } catch (const ConnectionError&) {
+    return nullptr;
+  }
+}
+
+transport::Connection::Options Link::connection_options(const wire::Welcome& welcome) {
+  transport::Connection::Options options;
+  options.keepalive = keepalive_;
+  options.is_resumable = endpoint_.redial && welcome.lease > 0 && patience_.count() > 0;
+  return options;
+}
+
+// Why it did not work this time; empty when it did, or when the session is being stopped. Throws Refused, and
+// ProtocolError when what the server says cannot be.
+std::string Link::try_to_resume(uint64_t received, milliseconds time) {
+  uint64_t theirs = 0;
+  std::unique_ptr<transport::Stream> stream;
+  try {
+    stream = endpoint_.redial(Clock::now() + time);
+    theirs = shake_hands_again(*stream, ticket_, received, time);
+  } catch (const Refused&) {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  connection_->resume(std::move(stream), theirs);
+  return {};
+}
+
+// The connection's reader thread, which has nothing to read. User's threads submit until their credit is used up,
+// and wait as they always do.
+void Link::on_broken(std::exception_ptr cause, uint64_t received) {
+  const Clock::time_point begin = Clock::now();
+  const std::string why = text_of(cause);
+  resuming_ = true;
+  milliseconds next_line = kFirstLine;
+  milliseconds pause = kFirstPause;
+  milliseconds attempt = kFirstAttempt;
+  while (!connection_->is_ending()) {
+    std::string failure;
+    const milliseconds before = since(begin);
+    try {
+      failure = try_to_resume(received, std::min(attempt, patience_ - before));
+    } catch (const std::exception& refused) {
+      throw ConnectionError(why + "; it could not be resumed: " + refused.what());
+    }
+    if (failure.empty())
+      break;
+    if (since(begin) >= next_line) {
+      log(LogLevel::kWarning, "connection lost; trying to resume",
+          {{"session", ticket_.session},
+           {"url", endpoint_.url},
+           {"cause", why},
+           {"last_attempt", failure},
+           {"for_s", since(begin).count() / 1000},
+           {"patience_s", patience_.count() / 1000}});
+      next_line = since(begin) + kBetweenLines;
+    }
+    if (connection_->wait_while_broken(std::min(Clock::now() + pause, begin + patience_)))
+      break;
+    if (since(begin) >= patience_) {
+      throw ConnectionError(why + "; it could not be resumed within TORCH_REMOTE_PATIENCE (" +
+                            std::to_string(patience_.count()) + " ms): " + failure);
+    }
+    pause = std::min(pause * 2, kLongestPause);
+    if (since(begin) - before >= attempt)
+      attempt = std::min(attempt * 2, kLongestAttempt);
+  }
+  resuming_ = false;
+  if (!connection_->is_ending()) {
+    log(LogLevel::kWarning, "connection resumed",
+        {{"session", ticket_.session},
+         {"url", endpoint_.url},
+         {"cause", why},
+         {"after_ms", since(begin).count()}});
+  }
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,217 @@
+#include "client/session/session.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "client/session/pending.h"
+#include "client/session/process.h"
+
+namespace torch_remote::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kByteWindow = 64 << 20;
+
+}  // namespace
+
+Session::Session(Endpoint endpoint, SessionOwner* owner)
+    : owner_(owner), stream_(counters_), link_(std::move(endpoint), *this) {
+  link_.start();
+}
+
+const wire::Welcome& Session::welcome() {
+  wait_until([this] { return link_.is_open(); }, "the handshake");
+  return link_.welcome();
+}
+
+wire::DeviceKind Session::device_kind(uint8_t device) {
+  const auto& devices = welcome().devices;
+  return device < devices.size() ? devices[device].kind : wire::DeviceKind::kCpu;
+}
+
+std::string Session::describe(uint8_t device) {
+  const c10::DeviceIndex index =
+      owner_ == nullptr ? c10::DeviceIndex(0) : owner_->index_of(this, device);
+  const std::string name = c10::Device(c10::kPrivateUse1, index).str();
+  if (!link_.is_open())
+    return name + " (" + url() + ")";
+  const wire::Welcome& welcome = link_.welcome();
+  const bool cuda =
+      device < welcome.devices.size() && welcome.devices[device].kind == wire::DeviceKind::kCuda;
+  return name + " (" + welcome.host + ", " + (cuda ? welcome.devices[device].name : "cpu") +
+         ", session " + welcome.session + ")";
+}
+
+void Session::upload(const wire::Begin& begin, CallSite site, std::span<const std::byte> bytes,
+                     std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged) {
+  welcome();  // bulk bytes need a connection to be handed to
+  submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) NO_THREAD_SAFETY_ANALYSIS {
+    stream_.cut_frame();
+    stream_.number_call(site);
+    encode(writer, begin);
+    stream_.cut_frame();
+    return true;
+  });
+  counters_.bytes_sent += bytes.size();
+  bulk_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  auto done = [this, size = bytes.size(), next = std::move(on_acknowledged)](bool received) {
+    bulk_bytes_.fetch_sub(size, std::memory_order_relaxed);
+    next(received);
+  };
+  link_.connection()->send_bulk(begin.upload, bytes, std::move(owner), std::move(done));
+}
+
+void Session::queue_free(StorageRecord* record) noexcept {
+  stream_.queue_free(record);
+  if (is_lost())
+    stream_.forget_frees();
+}
+
+// --- credit
+
+bool Session::has_credit() {
+  const uint64_t bytes = stream_.buffered_bytes();
+  const uint64_t submitted = stream_.submitted();
+  const transport::Connection* const connection = link_.connection();
+  if (connection == nullptr)
+    return bytes < kByteWindow && call_window_.has_room(submitted);
+  if (bulk_bytes_.load(std::memory_order_relaxed) >= kByteWindow)
+    return false;
+  const auto flight = connection->in_flight();
+  return flight.bytes + bytes < kByteWindow &&
+         call_window_.has_room(std::max(submitted, flight.calls_applied) - flight.calls_applied);
+}
+
+void Session::wait_for_credit(const Uses& uses) {
+  tell_failure(uses);
+  if (has_credit())
+    return;
+  link_.flush();
+  credit_waiters_.fetch_add(1);
+
+  struct Leave {
+    std::atomic<int>& waiters;
+
+    ~Leave() { waiters.fetch_sub(1); }
+  } leave{credit_waiters_};
+
+  wait_until([this, thread = current_thread()] { return has_credit() || faults_.has(thread); },
+             "credit");
+  tell_failure(uses);
+}
+
+void Session::on_progress() {
+  const transport::Connection* const connection = link_.connection();
+  if (connection == nullptr)
+    return;  // the link is about to be open
+  const auto flight = connection->in_flight();
+  const uint64_t submitted = std::max(stream_.submitted(), flight.calls_received);
+  call_window_.progress({submitted, flight.calls_received, flight.calls_applied}, Clock::now());
+  if (credit_waiters_.load() != 0)
+    requests_.wake();
+}
+
+// --- what the server sends
+
+std::vector<std::byte> Session::take_messages(uint32_t& calls) {
+  return stream_.take_frame(calls);
+}
+
+void Session::on_error(wire::Reader& reader) {
+  const uint64_t request = reader.varint();
+  wire::Error error = wire::decode_error(reader);
+  if (request != 0)
+    return confirm(requests_.fail(request, std::move(error))->after);
+  if (error.first != 0)
+    return lose_device(error);
+  if (error.call != 0)
+    return note_failure(error);
+  log(LogLevel::kWarning, "the server says",
+      {{"operator", error.operator_name}, {"message", error.message}});
+}
+
+void Session::on_messages(std::span<const std::byte> payload) {
+  wire::Reader reader(payload);
+  while (!reader.empty()) {
+    wire::ReceivedMessage message = wire::next_message(reader);
+    if (message.tag == wire::Tag::kReply)
+      confirm(requests_.reply(wire::decode_reply(message.body))->after);
+    else if (message.tag == wire::Tag::kError)
+      on_error(message.body);
+    else if (wire::to_text(message.tag) != std::string_view("unknown"))
+      throw ProtocolError("the server sent a message that only clients send");
+    else
+      continue;  // a newer server's, which this client does not need to understand
+    message.body.finish();
+  }
+}
+
+std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64_t length) {
+  return requests_.bulk_target(lane, offset, length);
+}
+
+void Session::on_bulk(uint64_t lane, uint64_t length, bool last) {
+  if (const RequestPtr done = requests_.add_bulk(lane, length, last))
+    confirm(done->after);
+}
+
+void Session::on_change() noexcept {
+  requests_.wake();
+}
+
+// --- the end
+
+void Session::lose_device(const wire::Error& error) {
+  const CallSite last = stream_.site_of(error.call).value_or(CallSite{});
+  const CallSite first = stream_.site_of(error.first).value_or(CallSite{});
+  std::string text = error.operator_name + " on " + describe(last.device);
+  if (error.first >= error.call) {
+    text += describe_line(last.line);
+  } else {
+    text += ", or one of the " + std::to_string(error.call - error.first) + " calls before it";
+    const std::string from = describe_line(first.line);
+    const std::string to = describe_line(last.line);
+    if (!from.empty() && !to.empty())
+      text += " (the first" + from + "; the last" + to + ")";
+    text += "; TORCH_REMOTE_BLOCKING=1 tells which";
+  }
+  link_.end_with(ErrorClass::kDeviceLost, text + ": " + error.message);
+}
+
+void Session::raise_lost() {
+  if (in_forked_child())
+    refuse_in_forked_child();
+  park_if_exiting();
+  is_loss_told_ = true;
+  const auto [kind, text, id] = link_.ending();
+  if (kind == ErrorClass::kSessionLost || kind == ErrorClass::kDeviceLost) {
+    const std::string name = id.empty() ? "the session" : "session " + id;
+    const std::string first = link_.was_stopped() ? "" : "stop() its machine, ";
+    raise(kind, name + " on " + url() +
+                    " is lost, and with it the values of its tensors (to go on: " + first +
+                    "torch_remote.connect(...), and make them anew): " + text);
+  }
+  if (owner_ != nullptr)
+    owner_->drop_unreached(this);
+  raise(kind, "cannot use " + url() + ": " + text);
+}
+
+void Session::stop(std::chrono::milliseconds patience, const std::string& reason) {
+  WithoutGil without_gil;
+  link_.stop(patience, reason);
+}
+
+bool Session::release() {
+  WithoutGil without_gil;
+  if (!link_.release())
+    return false;
+  requests_.clear();
+  stream_.clear();
+  faults_.clear();
+  PendingDownloads::instance().forget(*this);
+  return true;
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,212 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/session/call_window.h"
+#include "client/session/counters.h"
+#include "client/session/errors.h"
+#include "client/session/faults.h"
+#include "client/session/link.h"
+#include "client/session/requests.h"
+#include "client/session/server_operators.h"
+#include "client/session/stream.h"
+#include "wire/messages.h"
+
+namespace torch_remote::client {
+
+// The storages that a call or read uses, to be compared with those that a failed call has not made.
+struct Uses {
+  const marshal::Capture* capture = nullptr;
+  uint64_t storage = 0;
+
+  bool any_of(const std::vector<uint64_t>& names) const;
+};
+
+// Who has sessions, and gives their devices their indices.
+class SessionOwner {
+ public:
+  virtual ~SessionOwner() = default;
+  // Which remote:k a server's device is.
+  virtual c10::DeviceIndex index_of(const Session* session, uint8_t device) const = 0;
+  // It could not be reached: its index is free again.
+  virtual void drop_unreached(const Session* session) = 0;
+};
+
+// One client's state on one server: the stream of its calls, its requests, its faults, its link. What is
+// here is what needs several of them: to submit, to wait, and to tell. Thread-safe.
+//
+// The reader thread takes neither the submit lock nor the GIL.
+class Session : private Link::Traffic, private ServerFacts {
+ public:
+  // Starts to connect in the background.
+  explicit Session(Endpoint endpoint, SessionOwner* owner = nullptr);
+
+  Link& link() { return link_; }
+
+  CallStream& stream() { return stream_; }
+
+  Requests& requests() { return requests_; }
+
+  Faults& faults() { return faults_; }
+
+  Counters& counters() { return counters_; }
+
+  const std::string& url() const { return link_.endpoint().url; }
+
+  bool is_lost() const { return link_.is_lost(); }
+
+  // Waits for the handshake. Raises when it failed.
+  const wire::Welcome& welcome() override;
+  wire::DeviceKind device_kind(uint8_t device);
+  // "remote:0 (host, cpu, session 1a2b3c4d)": for messages.
+  std::string describe(uint8_t device) override;
+
+  // How the server's operator differs: ServerOperators::match().
+  const OperatorMatch* match(const OperatorInfo& info) { return operators_.match(*this, info); }
+
+  // Appends messages in one critical section: CallStream::append(). Raises SessionLost when the session
+  // has ended. Callers wait_for_credit() before.
+  template <typename Append>
+  void submit(uint32_t calls, Append&& append) {
+    if (!try_submit(calls, std::forward<Append>(append)))
+      raise_lost();
+  }
+
+  // The same, for callers that may not raise: false when the session has ended.
+  template <typename Append>
+  bool try_submit(uint32_t calls, Append&& append) {
+    if (is_lost())
+      return false;
+    stream_.append(calls, std::forward<Append>(append));
+    link_.flush_soon();
+    return true;
+  }
+
+  // A bulk upload: BEGIN first in a frame of its own, the bytes on a lane of their own.
+  void upload(const wire::Begin& begin, CallSite site, std::span<const std::byte> bytes,
+              std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged);
+  // Deleters: any thread, no lock, no I/O.
+  void queue_free(StorageRecord* record) noexcept;
+
+  // --- waiting: client/session/session_waits.cpp
+
+  // Before every call: tells this thread of its failure, if there is one, and waits for credit.
+  void wait_for_credit(const Uses& uses = {});
+
+  RequestPtr make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner) {
+    return requests_.make(destination, std::move(owner), stream_.submitted());
+  }
+
+  // Flushes and waits; counts a sync. The request says whether it failed.
+  void wait_quietly(const RequestPtr& request, const char* what);
+  // The same. Raises what the server answered, SessionLost, or an interrupt.
+  void wait(const RequestPtr& request, const char* what);
+  // Asks and waits. Gives the answer's body.
+  std::vector<std::byte> query(
+      wire::QueryKind kind, const std::string& what,
+      const std::function<void(wire::Writer&)>& write_body = nullptr) override;
+  // The number of the last call that is known to be done. The server confirms the calls of a frame
+  // together, and their failures before that.
+  uint64_t calls_done() const;
+
+  // --- telling: client/session/session_faults.cpp
+
+  // Raises the failure that has stopped this thread, if it is known by now, and lets the thread go on.
+  void tell_failure(const Uses& uses = {}) {
+    if (faults_.has_any()) [[unlikely]]
+      tell_known_failure(uses);
+  }
+
+  // Raises a failed request's error as RemoteError: operator, device, host, the user's line, what the
+  // server said. If it has stopped this thread, the thread goes on from here.
+  [[noreturn]] void raise_failed(const Request& request, const marshal::Capture* used = nullptr);
+  // Everything sent is done on the server, and pending downloads are here. Raises the first failure
+  // that the user has not been told of.
+  void synchronize();
+  // Everything sent is done. False: this thread is stopped.
+  bool finish_calls();
+  // Before the session is stopped: what the user has not been told of, in words. `waits`: until
+  // everything is done, as long as the session lives and the user does not press Ctrl-C.
+  std::string report_untold(bool waits);
+
+  // Flushes for at most `patience`, then closes. Later use raises SessionLost.
+  void stop(std::chrono::milliseconds patience, const std::string& reason);
+  // Once it is stopped: gives back everything but the object itself, to which tensors may still point.
+  // False: its threads have not ended yet.
+  bool release();
+
+ private:
+  bool has_our_torch() const override { return link_.endpoint().has_our_torch; }
+
+  [[noreturn]] void raise_lost();
+  // Its device is of no further use: it failed at one of the calls first … call.
+  void lose_device(const wire::Error& error);
+  void on_error(wire::Reader& reader);
+  bool has_credit();
+
+  enum class Waiter { kUser, kExit };
+  // `ready` is asked under the lock of the requests. Raises when the session is lost first, or the user
+  // interrupts. After a second a terminal is told what is waited for; at exit stderr is, whatever it is.
+  void wait_until(const std::function<bool()>& ready, const char* what,
+                  Waiter waiter = Waiter::kUser);
+  void look_for_interrupt();
+  // The server has done the calls up to this number.
+  void confirm(uint64_t call);
+  uint64_t calls_left() const;
+  std::string describe_oldest_call();
+  std::string describe_wait(const char* what);
+  std::string describe_unconfirmed();
+  std::string describe_known_failures();
+  void say_wait(const char* what);
+  void say_exit_wait();
+
+  RequestPtr find_failed_download();
+  void note_failure(const wire::Error& error);
+  void tell_known_failure(const Uses& uses);
+  [[noreturn]] void tell(const Failure& failure, const Uses& uses);
+  // `device` is for an error whose call is not known.
+  std::string describe(const wire::Error& error, std::optional<CallSite> site, uint8_t device);
+
+  // Link::Traffic
+  std::vector<std::byte> take_messages(uint32_t& calls) override;
+  void on_messages(std::span<const std::byte> payload) override;
+  std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
+  void on_bulk(uint64_t lane, uint64_t length, bool last) override;
+  void on_progress() override;
+  void on_change() noexcept override;
+
+  SessionOwner* const owner_;
+  Counters counters_;
+  ServerOperators operators_;
+  Faults faults_;
+  Requests requests_;
+  CallStream stream_;
+  CallWindow call_window_;
+  std::atomic<int> credit_waiters_{0};
+  std::atomic<uint64_t> bulk_bytes_{0};    // of uploads that the server has not all received
+  std::atomic<uint64_t> confirmed_{0};     // calls up to this number are done: an answer said so
+  std::atomic<bool> is_loss_told_{false};  // somebody was raised why the session is lost
+  std::atomic<std::chrono::steady_clock::time_point> last_notice_{};  // of a long wait, on stderr
+
+  Link link_;  // last: its threads use the rest
+};
+
+wire::Counters server_counters(Session& session);
+wire::Context server_context(Session& session);
+
+// What the call uses may be missing: a discarded call was to make it. Only the server knows.
+bool may_be_missing(Faults& faults, const marshal::Capture& capture);
+// It is not missing, for the server has used it.
+void note_not_missing(const marshal::Capture& capture);
+// A call that this thread made after `since` was to make it, and was discarded.
+bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since);
+
+}  // namespace torch_remote::client

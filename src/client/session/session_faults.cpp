@@ -1,0 +1,145 @@
+// How a session's users are told of failed calls: Note [Fail-stop] in wire/messages.h.
+#include <algorithm>
+
+#include "client/session/pending.h"
+#include "client/session/records.h"
+#include "client/session/session.h"
+
+namespace torch_remote::client {
+namespace {
+
+std::string describe_discarded(uint64_t calls) {
+  if (calls == 0)
+    return {};
+  return "\n(" + std::to_string(calls) +
+         (calls == 1 ? " later call of this thread was discarded)"
+                     : " later calls of this thread were discarded)");
+}
+
+}  // namespace
+
+bool Uses::any_of(const std::vector<uint64_t>& names) const {
+  const auto is_named = [&](uint64_t name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  if (capture == nullptr)
+    return is_named(storage);
+  return std::ranges::any_of(capture->tensors(), [&](const marshal::TensorSlot& slot) {
+    return is_named(slot.record->name);
+  });
+}
+
+// Reader thread. Whoever waits for credit is told.
+void Session::note_failure(const wire::Error& error) {
+  faults_.add({error, stream_.site_of(error.call)});
+  requests_.wake();
+}
+
+void Session::tell_known_failure(const Uses& uses) {
+  if (const auto failure = faults_.take(current_thread()))
+    tell(*failure, uses);
+}
+
+void Session::raise_failed(const Request& request, const marshal::Capture* used) {
+  const wire::Error& error = request.error;
+  const Uses uses{used, request.storage};
+  if (error.call != 0) {
+    tell_known_failure(uses);  // reported before the answer came
+    faults_.note_raised(error.call);
+  }
+  raise_remote(error, describe(error, faults_.site_of(error.call), request.device),
+               uses.any_of(error.results));
+}
+
+void Session::tell(const Failure& failure, const Uses& uses) {
+  const wire::Error& error = failure.error;
+  if (error.signature != 0)
+    stream_.with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
+  uint64_t last = 0;
+  try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    wire::encode_go_on(writer, error.thread);
+    last = stream_.last_call();
+    return true;
+  });
+  faults_.add_discarded(error.since, last);
+  faults_.note_raised(error.call);  // also where another thread's call is the cause
+  PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
+  const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);
+  const std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
+  if (python_hooks.take_back != nullptr)
+    python_hooks.take_back(*this, error.since);
+  raise_remote(error, text, uses.any_of(error.results));
+}
+
+std::string Session::describe(const wire::Error& error, std::optional<CallSite> site,
+                              uint8_t device) {
+  if (!site.has_value() && error.call != 0)
+    site = stream_.site_of(error.call);
+  const CallSite found = site.value_or(CallSite{0, device});
+  return error.operator_name + " on " + describe(found.device) + describe_line(found.line) + ": " +
+         error.message;
+}
+
+// --- what is missing
+
+bool may_be_missing(Faults& faults, const marshal::Capture& capture) {
+  if (!faults.has_discarded()) [[likely]]
+    return false;
+  return std::ranges::any_of(capture.tensors(), [&](const marshal::TensorSlot& slot) {
+    return faults.may_be_discarded(slot.record->made_by.load(std::memory_order_relaxed));
+  });
+}
+
+void note_not_missing(const marshal::Capture& capture) {
+  for (const marshal::TensorSlot& slot : capture.tensors())
+    slot.record->made_by.store(0, std::memory_order_relaxed);
+}
+
+bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since) {
+  const StorageRecord* const record = marshal::own_record(*tensor.unsafeGetTensorImpl());
+  if (record == nullptr || session_of(*record) != &session)
+    return false;
+  const uint64_t call = record->made_by.load(std::memory_order_relaxed);
+  if (call < since || call == 0)
+    return false;
+  const auto site = session.stream().site_of(call);
+  return site.has_value() && site->thread == static_cast<uint8_t>(current_thread());
+}
+
+// --- synchronize
+
+bool Session::finish_calls() {
+  query(wire::QueryKind::kBarrier, "synchronize");
+  return !faults_.has(current_thread());
+}
+
+void Session::synchronize() {
+  const auto pending = PendingDownloads::instance().of(*this);
+  finish_calls();
+  for (const auto& request : pending)
+    wait_until([&] { return request->done.load(); }, "a download");
+  tell_failure();
+  if (const auto download = find_failed_download()) {
+    PendingDownloads::instance().forget_cause(*this, download->error.call, download.get());
+    raise_failed(*download);
+  }
+  uint64_t others = 0;
+  const auto failure = faults_.raise_oldest(others);
+  if (!failure.has_value())
+    return;
+  std::string text = describe(failure->error, failure->site, 0);
+  if (others != 0)
+    text += "\n(calls of " + std::to_string(others) +
+            " more threads failed; each later synchronize() raises one of them)";
+  raise_remote(failure->error, text, false);
+}
+
+RequestPtr Session::find_failed_download() {
+  for (const auto& request : PendingDownloads::instance().of(*this)) {
+    if (request->done && request->failed)
+      return request;
+  }
+  return nullptr;
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.h"
+#include "client/session/context.h"
+#include "client/session/counters.h"
+#include "client/session/lines.h"
+#include "client/session/signature_table.h"
+#include "client/session/threads.h"
+#include "marshal/encode.h"
+#include "wire/messages.h"
+
+namespace torch_remote::client {
+
+using marshal::StorageRecord;
+
+// A frame is cut when it has this many bytes.
+constexpr size_t kFrameTarget = 64 << 10;
+constexpr uint64_t kFreedAtOnce = 1 << 20;
+
+// The messages of a session in their one total order, until the connection's writer thread takes them
+// away as frames; and what is told in that order: names, numbers of calls, threads, the context, frees.
+// Thread-safe. The submit lock is on the path of every call.
+class CallStream {
+ public:
+  explicit CallStream(Counters& counters) : counters_(counters) {}
+
+  // Appends messages in one critical section: `append(writer, names, signatures)`, which returns whether
+  // it has appended anything. `calls` is how many operator calls that is.
+  template <typename Append>
+  void append(uint32_t calls, Append&& append);
+
+  // --- within append()
+
+  // What follows is a CALL, QUERY kCall or kCheckedCall, BEGIN or RESIZE, made there. Its number.
+  uint64_t number_call(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
+    site.thread = static_cast<uint8_t>(thread_);
+    lines_.put(++call_number_, site);
+    ++calls_;
+    return call_number_;
+  }
+
+  uint64_t last_call() const NO_THREAD_SAFETY_ANALYSIS { return call_number_; }
+
+  // Tells the server what of the context has changed since it was last told.
+  void mirror_context(wire::Writer& writer) NO_THREAD_SAFETY_ANALYSIS {
+    context_.append_changes(writer);
+  }
+
+  // Appends the RESIZE by which the server knows a storage, unless it knows it already (false).
+  bool announce(wire::Writer& writer, StorageRecord& record, CallSite site);
+  // Starts a frame of its own, so that the server's reader finds the BEGIN of a bulk upload first in it.
+  void cut_frame() REQUIRES(mutex_);
+
+  // --- any time
+
+  template <typename Use>
+  auto with_signatures(Use&& use) {
+    MutexLock lock(mutex_);
+    return use(signatures_);
+  }
+
+  uint64_t new_name() { return next_name_.fetch_add(1, std::memory_order_relaxed); }
+
+  uint64_t new_names(uint64_t count) {
+    return next_name_.fetch_add(count, std::memory_order_relaxed);
+  }
+
+  uint64_t new_generator_name() { return next_generator_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Deleters: any thread, no lock, no I/O.
+  void queue_free(StorageRecord* record) noexcept;
+  // Nobody sends them any more.
+  void forget_frees() noexcept;
+
+  // The number of the last call, upload or resize that was appended; 0: there was none.
+  uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
+
+  uint64_t buffered_bytes() const { return buffered_bytes_.load(std::memory_order_relaxed); }
+
+  // Where a call was made; nothing when it is too long ago.
+  std::optional<CallSite> site_of(uint64_t call);
+  // How many of the calls after `first` up to `last` this thread has made.
+  uint64_t count_calls(uint64_t first, uint64_t last, uint64_t thread);
+
+  // Writer thread: the next frame and how many numbered messages it has; empty when there is none.
+  std::vector<std::byte> take_frame(uint32_t& calls);
+  // Of a session that is over: gives everything back.
+  void clear();
+
+ private:
+  struct Frame {
+    std::vector<std::byte> payload;
+    uint32_t calls;
+  };
+
+  void append_frees() REQUIRES(mutex_);
+
+  Counters& counters_;
+  std::atomic<uint64_t> next_name_{1};
+  std::atomic<uint64_t> next_generator_{wire::kFirstGenerator};
+  std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in client/session/frees.cpp
+  std::atomic<uint64_t> freed_bytes_{0};        // about: of the storages in that list
+  std::atomic<uint64_t> submitted_{0};          // call_number_, for those without the lock
+  std::atomic<uint64_t> buffered_bytes_{0};
+
+  Mutex mutex_;  // the submit lock
+  wire::Writer writer_ GUARDED_BY(mutex_);
+  wire::NameState names_ GUARDED_BY(mutex_);
+  uint32_t calls_ GUARDED_BY(mutex_) = 0;    // numbered ones in writer_
+  uint64_t encoded_ GUARDED_BY(mutex_) = 0;  // bytes of frames cut so far
+  std::deque<Frame> frames_ GUARDED_BY(mutex_);
+  SignatureTable signatures_ GUARDED_BY(mutex_);
+  std::vector<uint64_t> free_names_ GUARDED_BY(mutex_);
+  ContextMirror context_ GUARDED_BY(mutex_);
+  uint64_t call_number_ GUARDED_BY(mutex_) = 0;
+  uint64_t thread_ GUARDED_BY(mutex_) = 0;  // the last THREAD
+  CallLines lines_;                         // put under mutex_
+
+  Mutex lines_mutex_;  // for those who look: the reader thread must not take the submit lock
+};
+
+template <typename Append>
+void CallStream::append(uint32_t calls, Append&& append) {
+  MutexLock lock(mutex_);
+  if (freed_bytes_.load(std::memory_order_relaxed) >= kFreedAtOnce)
+    append_frees();
+  const uint64_t before = encoded_ + writer_.size();
+  if (const uint64_t thread = current_thread(); thread != thread_) [[unlikely]]
+    wire::encode_thread(writer_, thread_ = thread);
+  if (!append(writer_, names_, signatures_))
+    return;
+  const uint64_t added = encoded_ + writer_.size() - before;
+  submitted_.store(call_number_, std::memory_order_relaxed);
+  counters_.calls += calls;
+  counters_.bytes_sent += added;
+  buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
+  if (writer_.size() >= kFrameTarget) {
+    append_frees();
+    cut_frame();
+  }
+}
+
+}  // namespace torch_remote::client

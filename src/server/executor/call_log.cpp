@@ -1,0 +1,80 @@
+#include "server/executor/call_log.h"
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace torch_remote::server {
+namespace {
+
+constexpr size_t kMostPending = size_t{64} << 10;
+// Of one session: a file that nobody looks at must not fill the disk.
+constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+
+// Nothing when it could not be made, and errno says why.
+Fd make_file(const std::string& path) {
+  return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+}
+
+Fd open_file(const std::string& path) {
+  Fd file = make_file(path);
+  if (!file) {
+    // Where the server keeps its files is none of the client's business.
+    log(LogLevel::kError, "calls cannot be logged",
+        {{"file", path}, {"cause", std::strerror(errno)}});
+    throw std::runtime_error("the server cannot write its log of calls");
+  }
+  return file;
+}
+
+}  // namespace
+
+void try_call_log(const std::string& prefix) {
+  if (prefix.empty())
+    return;
+  const std::string path = prefix + "." + std::to_string(::getpid());
+  if (!make_file(path))
+    throw std::invalid_argument(describe_errno("--log-calls: making " + path, errno));
+  ::unlink(path.c_str());
+}
+
+CallLog::CallLog(SessionPage& page, const std::string& prefix, const std::string& session)
+    : page_(page), path_(prefix + "." + session), file_(prefix.empty() ? Fd() : open_file(path_)) {}
+
+CallLog::~CallLog() {
+  flush();
+}
+
+void CallLog::add_line(std::string_view name) {
+  pending_.append(name).push_back('\n');
+  if (pending_.size() >= kMostPending)
+    flush();
+}
+
+void CallLog::flush() noexcept {
+  std::string_view rest = pending_;
+  while (!rest.empty() && file_.get() >= 0) {
+    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
+    if (written > 0) {
+      rest.remove_prefix(static_cast<size_t>(written));
+      written_ += static_cast<uint64_t>(written);
+      if (written_ < kMostBytes)
+        continue;
+      errno = EFBIG;
+    }
+    if (written < 0 && errno == EINTR)
+      continue;
+    log(LogLevel::kWarning, "calls are no longer logged",
+        {{"file", path_}, {"cause", std::strerror(errno)}});
+    file_.reset();
+  }
+  pending_.clear();
+}
+
+}  // namespace torch_remote::server

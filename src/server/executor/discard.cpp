@@ -1,0 +1,131 @@
+// What an Executor does with calls that fail, and with those of a stopped thread: Note [Fail-stop] in
+// wire/messages.h, Note [Missing storages] in server/executor/execute.h.
+#include "base/log.h"
+#include "server/executor/errors.h"
+#include "server/executor/execute.h"
+
+namespace torch_remote::server {
+
+using marshal::Plan;
+using marshal::Slots;
+using marshal::TensorRecipe;
+
+Cause Executor::find_missing(const Plan& plan, const Slots& slots) const {
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorRecipe& view = plan.tensors[i];
+    const Entry& entry = *entries_[view.storage];
+    if (C10_LIKELY(entry.missing == nullptr))
+      continue;
+    if (view.is_read || !StorageTable::covers(entry, view, slots.offsets[i]))
+      return entry.missing;
+  }
+  return nullptr;
+}
+
+void Executor::note_overwritten(const Plan& plan, const Slots& slots) {
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorRecipe& view = plan.tensors[i];
+    Entry& entry = *entries_[view.storage];
+    if (entry.missing != nullptr && !view.is_read &&
+        StorageTable::covers(entry, view, slots.offsets[i]))
+      storages_.set_missing(entry, nullptr);
+  }
+}
+
+bool Executor::is_new(const Entry& entry) const {
+  return entry.made > threads_.cause()->since;
+}
+
+bool Executor::is_constant(const CallPlan& call, const Slots& slots) const {
+  if (call.plan.takes_no_generator || call.operation->is_seeded || !slots.generators.empty() ||
+      !call.plan.outputs_known)
+    return false;
+  for (const TensorRecipe& view : call.plan.tensors) {
+    const Entry& entry = *entries_[view.storage];
+    if (view.is_read || !is_new(entry) || entry.missing != nullptr)
+      return false;
+  }
+  return true;
+}
+
+void Executor::discard(const Plan& plan, const Cause& cause) {
+  stack_.clear();
+  for (const TensorRecipe& view : plan.tensors) {
+    Entry& entry = *entries_[view.storage];
+    const bool holds_nothing = !entry.storage && entry.upload == nullptr;
+    if (view.is_written && holds_nothing && is_new(entry))
+      storages_.set_missing(entry, cause);
+  }
+}
+
+void Executor::make_missing(const CallPlan& call, const std::vector<wire::Output>& outputs,
+                            const Cause& cause, const uint64_t*& name) {
+  for (const wire::Output& output : outputs) {
+    if (output.kind == wire::OutputKind::kFresh) {
+      const uint64_t nbytes = wire::extent_bytes(output.spec);
+      Entry& entry = storages_.make(*name++, nbytes, devices_.device(call.plan.device), number_);
+      storages_.set_missing(entry, cause);
+    }
+    make_missing(call, output.items, cause, name);
+  }
+}
+
+Cause Executor::fail(std::exception_ptr cause, const CallPlan& call, const Slots& slots) {
+  stack_.clear();
+  written_.clear();
+  wire::Error failure = describe_failure(std::move(cause), call.operation->name);
+  failure.signature = call.slot + 1;
+  failure.call = number_;
+  failure.results.assign(slots.outputs.begin(), slots.outputs.end());
+  for (const TensorRecipe& view : call.plan.tensors) {
+    if (!view.is_written)
+      continue;
+    storages_.give_growth_back(*entries_[view.storage]);  // the client does not know of it
+    failure.results.push_back(slots.storages[view.storage]);
+  }
+  if (threads_.cause() != nullptr)  // a constant, for which there was no memory
+    return threads_.cause();
+  if (!is_waited_for_)
+    return stop(std::move(failure));
+  ++failed_;
+  return std::make_shared<const wire::Error>(std::move(failure));
+}
+
+Cause Executor::stop(wire::Error failure) {
+  ++failed_;
+  log(LogLevel::kInfo, "a call failed",
+      {{"call", failure.call},
+       {"operator", failure.operator_name},
+       {"message", std::string_view(failure.message).substr(0, 500)}});
+  return threads_.stop(std::move(failure), number_);
+}
+
+void Executor::fail_other(std::exception_ptr cause, const char* what, Entry& entry) {
+  wire::Error failure = describe_failure(std::move(cause), what);
+  failure.call = number_;
+  const Cause made = threads_.cause() != nullptr ? threads_.cause() : stop(std::move(failure));
+  storages_.set_missing(entry, made);
+}
+
+void Executor::resize(const wire::Resize& message) {
+  ++number_;
+  if (!storages_.contains(message.storage)) {
+    storages_.make(message.storage, message.nbytes, devices_.device(message.device), number_);
+    return;
+  }
+  Entry& entry = storages_.find(message.storage);
+  try {
+    storages_.resize(entry, message.nbytes);
+  } catch (...) {
+    fail_other(std::current_exception(), "resize", entry);
+  }
+}
+
+void Executor::locate(wire::Error& lost) const {
+  lost.call = number_;
+  lost.first = std::min(last_good_ + 1, number_);
+  if (last_operation_ != nullptr)
+    lost.operator_name = last_operation_->name;
+}
+
+}  // namespace torch_remote::server

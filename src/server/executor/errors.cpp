@@ -1,0 +1,85 @@
+#include "server/executor/errors.h"
+
+#include <new>
+#include <string_view>
+
+#include <c10/util/Exception.h>
+
+#include "base/error.h"
+#include "server/executor/storage_table.h"
+
+namespace torch_remote::server {
+namespace {
+
+using wire::ErrorKind;
+
+// PyTorch's CPU allocator has no exception type of its own for this.
+bool is_out_of_host_memory(const c10::Error& error) {
+  const std::string_view text = error.what_without_backtrace();
+  return text.find("DefaultCPUAllocator: can't allocate memory") != text.npos ||
+         text.find("DefaultCPUAllocator: not enough memory") != text.npos;
+}
+
+ErrorKind kind_of(const c10::Error& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr)
+    return ErrorKind::kOutOfMemory;
+  if (dynamic_cast<const c10::IndexError*>(&error) != nullptr)
+    return ErrorKind::kIndex;
+  if (dynamic_cast<const c10::ValueError*>(&error) != nullptr)
+    return ErrorKind::kValue;
+  if (dynamic_cast<const c10::TypeError*>(&error) != nullptr)
+    return ErrorKind::kType;
+  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr)
+    return ErrorKind::kNotImplemented;
+  if (dynamic_cast<const c10::LinAlgError*>(&error) != nullptr)
+    return ErrorKind::kLinalg;
+  if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr)
+    return ErrorKind::kAccelerator;
+  if (is_out_of_host_memory(error))
+    return ErrorKind::kOutOfMemory;
+  return ErrorKind::kRuntime;
+}
+
+// Of CUDA's errors those after which a process must be restarted, by its numbers: an uncorrectable fault of memory,
+// an illegal address, a timeout, a context that is gone, an assert, and the other ways in which a kernel can die.
+bool is_lasting(int32_t code) {
+  return code == 214 || code == 700 || code == 702 || code == 709 || code == 710 ||
+         (code >= 714 && code <= 719);
+}
+
+bool ends_device(const c10::Error& error) {
+  const auto* const fault = dynamic_cast<const c10::AcceleratorError*>(&error);
+  return fault != nullptr && is_lasting(fault->get_error_code());
+}
+
+}  // namespace
+
+wire::Error describe_failure(std::exception_ptr cause, const std::string& operation) {
+  wire::Error failure;
+  failure.operator_name = operation;
+  try {
+    std::rethrow_exception(std::move(cause));
+  } catch (const ProtocolError&) {
+    throw;
+  } catch (const ConnectionError&) {
+    throw;
+  } catch (const Refused& error) {
+    failure.kind = ErrorKind::kRefused;
+    failure.message = error.what();
+  } catch (const c10::Error& error) {
+    failure.kind = kind_of(error);
+    failure.message = error.what_without_backtrace();
+    if (ends_device(error))
+      throw DeviceLost(std::move(failure));
+  } catch (const std::bad_alloc&) {
+    failure.kind = ErrorKind::kOutOfMemory;
+    failure.message = "the server is out of host memory";
+  } catch (const std::exception& error) {
+    failure.message = error.what();
+  } catch (...) {
+    failure.message = "an exception of an unknown type";
+  }
+  return failure;
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,285 @@
+#include "server/executor/execute.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "server/executor/errors.h"
+#include "server/executor/outputs.h"
+
+namespace torch_remote::server {
+namespace {
+
+// A model makes the same mistake at every step: after this many they are for debugging only.
+constexpr uint64_t kLoudMispredictions = 20;
+
+std::string describe(c10::IntArrayRef sizes, c10::IntArrayRef strides, bool conj, bool neg) {
+  return c10::str(sizes, " with strides ", strides, conj ? ", conjugated" : "",
+                  neg ? ", negated" : "");
+}
+
+[[noreturn]] void refuse_resized(const at::Tensor& tensor, const marshal::TensorRecipe& view) {
+  throw Refused("gave its output the sizes " +
+                describe(tensor.sizes(), tensor.strides(), tensor.is_conj(), tensor.is_neg()) +
+                ", and the client had predicted " +
+                describe(view.sizes, view.strides, view.conj, view.neg));
+}
+
+}  // namespace
+
+using marshal::Plan;
+using marshal::Slots;
+using marshal::TensorRecipe;
+
+void Executor::meet_storages(const Plan& plan, const Slots& slots) {
+  entries_.clear();
+  for (size_t i = 0; i < plan.storages.size(); ++i) {
+    const wire::FreshStorage& storage = plan.storages[i];
+    entries_.push_back(storage.fresh ? &storages_.make(slots.storages[i], storage.nbytes,
+                                                       devices_.device(storage.device), number_)
+                                     : &storages_.find(slots.storages[i]));
+  }
+}
+
+Cause Executor::run(const CallPlan& call, const Slots& slots, bool is_waited_for) {
+  ++number_;
+  is_waited_for_ = is_waited_for;
+  last_operation_ = call.operation;
+  meet_storages(call.plan, slots);
+  if (C10_UNLIKELY(threads_.cause() != nullptr) && !is_constant(call, slots)) {
+    discard(call.plan, threads_.cause());
+    return threads_.cause();
+  }
+  if (C10_UNLIKELY(storages_.has_missing())) {
+    if (const Cause cause = find_missing(call.plan, slots))
+      return is_waited_for ? cause : stop(*cause);
+  }
+  try {
+    ++calls_;
+    invoke(call, slots);
+    check_written(call, slots);
+  } catch (...) {
+    return fail(std::current_exception(), call, slots);
+  }
+  if (C10_UNLIKELY(storages_.has_missing()))
+    note_overwritten(call.plan, slots);
+  return nullptr;
+}
+
+void Executor::invoke(const CallPlan& call, const Slots& slots) {
+  const Plan& plan = call.plan;
+  if (C10_UNLIKELY(!plan.refusal.empty()))
+    throw Refused(call.operation->name + ": " + plan.refusal);
+  find_generators(call, slots);
+  if (devices_.is_cuda())
+    use_device(plan.device);
+  resolve_tensors(plan, slots);
+  stack_.clear();
+  marshal::build_stack(plan, slots, tensors_, call_generators_, stack_);
+  if (C10_LIKELY(call_log_ != nullptr))
+    call_log_->add(calls_, call.operation->name);
+  if (C10_LIKELY(!plan.grad_mode))  // off is what the executor thread has
+    return call.operation->handle->callBoxed(stack_);
+  const at::AutoGradMode grad_mode(true);
+  call.operation->handle->callBoxed(stack_);
+}
+
+void Executor::find_generators(const CallPlan& call, const Slots& slots) {
+  call_generators_.clear();
+  for (const uint64_t name : slots.generators)
+    call_generators_.push_back(generators_.find(name));
+  const bool draws_from_default =
+      call.plan.takes_no_generator || (call.operation->is_seeded && slots.generators.empty());
+  if (draws_from_default)
+    generators_.use_default_of(call.plan.device);
+}
+
+void Executor::use_device(uint8_t device) {
+  if (device == current_device_)
+    return;
+  c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(devices_.device(device));
+  current_device_ = device;
+}
+
+void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
+  tensors_.clear();
+  written_.clear();
+  arguments_.clear();
+  // First, for all: preparing may move a storage, and every view of it must be of the same one.
+  for (const TensorRecipe& view : plan.tensors) {
+    storages_.settle(*entries_[view.storage]);
+    if (view.is_written)
+      storages_.prepare_write(*entries_[view.storage]);
+  }
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorRecipe& view = plan.tensors[i];
+    Entry& entry = *entries_[view.storage];
+    tensors_.push_back(storages_.resolve(entry, view, slots.offsets[i]));
+    arguments_.push_back(tensors_.back().unsafeGetTensorImpl());
+    if (view.is_written)
+      written_.emplace_back(static_cast<uint32_t>(i), tensors_.back());
+  }
+}
+
+// An operator resizes an `out` that does not fit; addbmm_ does so with its `self`. A client that asked is told; one that did not had given it the shape
+// that it predicted.
+void Executor::check_written(const CallPlan& call, const Slots& slots) {
+  resized_.clear();
+  for (const auto& [index, tensor] : written_) {
+    const TensorRecipe& view = call.plan.tensors[index];
+    if (C10_LIKELY(tensor.sizes() == view.sizes && tensor.strides() == view.strides &&
+                   tensor.is_conj() == view.conj && tensor.is_neg() == view.neg))
+      continue;
+    entries_[view.storage]->last_view.reset();
+    if (call.plan.outputs_known ||
+        !StorageTable::is_view_of(*entries_[view.storage], tensor, slots.offsets[index]))
+      refuse_resized(tensor, view);
+    resized_.push_back(resized_result(index, tensor));
+  }
+  // Now that none is refused.
+  for (const wire::Result& result : resized_)
+    storages_.keep_growth(*entries_[call.plan.tensors[result.tensor].storage]);
+  written_.clear();
+}
+
+// --- what came out
+
+void Executor::call(const CallPlan& call, const Slots& slots) {
+  run_known(call, slots, false);
+}
+
+Cause Executor::checked_call(const CallPlan& call, const Slots& slots) {
+  return run_known(call, slots, true);
+}
+
+Cause Executor::run_known(const CallPlan& call, const Slots& slots, bool is_waited_for) {
+  if (!call.plan.outputs_known)
+    throw ProtocolError("a call's outputs are not known");
+  Cause cause = run(call, slots, is_waited_for);
+  if (C10_UNLIKELY(cause == nullptr && stack_.size() != call.plan.outputs.size())) {
+    const Refused refusal(c10::str("returned ", stack_.size(),
+                                   " results, and the client had predicted ",
+                                   call.plan.outputs.size()));
+    cause = fail(std::make_exception_ptr(refusal), call, slots);
+  }
+  const uint64_t* name = slots.outputs.data();
+  if (C10_UNLIKELY(cause != nullptr))
+    make_missing(call, call.plan.outputs, cause, name);
+  else
+    cause = store_outputs(call, slots);
+  return cause;
+}
+
+// Null, or what is wrong with the first output that could not be stored.
+Cause Executor::store_outputs(const CallPlan& call, const Slots& slots) {
+  const uint64_t* name = slots.outputs.data();
+  std::exception_ptr refusal;
+  for (size_t i = 0; i < stack_.size(); ++i)
+    store_output(call, call.plan.outputs[i], std::move(stack_[i]), name, refusal);
+  stack_.clear();
+  if (C10_LIKELY(refusal == nullptr))
+    return nullptr;
+  const Cause cause = fail(refusal, call, slots);
+  for (const uint64_t output : slots.outputs) {
+    Entry& entry = storages_.find(output);
+    if (!entry.storage)
+      storages_.set_missing(entry, cause);
+  }
+  return cause;
+}
+
+void Executor::store_output(const CallPlan& call, const wire::Output& output, c10::IValue value,
+                            const uint64_t*& name, std::exception_ptr& refusal) {
+  if (output.kind == wire::OutputKind::kFresh) {
+    at::Tensor tensor = value.isTensor() ? std::move(value).toTensor() : at::Tensor();
+    return store_fresh(call, output, std::move(tensor), *name++, refusal);
+  }
+  if (output.kind == wire::OutputKind::kInt &&
+      !(value.isInt() && value.toInt() == output.integer)) {
+    ++mispredicted_;  // the client has already gone on with its number
+    log(LogLevel::kWarning, "mispredicted",
+        {{"operator", call.operation->name}, {"difference", "a number"}});
+  }
+  if (output.kind == wire::OutputKind::kUndefined && value.isTensor() &&
+      value.toTensor().defined()) {
+    ++mispredicted_;  // the client has no name for it
+    log(LogLevel::kWarning, "mispredicted",
+        {{"operator", call.operation->name}, {"difference", "a tensor where none was expected"}});
+  }
+  if (output.kind != wire::OutputKind::kList)
+    return;
+  c10::List<at::Tensor> list;
+  if (value.isTensorList())
+    list = std::move(value).toTensorList();
+  for (size_t i = 0; i < output.items.size(); ++i) {
+    at::Tensor tensor = i < list.size() ? list.extract(i) : at::Tensor();
+    store_output(call, output.items[i], std::move(tensor), name, refusal);
+  }
+}
+
+void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at::Tensor tensor,
+                           uint64_t name, std::exception_ptr& refusal) {
+  Entry& entry = storages_.make(name, wire::extent_bytes(output.spec),
+                                devices_.device(call.plan.device), number_);
+  try {
+    if (C10_UNLIKELY(call.operation->shares_outputs))
+      tensor = own_output(std::move(tensor));  // as the client was told when it asked
+    Matched matched = match_output(std::move(tensor), output.spec);
+    if (C10_UNLIKELY(!matched.difference.empty())) {
+      log(++mispredicted_ <= kLoudMispredictions ? LogLevel::kWarning : LogLevel::kDebug,
+          "mispredicted", {{"operator", call.operation->name}, {"difference", matched.difference}});
+    }
+    storages_.adopt(entry, std::move(matched.tensor));
+  } catch (...) {
+    if (refusal == nullptr)
+      refusal = std::current_exception();
+  }
+}
+
+Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint64_t first,
+                                 uint64_t names) {
+  if (call.plan.outputs_known)
+    throw ProtocolError("a queried call has outputs that are known");
+  Answer answer;
+  answer.failure = run(call, slots, true);
+  if (answer.failure != nullptr)
+    return answer;
+  try {
+    answer.results = describe_results(first, names);
+  } catch (...) {
+    answer.failure = fail(std::current_exception(), call, slots);
+  }
+  return answer;
+}
+
+std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t names) {
+  std::vector<wire::Result> results;
+  std::vector<at::Tensor> fresh;
+  marshal::PointerIndex index;
+  for (c10::IValue& value : stack_)
+    results.push_back(describe_result(std::move(value), arguments_, index, fresh));
+  stack_.clear();
+  if (fresh.size() > names)
+    throw Refused("returned more tensors than the client has names for");
+  uint64_t next = first;
+  try {
+    for (at::Tensor& tensor : fresh) {
+      Entry& entry = storages_.make(next, 0, tensor.device(), number_);
+      ++next;
+      storages_.adopt(entry, std::move(tensor));
+    }
+  } catch (...) {
+    while (next > first)  // the client is not told their names
+      storages_.free(--next);
+    throw;
+  }
+  if (!resized_.empty()) {
+    wire::Result& resized = results.emplace_back();
+    resized.kind = wire::ResultKind::kList;
+    resized.items = std::move(resized_);
+  }
+  return results;
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,171 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include "marshal/decode.h"
+#include "server/executor/call_log.h"
+#include "server/executor/devices.h"
+#include "server/executor/failures.h"
+#include "server/executor/generators.h"
+#include "server/executor/operators.h"
+#include "server/executor/storage_table.h"
+#include "wire/messages.h"
+
+namespace torch_remote::server {
+
+// A signature of the session's client.
+struct CallPlan {
+  marshal::Plan plan;
+  const Operator* operation = nullptr;  // lives as long as the session
+  uint64_t slot = 0;                    // where the client keeps it
+};
+
+// Runs calls. Confined to the executor thread, which is in inference mode.
+//
+// Note [Missing storages]
+//
+// What a failed or discarded call would have made is missing: its entry holds the cause in the place
+// of a value. A call that reads one, or writes it in part, fails with that cause. Overwriting one
+// whole makes it exist. Targets of a failed call hold what its kernel left, as locally, and those of a
+// discarded call what they held, or are missing if that is nothing.
+class Executor {
+ public:
+  // Without a call log nothing is logged.
+  Executor(const Devices& devices, StorageTable& storages, Generators& generators,
+           StoppedThreads& threads, CallLog* call_log)
+      : devices_(devices),
+        storages_(storages),
+        generators_(generators),
+        threads_(threads),
+        call_log_(call_log) {}
+
+  // A failure of the operator stops the client's thread. Throws ProtocolError and ConnectionError only.
+  void call(const CallPlan& call, const marshal::Slots& slots);
+
+  // The same for a call that the client waits for: what has kept it from running is returned (null:
+  // nothing has), and stops nothing.
+  Cause checked_call(const CallPlan& call, const marshal::Slots& slots);
+
+  // The same for a call whose outputs the client could not predict: it is told, also how `out=`
+  // tensors were resized. Fresh outputs get the names first, first + 1, … first + names - 1. On
+  // failure `failure` is set, and nothing has been named.
+  struct Answer {
+    std::vector<wire::Result> results;
+    Cause failure;
+  };
+
+  Answer query(const CallPlan& call, const marshal::Slots& slots, uint64_t first, uint64_t names);
+
+  // RESIZE and BEGIN, which are numbered as calls are.
+  void resize(const wire::Resize& message);
+  // `put_in(entry)` gives the storage the bytes. False: they are discarded.
+  template <typename PutIn>
+  bool upload(uint64_t storage, uint64_t length, PutIn&& put_in);
+
+  // The devices have done everything up to here.
+  void note_good() { last_good_ = number_; }
+
+  // Which calls it can have been.
+  void locate(wire::Error& lost) const;
+
+  // Forgets the last call's storages: they may be freed now.
+  void let_go() {
+    entries_.clear();
+    tensors_.clear();
+  }
+
+  uint64_t number() const { return number_; }
+
+  uint64_t calls() const { return calls_; }
+
+  uint64_t failures() const { return failed_; }
+
+  uint64_t mispredicted() const { return mispredicted_; }
+
+ private:
+  // The storages that the call mentions, by number; those that it makes are made.
+  void meet_storages(const marshal::Plan& plan, const marshal::Slots& slots);
+  // The cause of a missing storage that the call needs; null: none is missing.
+  Cause find_missing(const marshal::Plan& plan, const marshal::Slots& slots) const;
+  // Runs the call, if its thread is not stopped and nothing that it needs is missing. Null: the results
+  // are on the stack. Else why not; and the thread is stopped, unless the call is waited for.
+  Cause run(const CallPlan& call, const marshal::Slots& slots, bool is_waited_for);
+  // Reads no tensor, draws no random number, and writes only storages first mentioned since the thread
+  // was stopped: it is run all the same.
+  bool is_constant(const CallPlan& call, const marshal::Slots& slots) const;
+  bool is_new(const Entry& entry) const;
+  void invoke(const CallPlan& call, const marshal::Slots& slots);
+  void resolve_tensors(const marshal::Plan& plan, const marshal::Slots& slots);
+  void find_generators(const CallPlan& call, const marshal::Slots& slots);
+  void use_device(uint8_t device);
+  // Whether the kernel left the tensors that it wrote as they were; `resized_` has those where it did not.
+  void check_written(const CallPlan& call, const marshal::Slots& slots);
+  void note_overwritten(const marshal::Plan& plan, const marshal::Slots& slots);
+  // Not run because its thread is stopped: what it would have made is missing.
+  void discard(const marshal::Plan& plan, const Cause& cause);
+  // The failure of the call that was run last, by what it threw.
+  Cause fail(std::exception_ptr cause, const CallPlan& call, const marshal::Slots& slots);
+  // Of a numbered message that is no operator's.
+  void fail_other(std::exception_ptr cause, const char* what, Entry& entry);
+  Cause stop(wire::Error failure);
+
+  Cause run_known(const CallPlan& call, const marshal::Slots& slots, bool is_waited_for);
+  Cause store_outputs(const CallPlan& call, const marshal::Slots& slots);
+  void store_output(const CallPlan& call, const wire::Output& output, c10::IValue value,
+                    const uint64_t*& name, std::exception_ptr& refusal);
+  void store_fresh(const CallPlan& call, const wire::Output& output, at::Tensor tensor,
+                   uint64_t name, std::exception_ptr& refusal);
+  void make_missing(const CallPlan& call, const std::vector<wire::Output>& outputs,
+                    const Cause& cause, const uint64_t*& name);
+  std::vector<wire::Result> describe_results(uint64_t first, uint64_t names);
+
+  const Devices& devices_;
+  StorageTable& storages_;
+  Generators& generators_;
+  StoppedThreads& threads_;
+  CallLog* const call_log_;
+  int current_device_ = -1;
+  uint64_t calls_ = 0;
+  uint64_t failed_ = 0;
+  uint64_t number_ = 0;  // Note [Numbers of calls] in wire/messages.h
+  bool is_waited_for_ = false;
+  uint64_t last_good_ = 0;
+  const Operator* last_operation_ = nullptr;
+  uint64_t mispredicted_ = 0;
+
+  // Of the call being run; kept so that running one allocates little.
+  torch::jit::Stack stack_;
+  c10::SmallVector<Entry*, 16> entries_;
+  c10::SmallVector<at::Tensor, 16> tensors_;
+  c10::SmallVector<at::Generator, 2> call_generators_;
+  c10::SmallVector<std::pair<uint32_t, at::Tensor>, 4> written_;  // of plan.tensors
+  std::vector<wire::Result> resized_;                             // of those, for the answer
+  std::vector<const c10::TensorImpl*> arguments_;
+};
+
+template <typename PutIn>
+bool Executor::upload(uint64_t storage, uint64_t length, PutIn&& put_in) {
+  ++number_;
+  Entry& entry = storages_.find(storage);
+  if (threads_.cause() != nullptr && (!is_new(entry) || entry.missing != nullptr))
+    return false;
+  try {
+    if (entry.missing != nullptr && length != entry.nbytes) {
+      stop(*entry.missing);
+      return false;
+    }
+    put_in(entry);
+    storages_.set_missing(entry, nullptr);
+  } catch (...) {
+    fail_other(std::current_exception(), "upload", entry);
+  }
+  return true;
+}
+
+}  // namespace torch_remote::server

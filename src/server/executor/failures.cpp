@@ -1,0 +1,29 @@
+#include "server/executor/failures.h"
+
+#include "wire/limits.h"
+
+namespace torch_remote::server {
+
+void StoppedThreads::set_current(uint64_t thread) {
+  current_ = thread;
+  const auto found = stopped_.find(thread);
+  cause_ = found == stopped_.end() ? nullptr : found->second;
+}
+
+void StoppedThreads::go_on(uint64_t thread) {
+  stopped_.erase(thread);
+  if (thread == current_)
+    cause_ = nullptr;
+}
+
+Cause StoppedThreads::stop(wire::Error failure, uint64_t since) {
+  wire::check_limit("stopped threads of a session", stopped_.size() + 1, wire::kMaxStoppedThreads);
+  failure.thread = current_;
+  failure.since = since;
+  cause_ = std::make_shared<const wire::Error>(std::move(failure));
+  stopped_[current_] = cause_;
+  replies_.error(0, *cause_);
+  return cause_;
+}
+
+}  // namespace torch_remote::server

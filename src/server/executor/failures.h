@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "server/executor/reply.h"
+#include "wire/messages.h"
+
+namespace torch_remote::server {
+
+// A call that failed, or an upload or resize; shared by everything that is missing because of it.
+using Cause = std::shared_ptr<const wire::Error>;
+
+// The threads of the client's program that a failed call has stopped: Note [Fail-stop] in
+// wire/messages.h. Confined to the executor thread.
+class StoppedThreads {
+ public:
+  explicit StoppedThreads(Replies& replies) : replies_(replies) {}
+
+  // THREAD: whose messages follow.
+  void set_current(uint64_t thread);
+  // GO_ON. A thread that is not stopped is left as it is.
+  void go_on(uint64_t thread);
+
+  // Why the thread whose messages are being applied is stopped; null: it runs.
+  const Cause& cause() const { return cause_; }
+
+  // Stops the current thread at the call `since`, because of `failure`, and tells the client.
+  // Gives the failure as the thread's cause.
+  Cause stop(wire::Error failure, uint64_t since);
+
+ private:
+  Replies& replies_;
+  uint64_t current_ = 0;
+  Cause cause_;                                  // of the current thread
+  std::unordered_map<uint64_t, Cause> stopped_;  // by thread
+};
+
+}  // namespace torch_remote::server

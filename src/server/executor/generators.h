@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+
+#include "server/executor/devices.h"
+#include "wire/messages.h"
+
+namespace torch_remote::server {
+
+// The generators of a session by name. Confined to the executor thread.
+//
+// The session's device 0 has the process's own default generator, so that a CPU server gives the
+// numbers that device="cpu" gives. Operators without a generator argument use the process's
+// default: where several devices are simulated on one processor, each has a default generator of
+// its own, and the right one is swapped in before such a call.
+class Generators {
+ public:
+  explicit Generators(const Devices& devices);
+  ~Generators();  // puts the process's own default generator back
+  Generators(const Generators&) = delete;
+  Generators& operator=(const Generators&) = delete;
+
+  // Throws ProtocolError for what no client of ours sends; c10::Error for a state that does not
+  // fit.
+  // `call`: the number of the last call.
+  void apply(const wire::GeneratorMessage& message, uint64_t call);
+  // False: it was there before that call.
+  bool is_made_since(uint64_t name, uint64_t call) const;
+  // By name. Throws ProtocolError when there is none.
+  const at::Generator& find(uint64_t name);
+  std::vector<std::byte> state(uint64_t name);
+
+  // Before a call on `device` that draws from the default generator.
+  void use_default_of(uint8_t device) {
+    if (device != current_ && is_swapping_)
+      swap_in(device);
+  }
+
+ private:
+  at::Generator make(uint8_t device) const;
+  void swap_in(uint8_t device);
+
+  const Devices& devices_;
+  const bool is_swapping_;
+  uint8_t current_ = 0;
+  std::vector<at::Generator> defaults_;  // by device; filled at first use
+
+  struct Made {
+    at::Generator generator;
+    uint64_t call;  // the last before it
+  };
+
+  std::unordered_map<uint64_t, Made> made_;
+};
+
+}  // namespace torch_remote::server

@@ -1,0 +1,310 @@
+#include "server/executor/interpreter.h"
+
+#include "base/error.h"
+#include "server/executor/context.h"
+#include "server/executor/errors.h"
+#include "wire/limits.h"
+
+namespace torch_remote::server {
+
+Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
+                         Replies& replies, CallLog* call_log, uint64_t max_memory)
+    : devices_(devices),
+      table_(table),
+      uploads_(uploads),
+      replies_(replies),
+      call_log_(call_log),
+      storages_(uploads, {.bytes = max_memory}),
+      generators_(devices),
+      threads_(replies),
+      executor_(devices, storages_, generators_, threads_, call_log) {}
+
+Interpreter::Handler Interpreter::find_handler(wire::Tag tag) {
+  switch (tag) {
+    case wire::Tag::kCall:
+      return &Interpreter::on_call;
+    case wire::Tag::kSignature:
+      return &Interpreter::on_signature;
+    case wire::Tag::kContext:
+      return &Interpreter::on_context;
+    case wire::Tag::kGenerator:
+      return &Interpreter::on_generator;
+    case wire::Tag::kResize:
+      return &Interpreter::on_resize;
+    case wire::Tag::kBegin:
+      return &Interpreter::on_begin;
+    case wire::Tag::kFree:
+      return &Interpreter::on_free;
+    case wire::Tag::kRead:
+      return &Interpreter::on_read;
+    case wire::Tag::kQuery:
+      return &Interpreter::on_query;
+    case wire::Tag::kThread:
+      return &Interpreter::on_thread;
+    case wire::Tag::kGoOn:
+      return &Interpreter::on_go_on;
+    default:
+      return nullptr;
+  }
+}
+
+// A newer client's, which it should not send without having seen the capability for it.
+void Interpreter::skip(wire::Tag tag) {
+  wire::check_limit("messages of an unknown kind", ++skipped_, wire::kMaxSkippedTags);
+  const std::string name = wire::to_text(tag);
+  wire::Error error;
+  error.kind = wire::ErrorKind::kRefused;
+  error.operator_name =
+      name == "unknown" ? "message " + std::to_string(static_cast<int>(tag)) : name;
+  error.message = "this server does not know this kind of message, and has skipped it";
+  replies_.error(0, error);
+}
+
+void Interpreter::apply(std::span<const std::byte> payload) {
+  wire::Reader reader(payload);
+  names_ = {};
+  try {
+    while (!reader.empty()) {
+      wire::ReceivedMessage message = wire::next_message(reader);
+      const Handler handler = find_handler(message.tag);
+      if (C10_UNLIKELY(handler == nullptr)) {
+        skip(message.tag);
+        continue;
+      }
+      (this->*handler)(message.body);
+      message.body.finish();
+    }
+  } catch (DeviceLost& lost) {
+    executor_.locate(lost.error);
+    throw;
+  }
+  executor_.let_go();
+}
+
+wire::Counters Interpreter::counters() const {
+  return {executor_.calls(), executor_.mispredicted(), storages_.size(), storages_.total_bytes()};
+}
+
+// --- calls
+
+void Interpreter::on_signature(wire::Reader& reader) {
+  wire::Signature signature =
+      wire::decode_signature(reader, static_cast<uint32_t>(operators_.size()));
+  if (signature.introduction) {
+    operators_.push_back(
+        std::make_unique<const Operator>(table_.find(std::move(*signature.introduction))));
+  }
+  const Operator& operation = *operators_.at(signature.operator_id);
+  auto call = std::make_unique<CallPlan>();
+  call->operation = &operation;
+  call->slot = signature.slot;
+  call->plan = marshal::make_plan(signature, operation.callee, devices_.device(signature.device));
+  if (signature.slot >= signatures_.size())
+    signatures_.resize(signature.slot + 1);
+  signatures_[signature.slot] = std::move(call);
+}
+
+const CallPlan& Interpreter::plan_at(uint64_t slot) const {
+  if (slot >= signatures_.size() || signatures_[slot] == nullptr) {
+    throw ProtocolError("a call has a signature that was not sent");
+  }
+  return *signatures_[slot];
+}
+
+void Interpreter::on_call(wire::Reader& reader) {
+  const CallPlan& call = plan_at(reader.varint());
+  marshal::read_slots(call.plan, reader, names_, slots_);
+  executor_.call(call, slots_);
+}
+
+void Interpreter::query_checked_call(uint64_t request, wire::Reader& reader) {
+  const CallPlan& call = plan_at(reader.varint());
+  marshal::read_slots(call.plan, reader, names_, slots_);
+  const Cause failure = executor_.checked_call(call, slots_);
+  if (!finish_work(request))
+    return;
+  if (failure != nullptr)
+    return replies_.error(request, *failure);
+  replies_.reply(request, {});
+}
+
+void Interpreter::query_call(uint64_t request, wire::Reader& reader) {
+  const wire::QueriedCall query = wire::decode_queried_call(reader);
+  const CallPlan& call = plan_at(query.slot);
+  marshal::read_slots(call.plan, reader, names_, slots_);
+  const Executor::Answer answer = executor_.query(call, slots_, query.first, query.names);
+  if (answer.failure != nullptr)
+    return replies_.error(request, *answer.failure);
+  wire::Writer body;
+  wire::encode(body, answer.results);
+  replies_.reply(request, body.view());
+}
+
+// --- state
+
+void Interpreter::on_context(wire::Reader& reader) {
+  apply_context(wire::decode_context(reader));
+}
+
+void Interpreter::on_generator(wire::Reader& reader) {
+  const wire::GeneratorMessage message = wire::decode_generator(reader);
+  const bool is_made_or_freed = message.action == wire::GeneratorAction::kMake ||
+                                message.action == wire::GeneratorAction::kFree;
+  if (const Cause& cause = threads_.cause(); cause != nullptr && !is_made_or_freed &&
+                                             !generators_.is_made_since(message.name, cause->since))
+    return;  // discarded
+  try {
+    generators_.apply(message, executor_.number());
+  } catch (...) {
+    answer_failure(0, std::current_exception(), "generator");
+  }
+}
+
+void Interpreter::on_resize(wire::Reader& reader) {
+  executor_.resize(wire::decode_resize(reader));
+}
+
+void Interpreter::on_thread(wire::Reader& reader) {
+  threads_.set_current(wire::decode_thread(reader));
+}
+
+void Interpreter::on_go_on(wire::Reader& reader) {
+  threads_.go_on(wire::decode_thread(reader));
+}
+
+void Interpreter::on_begin(wire::Reader& reader) {
+  const wire::Begin begin = wire::decode_begin(reader);
+  std::shared_ptr<Staging> staging;
+  std::exception_ptr no_memory;
+  if (!begin.is_inline) {
+    try {
+      staging = uploads_.take(begin.upload, begin.length);
+    } catch (const c10::OutOfMemoryError&) {
+      no_memory = std::current_exception();
+    }
+  }
+  // Where it is discarded the staging goes, and with it the bytes once they have all come.
+  executor_.upload(begin.storage, begin.length, [&](Entry& entry) {
+    if (no_memory != nullptr)
+      std::rethrow_exception(no_memory);
+    if (begin.is_inline)
+      storages_.write(entry, begin.offset, begin.bytes);
+    else
+      storages_.expect_upload(entry, begin.offset, std::move(staging));
+  });
+}
+
+void Interpreter::on_free(wire::Reader& reader) {
+  executor_.let_go();
+  wire::decode_free(reader, [this](uint64_t name) { storages_.free(name); });
+}
+
+// --- answers
+
+void Interpreter::answer_failure(uint64_t request, std::exception_ptr cause, const char* what) {
+  replies_.error(request, describe_failure(std::move(cause), what));
+}
+
+void Interpreter::on_read(wire::Reader& reader) {
+  const wire::Read read = wire::decode_read(reader);
+  try {
+    answer_view(read);
+  } catch (...) {
+    answer_failure(read.request, std::current_exception(), "read");
+  }
+}
+
+void Interpreter::answer_view(const wire::Read& read) {
+  Entry& entry = storages_.find(read.storage);
+  if (threads_.cause() != nullptr)
+    return replies_.error(read.request, *threads_.cause());
+  if (entry.missing != nullptr)
+    return replies_.error(read.request, *entry.missing);
+  storages_.settle(entry);
+  const at::Tensor view =
+      storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
+  if (!view.is_cpu())
+    return replies_.tensor(read.request, view.cpu(), nullptr);
+  if (entry.sending == nullptr)
+    entry.sending = std::make_shared<const char>();
+  replies_.tensor(read.request, view, entry.sending);
+}
+
+void Interpreter::on_query(wire::Reader& reader) {
+  const auto [request, kind] = wire::decode_query(reader);
+  switch (kind) {
+    case wire::QueryKind::kCall:
+      return query_call(request, reader);
+    case wire::QueryKind::kBarrier:
+      return query_barrier(request);
+    case wire::QueryKind::kCounters:
+      return query_counters(request);
+    case wire::QueryKind::kGenerator:
+      return query_generator(request, reader);
+    case wire::QueryKind::kCheckedCall:
+      return query_checked_call(request, reader);
+    case wire::QueryKind::kContext:
+      return query_context(request);
+    case wire::QueryKind::kOperators:
+      return query_operators(request);
+    case wire::QueryKind::kOperator:
+      return query_operator(request, reader);
+  }
+}
+
+bool Interpreter::finish_work(uint64_t request) {
+  if (call_log_ != nullptr)
+    call_log_->flush();
+  try {
+    for (unsigned i = 0; i < devices_.count(); ++i)
+      devices_.synchronize(static_cast<uint8_t>(i));
+  } catch (...) {
+    answer_failure(request, std::current_exception(), "synchronize");
+    return false;
+  }
+  executor_.note_good();
+  return true;
+}
+
+// Failures of calls before it have been reported by now.
+void Interpreter::query_barrier(uint64_t request) {
+  if (finish_work(request))
+    replies_.reply(request, {});
+}
+
+void Interpreter::query_counters(uint64_t request) {
+  wire::Writer body;
+  encode(body, counters());
+  replies_.reply(request, body.view());
+}
+
+void Interpreter::query_context(uint64_t request) {
+  wire::Writer body;
+  encode_settings(body, present_context());
+  replies_.reply(request, body.view());
+}
+
+void Interpreter::query_operators(uint64_t request) {
+  wire::Writer body;
+  wire::encode_fingerprints(body, table_.fingerprints());
+  replies_.reply(request, body.view());
+}
+
+void Interpreter::query_operator(uint64_t request, wire::Reader& reader) {
+  wire::Writer body;
+  encode(body, table_.describe(wire::decode_operator_query(reader)));
+  replies_.reply(request, body.view());
+}
+
+void Interpreter::query_generator(uint64_t request, wire::Reader& reader) {
+  const uint64_t name = reader.varint();
+  if (threads_.cause() != nullptr)
+    return replies_.error(request, *threads_.cause());
+  try {
+    replies_.reply(request, generators_.state(name));
+  } catch (...) {
+    answer_failure(request, std::current_exception(), "generator");
+  }
+}
+
+}  // namespace torch_remote::server

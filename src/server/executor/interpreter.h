@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "marshal/decode.h"
+#include "server/executor/call_log.h"
+#include "server/executor/devices.h"
+#include "server/executor/execute.h"
+#include "server/executor/failures.h"
+#include "server/executor/generators.h"
+#include "server/executor/operators.h"
+#include "server/executor/reply.h"
+#include "server/executor/storage_table.h"
+#include "server/executor/uploads.h"
+#include "wire/codec.h"
+#include "wire/messages.h"
+
+namespace torch_remote::server {
+
+// Everything a session has made on the server, and what its messages do to it: one small handler
+// for each tag. Confined to the executor thread.
+class Interpreter {
+ public:
+  Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
+              Replies& replies, CallLog* call_log = nullptr, uint64_t max_memory = UINT64_MAX);
+
+  // Applies the messages of one frame in order. Throws ProtocolError on bytes
+  // that no client of ours sends: the session cannot go on.
+  void apply(std::span<const std::byte> payload);
+
+  wire::Counters counters() const;
+
+  uint64_t failures() const { return executor_.failures(); }
+
+ private:
+  using Handler = void (Interpreter::*)(wire::Reader&);
+  // Null: a tag that is not known.
+  static Handler find_handler(wire::Tag tag);
+  void skip(wire::Tag tag);
+
+  void on_signature(wire::Reader& reader);
+  void on_call(wire::Reader& reader);
+  void on_context(wire::Reader& reader);
+  void on_generator(wire::Reader& reader);
+  void on_resize(wire::Reader& reader);
+  void on_begin(wire::Reader& reader);
+  void on_free(wire::Reader& reader);
+  void on_read(wire::Reader& reader);
+  void on_query(wire::Reader& reader);
+  void on_thread(wire::Reader& reader);
+  void on_go_on(wire::Reader& reader);
+
+  void query_call(uint64_t request, wire::Reader& reader);
+  void query_barrier(uint64_t request);
+  void query_checked_call(uint64_t request, wire::Reader& reader);
+  void query_counters(uint64_t request);
+  void query_context(uint64_t request);
+  void query_generator(uint64_t request, wire::Reader& reader);
+  void query_operators(uint64_t request);
+  void query_operator(uint64_t request, wire::Reader& reader);
+  // Waits until the devices have done everything before. False: they cannot, and the request is answered.
+  bool finish_work(uint64_t request);
+  // Of something that stops nothing and that nobody has to be told of again.
+  void answer_failure(uint64_t request, std::exception_ptr cause, const char* what);
+  void answer_view(const wire::Read& read);
+  void upload(const wire::Begin& begin, Entry& entry);
+  const CallPlan& plan_at(uint64_t slot) const;
+
+  const Devices& devices_;
+  const OperatorTable& table_;
+  Uploads& uploads_;
+  Replies& replies_;
+  CallLog* const call_log_;
+  StorageTable storages_;
+  Generators generators_;
+  StoppedThreads threads_;
+  Executor executor_;
+  std::vector<std::unique_ptr<const Operator>> operators_;   // by the client's numbers
+  std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot
+
+  uint64_t skipped_ = 0;  // messages of a tag that is not known
+
+  // Of the frame being applied.
+  wire::NameState names_;
+  marshal::Slots slots_;
+};
+
+}  // namespace torch_remote::server

@@ -1,0 +1,175 @@
+#include "server/executor/outputs.h"
+
+#include <typeinfo>
+
+#include <ATen/ops/empty_strided.h>
+
+#include "marshal/dtype.h"
+
+namespace torch_remote::server {
+namespace {
+
+std::string describe(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  return c10::str(dtype, sizes, " with strides ", strides);
+}
+
+std::string describe(const at::Tensor& tensor) {
+  return describe(tensor.scalar_type(), tensor.sizes(), tensor.strides());
+}
+
+std::string describe(const wire::TensorSpec& spec) {
+  return describe(marshal::from_wire(spec.dtype), spec.sizes, spec.strides);
+}
+
+void check_strided(const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage())
+    return;
+  if (!tensor.defined())
+    throw Refused("returned no tensor where the client expected one");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "the result has the layout ", tensor.layout(),
+                              ", and a remote device holds dense tensors only; compute it on the "
+                              "CPU, with .cpu()");
+}
+
+// No other tensor, and nothing inside PyTorch, sees this memory.
+bool owns_storage_alone(const at::Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return typeid(impl) == typeid(c10::TensorImpl) && !tensor._is_zerotensor() &&
+         tensor.storage_offset() == 0;
+}
+
+bool have_same_places(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b) {
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0)
+      return true;
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] != 1 && a[i] != b[i])
+      return false;
+  }
+  return true;
+}
+
+at::Tensor copy_to_layout(const at::Tensor& tensor, c10::IntArrayRef strides, bool conj, bool neg) {
+  at::Tensor copy = at::empty_strided(tensor.sizes(), strides, tensor.options());
+  if (conj)
+    copy._set_conj(true);
+  if (neg)
+    copy._set_neg(true);
+  copy.copy_(tensor);
+  return copy;
+}
+
+wire::Result tensor_result(at::Tensor tensor, const std::vector<const c10::TensorImpl*>& arguments,
+                           marshal::PointerIndex& index, std::vector<at::Tensor>& fresh) {
+  wire::Result result;
+  if (!tensor.defined()) {
+    result.kind = wire::ResultKind::kUndefined;
+    return result;
+  }
+  const size_t argument = index.find(arguments, tensor.unsafeGetTensorImpl());
+  if (argument != marshal::PointerIndex::kNone) {
+    result.kind = wire::ResultKind::kTensor;
+    result.tensor = argument;
+    return result;
+  }
+  tensor = own_output(std::move(tensor));
+  result.kind = wire::ResultKind::kFresh;
+  result.spec = marshal::spec_of(tensor);
+  result.nbytes = tensor.storage().nbytes();
+  fresh.push_back(std::move(tensor));
+  return result;
+}
+
+wire::Result number_result(const c10::IValue& value) {
+  wire::Result result;
+  if (value.isNone())
+    return result;
+  if (value.isBool()) {
+    result.kind = wire::ResultKind::kBool;
+    result.integer = value.toBool() ? 1 : 0;
+  } else if (value.isInt()) {
+    result.kind = wire::ResultKind::kInt;
+    result.integer = value.toInt();
+  } else if (value.isDouble()) {
+    result.kind = wire::ResultKind::kFloat;
+    result.real = value.toDouble();
+  } else if (value.isComplexDouble()) {
+    result.kind = wire::ResultKind::kScalarComplex;
+    result.real = value.toComplexDouble().real();
+    result.imaginary = value.toComplexDouble().imag();
+  } else if (value.isString()) {
+    result.kind = wire::ResultKind::kString;
+    result.text = value.toStringRef();
+  } else {
+    throw Refused("returned a " + value.tagKind() + ", which does not travel");
+  }
+  return result;
+}
+
+}  // namespace
+
+Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted) {
+  check_strided(actual);
+  if (actual.sizes() != c10::IntArrayRef(predicted.sizes) ||
+      actual.scalar_type() != marshal::from_wire(predicted.dtype)) {
+    throw Refused("returned " + describe(actual) + ", and the client had predicted " +
+                  describe(predicted));
+  }
+  const bool same_strides = actual.strides() == c10::IntArrayRef(predicted.strides);
+  const bool same_bits = actual.is_conj() == predicted.conj && actual.is_neg() == predicted.neg;
+  const bool is_own = owns_storage_alone(actual) && is_plain(actual);
+  if (same_strides && same_bits && is_own)
+    return {std::move(actual), {}};
+  std::string difference = "predicted " + describe(predicted) + ", got " + describe(actual) +
+                           (is_own ? "" : " that is not alone in its storage");
+  if (same_bits && is_own &&
+      have_same_places(actual.sizes(), actual.strides(), predicted.strides)) {
+    return {std::move(actual), std::move(difference)};
+  }
+  return {copy_to_layout(actual, predicted.strides, predicted.conj, predicted.neg),
+          std::move(difference)};
+}
+
+at::Tensor own_output(at::Tensor actual) {
+  check_strided(actual);
+  if (owns_storage_alone(actual) && is_plain(actual))
+    return actual;
+  return copy_to_layout(actual, actual.strides(), actual.is_conj(), actual.is_neg());
+}
+
+wire::Result resized_result(uint64_t number, const at::Tensor& tensor) {
+  wire::Result result;
+  result.kind = wire::ResultKind::kResized;
+  result.tensor = number;
+  result.spec = marshal::spec_of(tensor);
+  result.nbytes = tensor.storage().nbytes();
+  return result;
+}
+
+wire::Result describe_result(c10::IValue value,
+                             const std::vector<const c10::TensorImpl*>& arguments,
+                             marshal::PointerIndex& index, std::vector<at::Tensor>& fresh) {
+  if (value.isTensor())
+    return tensor_result(std::move(value).toTensor(), arguments, index, fresh);
+  if (!value.isList())
+    return number_result(value);
+  wire::Result result;
+  result.kind = wire::ResultKind::kList;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list = std::move(value).toTensorList();
+    for (size_t i = 0; i < list.size(); ++i) {
+      result.items.push_back(tensor_result(list.extract(i), arguments, index, fresh));
+    }
+    return result;
+  }
+  for (const c10::IValue& item : value.toListRef())
+    result.items.push_back(number_result(item));
+  return result;
+}
+
+}  // namespace torch_remote::server

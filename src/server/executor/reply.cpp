@@ -1,0 +1,91 @@
+#include "server/executor/reply.h"
+
+#include "base/error.h"
+#include "wire/limits.h"
+
+namespace torch_remote::server {
+namespace {
+
+constexpr size_t kFrameTarget = size_t{1} << 20;
+
+// What must live until a bulk reply has been sent.
+struct Sent {
+  at::Tensor tensor;
+  std::shared_ptr<const void> token;
+};
+
+}  // namespace
+
+void Replies::attach(transport::Connection* connection) {
+  MutexLock lock(mutex_);
+  connection_ = connection;
+}
+
+uint64_t Replies::held_bytes() const {
+  return queued_bytes_ + (connection_ == nullptr ? 0 : connection_->in_flight().bytes);
+}
+
+bool Replies::is_half_full() {
+  MutexLock lock(mutex_);
+  return held_bytes() + bulk_bytes_.load() > kMaxQueuedReplyBytes / 2;
+}
+
+template <typename Append>
+void Replies::append(Append&& append) {
+  transport::Connection* connection = nullptr;
+  {
+    MutexLock lock(mutex_);
+    wire::check_limit("bytes of replies that the client has not taken", held_bytes(),
+                      kMaxQueuedReplyBytes);
+    append(writer_);
+    if (writer_.size() >= kFrameTarget) {
+      queued_bytes_ += writer_.size();
+      full_.push_back(writer_.take());
+    }
+    connection = connection_;
+  }
+  if (connection != nullptr)
+    connection->flush();
+}
+
+void Replies::reply(uint64_t request, std::span<const std::byte> body) {
+  append([&](wire::Writer& writer) { wire::encode_reply(writer, request, body); });
+}
+
+void Replies::error(uint64_t request, const wire::Error& error) {
+  append([&](wire::Writer& writer) { wire::encode_error(writer, request, error); });
+}
+
+void Replies::tensor(uint64_t request, const at::Tensor& tensor,
+                     std::shared_ptr<const void> token) {
+  const at::Tensor plain = tensor.resolve_conj().resolve_neg().contiguous();
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(plain.const_data_ptr()),
+                                         plain.nbytes());
+  if (bytes.size() <= wire::kMaxInlineBytes)
+    return reply(request, bytes);
+  const bool is_copy = !plain.is_alias_of(tensor);
+  const auto owner =
+      std::make_shared<const Sent>(Sent{plain, is_copy ? nullptr : std::move(token)});
+  transport::Connection* connection = nullptr;
+  {
+    MutexLock lock(mutex_);
+    connection = connection_;
+  }
+  if (connection == nullptr)
+    throw ConnectionError("there is no connection to reply on");
+  bulk_bytes_.fetch_add(bytes.size());
+  connection->send_bulk(request, bytes, owner,
+                        [this, size = bytes.size()](bool) { bulk_bytes_.fetch_sub(size); });
+}
+
+std::vector<std::byte> Replies::take() {
+  MutexLock lock(mutex_);
+  if (full_.empty())
+    return writer_.take();
+  std::vector<std::byte> frame = std::move(full_.front());
+  full_.pop_front();
+  queued_bytes_ -= frame.size();
+  return frame;
+}
+
+}  // namespace torch_remote::server

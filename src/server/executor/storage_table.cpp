@@ -1,0 +1,306 @@
+#include "server/executor/storage_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/TensorImpl.h>
+
+#include "base/error.h"
+
+namespace torch_remote::server {
+namespace {
+
+// What there is of a storage: a library's kernel may have made it smaller than it is said to be.
+uint64_t present_bytes(const Entry& entry) {
+  return entry.storage ? std::min<uint64_t>(entry.nbytes, entry.storage.nbytes()) : entry.nbytes;
+}
+
+c10::Storage allocate(uint64_t nbytes, c10::Device device) {
+  std::optional<c10::DeviceGuard> guard;  // CUDA allocates on the current device
+  if (!device.is_cpu())
+    guard.emplace(device);
+  c10::Allocator* const allocator =
+      device.is_cpu() ? c10::GetCPUAllocator() : c10::GetAllocator(device.type());
+  return {c10::Storage::use_byte_size_t(), static_cast<size_t>(nbytes), allocator->allocate(nbytes),
+          allocator, true};
+}
+
+c10::DispatchKeySet key_set_of(c10::Device device) {
+  return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+}
+
+at::Tensor make_view(const c10::Storage& storage, const marshal::TensorRecipe& view,
+                     uint64_t offset) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(storage), key_set_of(storage.device()),
+      c10::scalarTypeToTypeMeta(view.dtype));
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(view.sizes, view.strides, static_cast<int64_t>(offset));
+  if (view.conj)
+    impl->_set_conj(true);
+  if (view.neg)
+    impl->_set_neg(true);
+  if (view.wrapped)
+    impl->set_wrapped_number(true);
+  return tensor;
+}
+
+bool is_same_view(const at::Tensor& tensor, const marshal::TensorRecipe& view, uint64_t offset) {
+  if (!tensor.defined() || view.wrapped)
+    return false;
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return impl.storage_offset() == static_cast<int64_t>(offset) && !impl.is_wrapped_number() &&
+         impl.dtype() == c10::scalarTypeToTypeMeta(view.dtype) && impl.sizes() == view.sizes &&
+         impl.strides() == view.strides && impl.is_conj() == view.conj && impl.is_neg() == view.neg;
+}
+
+// The bytes of a storage as a tensor, to copy from or to.
+at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t length) {
+  marshal::TensorRecipe view;
+  view.dtype = at::kByte;
+  view.sizes = {static_cast<int64_t>(length)};
+  view.strides = {1};
+  return make_view(storage, view, offset);
+}
+
+// Its bytes are the whole storage, and lie where that would.
+bool becomes_the_storage(const Entry& entry, const Staging& staging) {
+  return staging.length() == entry.nbytes && entry.device.is_cpu();
+}
+
+[[noreturn]] void refuse_view(const Entry& entry, const marshal::TensorRecipe& view,
+                              uint64_t offset) {
+  throw Refused("a view that needs " + std::to_string(view.extent) + " bytes behind element " +
+                std::to_string(offset) + " is not inside its storage of " +
+                std::to_string(entry.nbytes) + " bytes");
+}
+
+}  // namespace
+
+Entry& StorageTable::find(uint64_t name) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end())
+    throw ProtocolError("no storage has the name " + std::to_string(name));
+  return *found->second;
+}
+
+Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, uint64_t call) {
+  if (name == 0)
+    throw ProtocolError("name 0 is never valid");
+  wire::check_limit("storages of a session", entries_.size() + 1, limits_.storages);
+  wire::check_limit("bytes of a storage", nbytes, wire::kMaxStorageBytes);
+  auto [place, is_new] = entries_.emplace(name, nullptr);
+  if (!is_new)
+    throw ProtocolError("the name " + std::to_string(name) + " is taken");
+  place->second = std::make_unique<Entry>();
+  Entry& entry = *place->second;
+  entry.made = call;
+  entry.device = device;
+  set_bytes(entry, nbytes);
+  return entry;
+}
+
+void StorageTable::free(uint64_t name) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end())
+    throw ProtocolError("no storage has the name " + std::to_string(name));
+  total_bytes_ -= found->second->nbytes;
+  held_bytes_ -= found->second->held;
+  set_missing(*found->second, nullptr);
+  if (!uploading_.empty())
+    std::erase(uploading_, found->second.get());
+  entries_.erase(found);
+}
+
+void StorageTable::set_missing(Entry& entry, Cause cause) {
+  missing_ += (cause != nullptr ? 1 : 0);
+  missing_ -= (entry.missing != nullptr ? 1 : 0);
+  entry.missing = std::move(cause);
+}
+
+void StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
+  entry.storage = std::move(memory);
+  entry.last_view.reset();
+  entry.sending.reset();
+}
+
+void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
+  total_bytes_ += nbytes - entry.nbytes;
+  entry.nbytes = nbytes;
+}
+
+void StorageTable::hold(Entry& entry, uint64_t nbytes) {
+  const uint64_t others = held_bytes_ - entry.held;
+  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= entry.held || nbytes <= limits_.bytes - others,
+                   "out of memory: ", nbytes, " bytes are wanted, the session's tensors hold ",
+                   others, ", and the server gives a session ", limits_.bytes,
+                   " (serve --max-memory)");
+  held_bytes_ = others + nbytes;
+  entry.held = nbytes;
+}
+
+void StorageTable::ensure_memory(Entry& entry) {
+  if (entry.storage)
+    return;
+  hold(entry, entry.nbytes);
+  entry.storage = allocate(entry.nbytes, entry.device);
+}
+
+at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  if (__builtin_mul_overflow(offset, uint64_t{c10::elementSize(view.dtype)}, &begin) ||
+      __builtin_add_overflow(begin, view.extent, &end) || end > INT64_MAX) {
+    refuse_view(entry, view, offset);
+  }
+  // A tensor without elements touches nothing, wherever it says that it begins.
+  const uint64_t present = entry.storage ? entry.storage.nbytes() : entry.nbytes;
+  if (view.extent != 0 && end > present)
+    refuse_view(entry, view, offset);
+  // Two arguments that are not one tensor are not one here: kernels look at it. And a kernel may have given the last
+  // view another storage.
+  if (!view.is_repeat && is_same_view(entry.last_view, view, offset) &&
+      entry.last_view.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
+          entry.storage.unsafeGetStorageImpl())
+    return entry.last_view;
+  ensure_memory(entry);
+  at::Tensor tensor = make_view(entry.storage, view, offset);
+  if (!view.wrapped)
+    entry.last_view = tensor;
+  return tensor;
+}
+
+bool StorageTable::covers(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
+  return offset == 0 && view.is_dense && view.extent == entry.nbytes;
+}
+
+void StorageTable::adopt(Entry& entry, at::Tensor tensor) {
+  hold(entry, tensor.storage().nbytes());
+  entry.storage = tensor.storage();
+  entry.device = entry.storage.device();
+  set_bytes(entry, entry.storage.nbytes());
+  entry.last_view = std::move(tensor);
+}
+
+void StorageTable::resize(Entry& entry, uint64_t nbytes) {
+  settle(entry);
+  const uint64_t kept = std::min(present_bytes(entry), nbytes);
+  c10::Storage resized;  // no memory yet, where there is nothing to keep
+  hold(entry, entry.storage && kept != 0 ? nbytes : 0);
+  if (entry.storage && kept != 0) {
+    resized = allocate(nbytes, entry.device);
+    bytes_of(resized, 0, kept).copy_(bytes_of(entry.storage, 0, kept));
+  }
+  entry.storage = std::move(resized);
+  entry.last_view.reset();
+  entry.sending.reset();
+  set_bytes(entry, nbytes);
+}
+
+bool StorageTable::is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset) {
+  return view.storage().unsafeGetStorageImpl() == entry.storage.unsafeGetStorageImpl() &&
+         view.storage_offset() == static_cast<int64_t>(offset);
+}
+
+void StorageTable::keep_growth(Entry& entry) {
+  hold(entry, entry.storage.nbytes());
+  entry.last_view.reset();
+  set_bytes(entry, entry.storage.nbytes());
+}
+
+void StorageTable::give_growth_back(Entry& entry) {
+  if (!entry.storage || entry.storage.nbytes() <= entry.nbytes)
+    return;
+  try {
+    resize(entry, entry.nbytes);
+  } catch (const std::exception&) {
+    set_bytes(entry, entry.storage.nbytes());  // no memory for the copy: it is counted, then
+  }
+}
+
+void StorageTable::check_range(const Entry& entry, uint64_t offset, uint64_t length) const {
+  const uint64_t bytes = present_bytes(entry);
+  if (offset > bytes || length > bytes - offset) {
+    throw ProtocolError("an upload of " + std::to_string(length) + " bytes at " +
+                        std::to_string(offset) + " is not inside its storage of " +
+                        std::to_string(entry.nbytes) + " bytes");
+  }
+}
+
+void StorageTable::write(Entry& entry, uint64_t offset, std::span<const std::byte> bytes) {
+  check_range(entry, offset, bytes.size());
+  settle(entry);
+  if (bytes.empty())
+    return;
+  prepare_write(entry);
+  ensure_memory(entry);
+  if (entry.device.is_cpu()) {
+    std::memcpy(static_cast<std::byte*>(entry.storage.mutable_data()) + offset, bytes.data(),
+                bytes.size());
+    return;
+  }
+  auto* const from = const_cast<std::byte*>(bytes.data());  // NOLINT: from_blob has no const form
+  const at::Tensor source = at::from_blob(from, {static_cast<int64_t>(bytes.size())}, at::kByte);
+  bytes_of(entry.storage, offset, bytes.size()).copy_(source);
+}
+
+void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<Staging> staging) {
+  check_range(entry, offset, staging->length());
+  settle(entry);
+  settle_arrived();
+  hold(entry, entry.nbytes);
+  if (!becomes_the_storage(entry, *staging))
+    ensure_memory(entry);  // now, where who sent it is told that there is none
+  entry.upload = std::move(staging);
+  entry.upload_offset = offset;
+  uploading_.push_back(&entry);
+}
+
+// Uploads that are all there go where they belong, so that what waits in staging is only what is on its way.
+void StorageTable::settle_arrived() {
+  std::erase_if(uploading_, [this](Entry* entry) {
+    if (!entry->upload)
+      return true;
+    if (!uploads_.has_arrived(*entry->upload))
+      return false;
+    try {
+      finish_upload(*entry);
+    } catch (const c10::OutOfMemoryError&) {
+      return false;  // whoever touches it is told
+    }
+    return true;
+  });
+}
+
+void StorageTable::finish_upload(Entry& entry) {
+  const std::shared_ptr<Staging> staging = std::move(entry.upload);
+  uploads_.wait(*staging);
+  if (staging->length() == 0)
+    return;
+  if (!becomes_the_storage(entry, *staging)) {
+    try {
+      return write(entry, entry.upload_offset, {staging->data(), staging->length()});
+    } catch (...) {
+      entry.upload = staging;  // still to come
+      throw;
+    }
+  }
+  entry.last_view.reset();
+  entry.sending.reset();
+  entry.storage = c10::Storage(c10::Storage::use_byte_size_t(), entry.nbytes,
+                               staging->take_memory(), c10::GetCPUAllocator(), true);
+}
+
+void StorageTable::detach_from_replies(Entry& entry) {
+  const uint64_t nbytes = entry.storage.nbytes();
+  c10::Storage copy = allocate(nbytes, entry.device);
+  bytes_of(copy, 0, nbytes).copy_(bytes_of(entry.storage, 0, nbytes));
+  replace_memory(entry, std::move(copy));
+}
+
+}  // namespace torch_remote::server

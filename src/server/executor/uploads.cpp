@@ -1,0 +1,124 @@
+#include "server/executor/uploads.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include "base/error.h"
+#include "wire/limits.h"
+
+namespace torch_remote::server {
+
+Staging::Staging(uint64_t length, std::shared_ptr<std::atomic<uint64_t>> total)
+    : length_(length), total_(std::move(total)) {
+  try {
+    memory_ = c10::GetCPUAllocator()->allocate(length);
+  } catch (
+      const std::exception&) {  // of this upload alone, so that it is no reason to end the session
+    is_lost_ = true;
+    return;
+  }
+  total_->fetch_add(length_);
+}
+
+Staging::~Staging() {
+  if (!is_lost_)
+    total_->fetch_sub(length_);
+}
+
+void Uploads::look_at_frame(std::span<const std::byte> payload) {
+  if (payload.empty() || payload[0] != std::byte{static_cast<uint8_t>(wire::Tag::kBegin)})
+    return;
+  wire::Reader reader(payload);
+  wire::ReceivedMessage first = wire::next_message(reader);
+  const wire::Begin begin = wire::decode_begin(first.body);
+  if (!begin.is_inline)
+    expect(begin);
+}
+
+void Uploads::expect(const wire::Begin& begin) {
+  wire::check_limit("bytes of uploads on their way", total_->load() + begin.length,
+                    kMaxStagedBytes);
+  auto staging = std::make_shared<Staging>(begin.length, total_);
+  MutexLock lock(mutex_);
+  const bool is_new = lanes_.emplace(begin.upload, Lane{std::move(staging)}).second;
+  if (!is_new)
+    throw ProtocolError("an upload begins twice");
+}
+
+std::span<std::byte> Uploads::target(uint64_t lane, uint64_t offset, uint64_t length) {
+  MutexLock lock(mutex_);
+  const auto found = lanes_.find(lane);
+  if (found == lanes_.end())
+    throw ProtocolError("bytes of an upload that has not begun");
+  Staging& staging = *found->second.staging;
+  if (staging.is_complete_ || offset != staging.received_ ||
+      length > staging.length_ - staging.received_) {
+    throw ProtocolError("bytes of an upload are out of place");
+  }
+  if (staging.is_lost()) {
+    thrown_away_.resize(length);
+    return thrown_away_;
+  }
+  return {staging.data() + offset, static_cast<size_t>(length)};
+}
+
+void Uploads::received(uint64_t lane, uint64_t length, bool last) {
+  std::shared_ptr<Staging> done;  // its memory must not be freed under the lock
+  {
+    MutexLock lock(mutex_);
+    const auto found = lanes_.find(lane);
+    if (found == lanes_.end())
+      throw ProtocolError("bytes of an upload that has not begun");
+    Staging& staging = *found->second.staging;
+    staging.received_ += length;
+    if (!last)
+      return;
+    if (staging.received_ != staging.length_)
+      throw ProtocolError("an upload is cut short");
+    staging.is_complete_ = true;
+    if (found->second.is_taken) {
+      done = std::move(found->second.staging);
+      lanes_.erase(found);
+    }
+  }
+  changed_.notify_all();
+}
+
+std::shared_ptr<Staging> Uploads::take(uint64_t upload, uint64_t length) {
+  MutexLock lock(mutex_);
+  const auto found = lanes_.find(upload);
+  if (found == lanes_.end() || found->second.is_taken || found->second.staging->length_ != length) {
+    throw ProtocolError("an upload that is not inline must begin its frame, once");
+  }
+  std::shared_ptr<Staging> staging = found->second.staging;
+  found->second.is_taken = true;
+  if (staging->is_complete_)
+    lanes_.erase(found);
+  TORCH_CHECK_WITH(OutOfMemoryError, !staging->is_lost(), "out of memory: the server has no ",
+                   length, " bytes of host memory for an upload");
+  return staging;
+}
+
+void Uploads::wait(const Staging& staging) {
+  MutexLock lock(mutex_);
+  while (!staging.is_complete_) {
+    if (is_over_)
+      throw ConnectionError("the connection ended in the middle of an upload");
+    changed_.wait(mutex_);
+  }
+}
+
+bool Uploads::has_arrived(const Staging& staging) {
+  MutexLock lock(mutex_);
+  return staging.is_complete_;
+}
+
+void Uploads::end() {
+  {
+    MutexLock lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace torch_remote::server

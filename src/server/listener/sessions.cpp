@@ -1,0 +1,125 @@
+#include "server/listener/sessions.h"
+
+#include <algorithm>
+#include <csignal>
+#include <tuple>
+
+#include "base/log.h"
+#include "base/platform.h"
+#include "wire/handshake.h"
+
+namespace torch_remote::server {
+namespace {
+
+// Clients that come back are told how their session ended, if it is one of so many.
+constexpr size_t kMostEnded = 64;
+// In an error for the user; the log has all that the page has.
+constexpr size_t kCallsForClient = 8;
+
+}  // namespace
+
+Sessions::New Sessions::prepare() {
+  New session;
+  session.place.route = new_route();
+  std::tie(session.control, session.place.control) = message_pair();
+  if (free_pages_.empty())
+    free_pages_.push_back(&SessionPage::make_shared_with_children());
+  session.place.page = free_pages_.back();
+  free_pages_.pop_back();
+  session.place.page->clear();
+  return session;
+}
+
+uint64_t Sessions::new_route() const {
+  uint64_t route = new_session_route();
+  while (find(route) != nullptr)
+    route = new_session_route();
+  return route;
+}
+
+void Sessions::add(pid_t pid, New session) {
+  sessions_.emplace(pid, Entry{session.place.route, std::move(session.control), session.place.page,
+                               ++figures_.sessions_begun});
+}
+
+void Sessions::discard(New session) {
+  free_pages_.push_back(session.place.page);
+}
+
+void Sessions::remove(pid_t pid, int status) {
+  const auto found = sessions_.find(pid);
+  if (found == sessions_.end())
+    return;
+  const Entry& session = found->second;
+  if (const std::string kill = describe_kill(status); !kill.empty() && !session.is_dropped) {
+    ++figures_.sessions_killed;
+    log(LogLevel::kError, "a session was killed",
+        {{"session", wire::session_id(session.route)},
+         {"pid", pid},
+         {"how", kill},
+         {"last_calls", session.page->last_calls()}});
+    const std::string calls = session.page->last_calls(kCallsForClient);
+    remember(session.route, "was " + kill + (calls.empty() ? "" : "; its last: " + calls));
+  } else if (const std::string reason = session.page->end(); !reason.empty()) {
+    remember(session.route, "has ended: " + reason);
+  }
+  free_pages_.push_back(session.page);
+  sessions_.erase(found);
+}
+
+void Sessions::remember(uint64_t route, std::string end) {
+  ended_.emplace_back(route, std::move(end));
+  if (ended_.size() > kMostEnded)
+    ended_.pop_front();
+}
+
+bool Sessions::drop_a_stranger() {
+  pid_t oldest = 0;
+  uint64_t number = UINT64_MAX;
+  for (const auto& [pid, session] : sessions_) {
+    if (session.page->has_begun() || session.is_dropped || session.number > number)
+      continue;
+    oldest = pid;
+    number = session.number;
+  }
+  if (oldest == 0)
+    return false;
+  ::kill(oldest, SIGKILL);
+  sessions_.at(oldest).is_dropped = true;
+  log(LogLevel::kWarning, "a connection that has not proven itself makes room");
+  return true;
+}
+
+void Sessions::forget() {
+  sessions_.clear();
+}
+
+const Fd* Sessions::find(uint64_t route) const {
+  const auto found = std::find_if(sessions_.begin(), sessions_.end(),
+                                  [&](const auto& entry) { return entry.second.route == route; });
+  return found == sessions_.end() ? nullptr : &found->second.control;
+}
+
+std::string Sessions::describe_missing(uint64_t route) const {
+  const std::string id = wire::session_id(route);
+  const auto found = std::find_if(ended_.rbegin(), ended_.rend(),
+                                  [&](const auto& entry) { return entry.first == route; });
+  return found == ended_.rend() ? "this server no longer knows session " + id
+                                : "session " + id + " " + found->second;
+}
+
+std::vector<pid_t> Sessions::processes() const {
+  std::vector<pid_t> pids;
+  for (const auto& [pid, session] : sessions_)
+    pids.push_back(pid);
+  return pids;
+}
+
+std::string Sessions::metrics() const {
+  std::vector<std::pair<std::string, SessionPage::Figures>> all;
+  for (const auto& [pid, session] : sessions_)
+    all.emplace_back(wire::session_id(session.route), session.page->figures());
+  return describe_metrics(figures_, all);
+}
+
+}  // namespace torch_remote::server

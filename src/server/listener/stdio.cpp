@@ -1,0 +1,132 @@
+#include "server/listener/stdio.h"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/platform.h"
+#include "server/session/handshake.h"
+#include "transport/deadline.h"
+#include "transport/fd_stream.h"
+
+// Note [Relaunch]
+//
+// A command whose standard input and output are the connection cannot be connected to again. When the connection is
+// lost (ssh dies, and with it the pipes), the client runs the same command again. Its process reads the preamble; if
+// that names a session, it sends the descriptors of its standard input and output to the session's process, which
+// does the handshake as with any client that comes back (server/session/resume.h). So no byte is copied by a third process.
+//
+// The session is found by a socket in the kernel's abstract namespace: no file is left behind, and the kernel tells
+// both ends whose process the other is, so that nothing is taken from another user, nor given to one who has bound the
+// name of a session that is gone. Together with the descriptors goes one end of a socket pair:
+// the session closes it with the connection, and the command, which has the other end, ends.
+
+namespace torch_remote::server {
+namespace {
+
+using PreambleBytes = std::array<std::byte, wire::kPreambleBytes>;
+
+struct Standard {
+  Fd incoming;
+  Fd outgoing;
+};
+
+Fd duplicate(int descriptor) {
+  Fd copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3));
+  if (!copy)
+    throw_system_errno("fcntl", errno);
+  return copy;
+}
+
+// Standard output belongs to the protocol: whatever else is printed goes to standard error.
+Standard take_standard() {
+  Standard taken{duplicate(STDIN_FILENO), duplicate(STDOUT_FILENO)};
+  const Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ::dup2(nothing.get(), STDIN_FILENO);
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  return taken;
+}
+
+PreambleBytes read_preamble(transport::Stream& stream) {
+  const transport::Deadline deadline(stream, kHandshakeTime);
+  PreambleBytes bytes{};
+  for (size_t have = 0; have < bytes.size();) {
+    const size_t got = stream.read_some(std::span(bytes).subspan(have));
+    if (got == 0)
+      throw ConnectionError("the client left, or took too long, before its preamble");
+    have += got;
+  }
+  return bytes;
+}
+
+std::string name_of(uint64_t route) {
+  return "torch-remote-session-" + wire::session_id(route);
+}
+
+SessionPlace new_place() {
+  while (true) {
+    const uint64_t route = new_session_route();
+    if (Fd control = named_socket(name_of(route)))
+      return {route, std::move(control)};
+  }
+}
+
+void wait_until_left(const Fd& companion) {
+  pollfd polled{companion.get(), POLLIN, 0};
+  while (::poll(&polled, 1, -1) < 0 && errno == EINTR) {
+  }
+}
+
+void pass_on(const Fd& session, const PreambleBytes& preamble, Standard standard) {
+  auto [ours, theirs] = socket_pair();
+  const std::array passed{standard.incoming.get(), standard.outgoing.get(), theirs.get()};
+  pass_descriptors(session, preamble, passed);  // one that does not take it is busy, or stopped
+  standard = {};
+  theirs.reset();
+  wait_until_left(ours);
+}
+
+[[noreturn]] void leave(SessionExit code) {
+  std::fflush(nullptr);
+  ::_exit(static_cast<int>(code));
+}
+
+}  // namespace
+
+void serve_stdio(const ServeOptions& options, bool only_resumes) {
+  // Neither the terminal that a client was started from, nor one that ssh gave us, ends a session.
+  ::signal(SIGINT, SIG_IGN);
+  ::signal(SIGHUP, SIG_IGN);
+  Standard standard = take_standard();
+  auto stream = transport::pipe_stream(duplicate(standard.incoming.get()),
+                                       duplicate(standard.outgoing.get()), "standard input");
+  const PreambleBytes bytes = read_preamble(*stream);
+  const wire::Preamble preamble = wire::decode_preamble(bytes);
+  if (preamble.intent == 0 && !only_resumes) {
+    standard = {};
+    serve_session(std::move(stream), options, preamble, Activity::make_shared_memory(),
+                  new_place());
+  }
+  std::string refusal = "this server only takes clients back; run it without --resume";
+  if (preamble.intent == 1) {
+    if (const Fd session = socket_to(name_of(preamble.route))) {
+      stream.reset();
+      pass_on(session, bytes, std::move(standard));
+      leave(SessionExit::kClosed);
+    }
+    refusal = "this server no longer knows session " + wire::session_id(preamble.route);
+  }
+  log(LogLevel::kWarning, "a connection was refused", {{"reason", refusal}});
+  send_refusal(*stream, refusal);
+  leave(SessionExit::kFailed);
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,225 @@
+#include "server/session/handshake.h"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include <torch/version.h>
+
+#include "base/error.h"
+#include "base/platform.h"
+#include "transport/deadline.h"
+#include "wire/limits.h"
+
+namespace torch_remote::server {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+enum class Intent : uint8_t { kNew = 0, kResume = 1 };
+
+// Reads exactly what a handshake has, so that the frames behind it stay in the stream.
+class LimitedReader {
+ public:
+  LimitedReader(transport::Stream& stream, uint64_t limit) : stream_(stream), left_(limit) {}
+
+  void read(std::span<std::byte> into) {
+    check_fits(into.size());
+    left_ -= into.size();
+    while (!into.empty()) {
+      const size_t got = stream_.read_some(into);
+      if (got == 0)
+        throw ConnectionError("the client left, or took too long, during the handshake");
+      into = into.subspan(got);
+    }
+  }
+
+  Bytes read_block() {
+    uint32_t length = 0;
+    read(std::as_writable_bytes(std::span(&length, 1)));
+    check_fits(length);
+    Bytes body(length);
+    read(body);
+    return body;
+  }
+
+ private:
+  void check_fits(uint64_t length) const {
+    const uint64_t read_before = wire::kMaxHandshakeBytes - left_;
+    wire::check_limit("bytes of a handshake", read_before + length, wire::kMaxHandshakeBytes);
+  }
+
+  transport::Stream& stream_;
+  uint64_t left_;
+};
+
+template <typename Message>
+Bytes body_of(const Message& message) {
+  wire::Writer writer;
+  encode(writer, message);
+  return writer.take();
+}
+
+void write_block(transport::Stream& stream, const Bytes& body) {
+  const auto length = static_cast<uint32_t>(body.size());
+  const std::array<std::span<const std::byte>, 2> parts = {std::as_bytes(std::span(&length, 1)),
+                                                           body};
+  stream.write(parts);
+}
+
+wire::Preamble read_preamble(LimitedReader& reader) {
+  std::array<std::byte, wire::kPreambleBytes> bytes{};
+  reader.read(bytes);
+  return wire::decode_preamble(bytes);
+}
+
+struct Hellos {
+  Bytes client;
+  Bytes server;  // without the proof
+};
+
+// Our HELLO, and what both proofs are made over.
+Hellos exchange_hellos(transport::Stream& stream, Bytes client_body, const std::string& token) {
+  wire::Hello hello;
+  random_bytes(hello.nonce);
+  hello.torch_version = TORCH_VERSION;
+  Hellos hellos{std::move(client_body), body_of(hello)};
+  if (!token.empty()) {
+    hello.has_proof = true;
+    hello.proof = wire::make_proof(token, wire::Side::kServer, hellos.client, hellos.server);
+  }
+  write_block(stream, body_of(hello));
+  return hellos;
+}
+
+void check_proof(const wire::ProofMessage& message, const Hellos& hellos, const std::string& token,
+                 Intent intent) {
+  if (token.empty())
+    return;
+  if (intent == Intent::kNew && !message.has_proof)
+    throw AuthenticationError(
+        "this server wants a token; set TORCH_REMOTE_TOKEN_FILE on the client to a copy of the "
+        "server's --token-file");
+  const wire::Proof wanted =
+      wire::make_proof(token, wire::Side::kClient, hellos.client, hellos.server);
+  if (!wire::equal_proofs(message.proof, wanted)) {
+    throw AuthenticationError(
+        intent == Intent::kResume
+            ? "this is another client's session"
+            : "the token is wrong; TORCH_REMOTE_TOKEN_FILE on the client must "
+              "name a copy of the server's --token-file");
+  }
+}
+
+void check_preamble(const wire::Preamble& preamble, Intent wanted) {
+  wire::agree(preamble.min, preamble.max);
+  if (preamble.intent != static_cast<uint8_t>(wanted))
+    throw ProtocolError("there is no session to resume here");
+}
+
+// The client's process, where its id is one of ours too.
+pid_t neighbour(const wire::Hello& hello) {
+  const auto here = wire::this_machine();
+  const bool is_known = here != decltype(here){} && hello.machine == here;
+  return is_known && hello.process <= INT32_MAX ? static_cast<pid_t>(hello.process) : 0;
+}
+
+// A client that has another token than this server, or only one of them has one, leaves when it sees the server's HELLO.
+Bytes read_proof(LimitedReader& reader, const std::string& token) {
+  try {
+    return reader.read_block();
+  } catch (const ConnectionError& error) {
+    const std::string why = std::string(" (") + error.what() + ")";
+    if (token.empty()) {
+      throw ConnectionError(
+          "the client left, or took too long, in the middle of the handshake; it may have a token "
+          "while this server has none (--token-file)" +
+          why);
+    }
+    throw AuthenticationError(
+        "the client left, or took too long, before it proved that it knows the token; it may have "
+        "another one, or none (TORCH_REMOTE_TOKEN_FILE on the client)" +
+        why);
+  }
+}
+
+Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
+                  Intent intent, const std::string& token) {
+  const uint64_t read_before = preamble ? wire::kPreambleBytes : 0;
+  LimitedReader reader(stream, wire::kMaxHandshakeBytes - read_before);
+  check_preamble(preamble ? *preamble : read_preamble(reader), intent);
+  Bytes body = reader.read_block();
+  const wire::Hello hello = wire::decode_hello(body);
+  Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version, hello.received,
+                    neighbour(hello)};
+  const Hellos hellos = exchange_hellos(stream, std::move(body), token);
+  check_proof(wire::decode_proof(read_proof(reader, token)), hellos, token, intent);
+  return greeting;
+}
+
+Greeting greet_within_limits(transport::Stream& stream,
+                             const std::optional<wire::Preamble>& preamble, Intent intent,
+                             const std::string& token) {
+  const transport::Deadline deadline(stream, kHandshakeTime);
+  try {
+    return exchange(stream, preamble, intent, token);
+  } catch (const AuthenticationError& error) {
+    send_refusal(stream, error.what());
+    throw;
+  } catch (const ProtocolError& error) {
+    send_refusal(stream, error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
+               const std::string& token) {
+  return greet_within_limits(stream, preamble, Intent::kNew, token);
+}
+
+Greeting greet_again(transport::Stream& stream, const wire::Preamble& preamble,
+                     const std::string& key) {
+  return greet_within_limits(stream, preamble, Intent::kResume, key);
+}
+
+void send_welcome(transport::Stream& stream, const wire::Welcome& welcome) {
+  write_block(stream, body_of(welcome));
+}
+
+void send_resumed(transport::Stream& stream, uint64_t received) {
+  wire::Welcome welcome;
+  welcome.answer = wire::Answer::kResumed;
+  welcome.received = received;
+  send_welcome(stream, welcome);
+}
+
+namespace {
+
+wire::Welcome refusal(const std::string& reason) {
+  wire::Welcome welcome;
+  welcome.answer = wire::Answer::kRefused;
+  welcome.reason = reason.substr(0, 1024);
+  return welcome;
+}
+
+}  // namespace
+
+std::vector<std::byte> refusal_block(const std::string& reason) {
+  const Bytes body = body_of(refusal(reason));
+  wire::Writer writer;
+  writer.u32(static_cast<uint32_t>(body.size()));
+  writer.raw(body);
+  return writer.take();
+}
+
+void send_refusal(transport::Stream& stream, const std::string& reason) {
+  try {
+    send_welcome(stream, refusal(reason));
+  } catch (const ConnectionError&) {
+    // The client did not wait for the reason.
+  }
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,219 @@
+#include "server/session/session.h"
+
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include "base/cause.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "server/executor/errors.h"
+#include "server/session/handshake.h"
+#include "wire/limits.h"
+
+namespace torch_remote::server {
+namespace {
+
+// Of what concerns the client, PyTorch warns on standard error, as it does locally.
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    // Clients keep a recurrent layer's weights apart. Nobody can do anything about it.
+    if (!warning.msg().starts_with("RNN module weights are not part of single contiguous chunk"))
+      c10::WarningHandler::process(warning);
+  }
+};
+
+}  // namespace
+
+Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
+                 const OperatorTable& table, Hooks hooks, transport::Connection::Options options)
+    : hooks_(std::move(hooks)),
+      interpreter_(devices, table, uploads_, replies_, hooks_.call_log, hooks_.max_memory),
+      connection_(std::move(stream), *this, options) {
+  replies_.attach(&connection_);
+}
+
+Session::~Session() {
+  connection_.abort();
+}
+
+bool Session::run() {
+  const c10::InferenceMode inference_mode;
+  Warnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard warning_guard(&warnings);
+  connection_.start();
+  try {
+    for (Frame frame; next_frame(frame);) {
+      if (hooks_.on_work)
+        hooks_.on_work(true);
+      interpreter_.apply(frame.payload);
+      connection_.applied(frame.sequence);
+      publish_figures();
+      if (hooks_.on_work)
+        hooks_.on_work(false);
+    }
+  } catch (const ConnectionError&) {
+    // The connection has ended, and on_end() has kept the first cause.
+  } catch (const DeviceLost& lost) {
+    replies_.error(0, lost.error);
+    return end_with("the device is lost: " + lost.error.message);
+  } catch (const std::exception& error) {
+    return end_with(error.what());
+  }
+  report_end();
+  return true;
+}
+
+bool Session::next_frame(Frame& frame) {
+  MutexLock lock(mutex_);
+  // While nobody can listen, answers are kept up to the limit, and then the calls wait.
+  while (!has_ended_ && (frames_.empty() || (is_broken_ && replies_.is_half_full())))
+    changed_.wait(mutex_);
+  if (has_ended_)
+    return false;
+  frame = std::move(frames_.front());
+  frames_.pop_front();
+  queued_bytes_ -= frame.payload.size();
+  return true;
+}
+
+void Session::publish_figures() {
+  if (hooks_.page == nullptr)
+    return;
+  const wire::Counters counters = interpreter_.counters();
+  SessionPage::Figures figures;
+  figures.calls = counters.calls;
+  figures.failures = interpreter_.failures();
+  figures.bytes_received = connection_.bytes_received();
+  figures.bytes_sent = connection_.bytes_sent();
+  figures.memory = counters.storage_bytes;
+  figures.storages = counters.storages;
+  {
+    MutexLock lock(mutex_);
+    figures.queued = queued_bytes_;
+  }
+  hooks_.page->publish(figures);
+}
+
+bool Session::end_with(const std::string& reason) {
+  if (hooks_.page != nullptr)
+    hooks_.page->note_end(reason);
+  log(LogLevel::kError, "session ended", {{"reason", reason}});
+  connection_.close(reason);
+  return false;
+}
+
+// A late attempt of a client that has come back another way already is refused: it would know less
+// than this end has been told.
+void Session::resume(std::unique_ptr<transport::Stream> stream, uint64_t client_received) {
+  MutexLock lock(resume_mutex_);
+  if (client_received < connection_.acknowledged())
+    throw ProtocolError("the client resumes with what it had received before");
+  const auto received = connection_.suspend(
+      std::make_exception_ptr(ConnectionError("the client came back on another connection")));
+  if (!received)
+    throw ConnectionError("the session is over");
+  send_resumed(*stream, *received);
+  connection_.resume(std::move(stream), client_received);
+}
+
+void Session::expect_no_return() {
+  {
+    MutexLock lock(mutex_);
+    nobody_returns_ = true;
+    if (!is_broken_)
+      return;
+  }
+  connection_.abort();
+}
+
+void Session::stop(const std::string& reason, std::chrono::milliseconds wait) {
+  connection_.close(reason, wait);
+}
+
+// A leak report, for what the client did not free. One that is killed frees nothing, and that is no
+// leak.
+void Session::report_end() {
+  const wire::Counters counters = interpreter_.counters();
+  MutexLock lock(mutex_);
+  // A client that goes before its first call has lost nothing.
+  const bool is_news = !cause_.empty() && counters.calls != 0;
+  log(is_news ? LogLevel::kWarning : LogLevel::kInfo, "session ended",
+      {{"cause", cause_.empty() ? "closed by the client" : cause_},
+       {"calls", counters.calls},
+       {"mispredicted", counters.mispredicted},
+       {"storages_left", counters.storages},
+       {"bytes_left", counters.storage_bytes}});
+}
+
+// --- the connection's threads
+
+std::vector<std::byte> Session::take_messages(uint32_t& calls) {
+  calls = 0;
+  return replies_.take();
+}
+
+void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
+  uploads_.look_at_frame(payload);
+  {
+    MutexLock lock(mutex_);
+    queued_bytes_ += payload.size();
+    wire::check_limit("bytes of frames that wait for the executor", queued_bytes_, kMaxQueuedBytes);
+    frames_.push_back({sequence, std::move(payload)});
+  }
+  changed_.notify_one();
+}
+
+std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64_t length) {
+  return uploads_.target(lane, offset, length);
+}
+
+void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
+  uploads_.received(lane, length, last);
+}
+
+void Session::on_broken(std::exception_ptr cause, uint64_t /*received*/) {
+  const auto since = std::chrono::steady_clock::now();
+  log(LogLevel::kInfo, "connection lost; the session waits for its client",
+      {{"cause", text_of(cause)}, {"lease_ms", hooks_.lease.count()}});
+  if (!set_broken(true))
+    throw ConnectionError(text_of(cause) +
+                          "; the listener is gone, so that no client can come back");
+  if (!connection_.wait_while_broken(since + hooks_.lease)) {
+    throw ConnectionError(text_of(cause) + "; the client did not come back within the lease of " +
+                          std::to_string(hooks_.lease.count()) + " ms");
+  }
+  set_broken(false);
+  if (connection_.is_ending())
+    return;
+  const auto gone = std::chrono::steady_clock::now() - since;
+  log(LogLevel::kInfo, "connection resumed",
+      {{"after_ms", std::chrono::duration_cast<std::chrono::milliseconds>(gone).count()}});
+}
+
+bool Session::set_broken(bool is_broken) {
+  bool may_return = false;
+  {
+    MutexLock lock(mutex_);
+    is_broken_ = is_broken;
+    may_return = !nobody_returns_;
+  }
+  changed_.notify_all();
+  return may_return;
+}
+
+void Session::on_end(std::exception_ptr cause) noexcept {
+  {
+    MutexLock lock(mutex_);
+    has_ended_ = true;
+    cause_ = text_of(cause);
+    if (hooks_.page != nullptr)
+      hooks_.page->note_end(cause_);
+  }
+  changed_.notify_all();
+  uploads_.end();
+  if (hooks_.on_end)
+    hooks_.on_end();
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "server/executor/call_log.h"
+#include "server/executor/devices.h"
+#include "server/executor/interpreter.h"
+#include "server/executor/reply.h"
+#include "server/executor/uploads.h"
+#include "transport/connection.h"
+#include "transport/stream.h"
+
+namespace torch_remote::server {
+
+// Bytes of frames that wait for the executor. A client's window is smaller: more, and it ignores
+// it.
+constexpr uint64_t kMaxQueuedBytes = uint64_t{256} << 20;
+
+// One client's state on this server, after the handshake.
+//
+// The connection's reader thread queues frames; the thread that calls run() is the executor, which
+// applies them. The reader never waits for the executor, nor the executor for the network.
+class Session : private transport::Connection::Handler {
+ public:
+  struct Hooks {
+    std::function<void(bool)>
+        on_work;                   // executor: a frame begins (true) or has been applied (false)
+    std::function<void()> on_end;  // connection's threads: the client is gone
+    CallLog* call_log = nullptr;   // none: calls are not logged
+    SessionPage* page = nullptr;   // none: figures are not published
+    std::chrono::milliseconds lease{0};  // how long a resumable connection may be broken
+    uint64_t max_memory = UINT64_MAX;    // that its storages hold
+  };
+
+  Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
+          const OperatorTable& table, Hooks hooks, transport::Connection::Options options = {});
+  ~Session() override;
+
+  // Until the client closes, the connection breaks or the client breaks the protocol. Does not
+  // throw what a client can cause; logs it. True: the client closed, or is gone.
+  bool run();
+
+  // Any thread: goes on over another stream, whose client has proven that it is this session's and
+  // has received so much; tells it what was received here. Throws ProtocolError or ConnectionError,
+  // and then the stream is of no use.
+  void resume(std::unique_ptr<transport::Stream> stream, uint64_t client_received);
+  // Any thread: no client can be brought back any more. The session ends with the connection that it has; at once when
+  // that is broken.
+  void expect_no_return();
+  // Any thread: tells the client why, and ends.
+  void stop(const std::string& reason, std::chrono::milliseconds wait);
+
+  wire::Counters counters() const { return interpreter_.counters(); }
+
+ private:
+  struct Frame {
+    uint64_t sequence;
+    std::vector<std::byte> payload;
+  };
+
+  bool next_frame(Frame& frame);
+  bool end_with(const std::string& reason);
+  void report_end();
+  void publish_figures();
+  // False: nobody returns.
+  bool set_broken(bool is_broken);
+
+  std::vector<std::byte> take_messages(uint32_t& calls) override;
+  void on_messages(uint64_t sequence, std::vector<std::byte> payload) override;
+  std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
+  void on_bulk(uint64_t lane, uint64_t offset, uint64_t length, bool last) override;
+  void on_broken(std::exception_ptr cause, uint64_t received) override;
+  void on_end(std::exception_ptr cause) noexcept override;
+
+  const Hooks hooks_;
+  Uploads uploads_;
+  Replies replies_;
+  Interpreter interpreter_;  // executor thread
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Frame> frames_ GUARDED_BY(mutex_);
+  uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;
+  bool has_ended_ GUARDED_BY(mutex_) = false;
+  std::string cause_ GUARDED_BY(mutex_);  // empty: the client closed
+  bool is_broken_ GUARDED_BY(mutex_) = false;
+  bool nobody_returns_ GUARDED_BY(mutex_) = false;
+
+  Mutex resume_mutex_;  // one resume at a time; nothing is guarded by it
+
+  transport::Connection connection_;  // last: its threads use the rest
+};
+
+}  // namespace torch_remote::server

@@ -1,0 +1,176 @@
+#include "server/executor/uploads.h"
+
+#include <cstring>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <c10/core/CPUAllocator.h>
+
+#include "base/error.h"
+#include "server/executor/storage_table.h"
+#include "server/support.h"
+
+namespace torch_remote::server::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::byte> begin_frame(uint64_t upload, uint64_t storage, uint64_t offset,
+                                   uint64_t length) {
+  wire::Writer writer;
+  wire::Begin begin;
+  begin.upload = upload;
+  begin.storage = storage;
+  begin.offset = offset;
+  begin.length = length;
+  encode(writer, begin);
+  return writer.take();
+}
+
+void arrive(Uploads& uploads, uint64_t lane, uint64_t offset, const std::vector<float>& values,
+            bool last) {
+  const auto bytes = std::as_bytes(std::span(values));
+  const auto target = uploads.target(lane, offset, bytes.size());
+  std::memcpy(target.data(), bytes.data(), bytes.size());
+  uploads.received(lane, bytes.size(), last);
+}
+
+TEST(Uploads, AWholeUploadBecomesTheStoragesMemoryWithoutACopy) {
+  const c10::InferenceMode inference_mode;
+  Uploads uploads;
+  StorageTable storages(uploads);
+  Entry& entry = storages.make(1, 8, c10::Device(c10::kCPU), 1);
+  uploads.look_at_frame(begin_frame(7, 1, 0, 8));
+  const std::byte* const staged = uploads.target(7, 0, 8).data();
+  arrive(uploads, 7, 0, {1, 2}, true);
+
+  storages.expect_upload(entry, 0, uploads.take(7, 8));
+  const at::Tensor tensor =
+      storages.resolve((storages.settle(entry), entry), marshal::make_tensor_recipe(spec({2})), 0);
+
+  EXPECT_EQ(tensor.const_data_ptr(), staged);
+  EXPECT_EQ(tensor.sum().item<float>(), 3);
+}
+
+// The processor's allocator for as long as it lives: has no memory.
+class NoMemory : public c10::Allocator {
+ public:
+  NoMemory() : before_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, kPriority); }
+
+  ~NoMemory() override { c10::SetCPUAllocator(before_, kPriority); }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK(false, "can't allocate memory: you tried to allocate ", bytes, " bytes");
+  }
+
+  void copy_data(void* /*to*/, const void* /*from*/, size_t /*bytes*/) const override {}
+
+ private:
+  static constexpr uint8_t kPriority = 100;
+
+  c10::Allocator* const before_;
+};
+
+TEST(Uploads, OneThatThereIsNoMemoryForIsMissingAndTheNextIsGood) {
+  Server server;
+  server.apply(FrameText().resize(1, 8).resize(2, 8));
+  const auto lost = begin_frame(7, 1, 0, 8);
+  const auto good = begin_frame(8, 2, 0, 8);
+  {
+    const NoMemory no_memory;
+    server.uploads.look_at_frame(lost);
+  }
+  arrive(server.uploads, 7, 0, {1}, false);
+  server.uploads.look_at_frame(good);
+  server.interpreter.apply(lost);
+  server.apply(FrameText().go_on(1));
+  arrive(server.uploads, 8, 0, {3, 4}, true);
+  server.interpreter.apply(good);
+  arrive(server.uploads, 7, 4, {2}, true);
+
+  const Reply failed = server.read(1, spec({2}));
+  EXPECT_TRUE(failed.failed);
+  EXPECT_EQ(failed.error.kind, wire::ErrorKind::kOutOfMemory);
+  EXPECT_THAT(server.read(2, spec({2})).floats(), ElementsAre(3, 4));
+}
+
+TEST(Uploads, BytesMayComeBeforeOrAfterTheExecutorGetsToTheBegin) {
+  Server server;
+  server.apply(FrameText().resize(1, 16));
+  const auto frame = begin_frame(7, 1, 8, 8);
+  server.uploads.look_at_frame(frame);
+  arrive(server.uploads, 7, 0, {3}, false);
+  server.interpreter.apply(frame);
+  server.apply(FrameText().resize(2, 4));  // what does not touch the storage does not wait
+  std::thread reader([&] { arrive(server.uploads, 7, 4, {4}, true); });
+
+  const auto values = server.read(1, spec({2}), 2).floats();
+
+  reader.join();
+  EXPECT_THAT(values, ElementsAre(3, 4));
+}
+
+TEST(Uploads, AnUploadThatIsNeverFinishedEndsTheWait) {
+  Server server;
+  server.apply(FrameText().resize(1, 8));
+  const auto frame = begin_frame(7, 1, 0, 8);
+  server.uploads.look_at_frame(frame);
+  server.interpreter.apply(frame);
+  server.uploads.end();
+
+  EXPECT_THROW(server.read(1, spec({2})), ConnectionError);
+}
+
+TEST(Uploads, AFreedStorageDoesNotWaitForItsUpload) {
+  Server server;
+  server.apply(FrameText().resize(1, 8));
+  const auto frame = begin_frame(7, 1, 0, 8);
+  server.uploads.look_at_frame(frame);
+  server.interpreter.apply(frame);
+
+  server.apply(FrameText().free({1}));
+  arrive(server.uploads, 7, 0, {1, 2}, true);
+
+  EXPECT_EQ(server.interpreter.counters().storages, 0);
+}
+
+TEST(Uploads, BytesOutOfPlaceAreAProtocolError) {
+  Uploads uploads;
+  EXPECT_THROW(uploads.target(1, 0, 4), ProtocolError);
+  uploads.look_at_frame(begin_frame(1, 1, 0, 8));
+  EXPECT_THROW(uploads.target(1, 4, 4), ProtocolError);
+  EXPECT_THROW(uploads.target(1, 0, 9), ProtocolError);
+  EXPECT_THROW(uploads.look_at_frame(begin_frame(1, 1, 0, 8)), ProtocolError);
+  uploads.target(1, 0, 4);
+  EXPECT_THROW(uploads.received(1, 4, true), ProtocolError);
+}
+
+TEST(Uploads, MoreThanTheLimitIsAProtocolErrorBeforeItIsAllocated) {
+  Uploads uploads;
+  EXPECT_THROW(uploads.look_at_frame(begin_frame(1, 1, 0, kMaxStagedBytes + 1)), ProtocolError);
+}
+
+TEST(Uploads, ABulkBeginThatIsNotFirstInItsFrameIsAProtocolError) {
+  Server server;
+  server.apply(FrameText().resize(1, 8));
+  EXPECT_THROW(server.interpreter.apply(begin_frame(7, 1, 0, 8)), ProtocolError);
+}
+
+// A part of a storage that has no memory yet: there must be some when the upload begins, not when it is first read.
+TEST(Uploads, WithoutMemoryForItsStorageAnUploadFailsWhereItBegins) {
+  Uploads uploads;
+  StorageTable storages(uploads);
+  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), 1);
+  uploads.look_at_frame(begin_frame(7, 1, 0, 8));
+  auto staging = uploads.take(7, 8);
+  {
+    const NoMemory none;
+    EXPECT_ANY_THROW(storages.expect_upload(entry, 0, std::move(staging)));
+  }
+  EXPECT_EQ(entry.upload, nullptr);
+}
+
+}  // namespace
+}  // namespace torch_remote::server::testing

@@ -1,0 +1,381 @@
+#include "server/listener/listen.h"
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/platform.h"
+#include "server/session/resume.h"
+#include "transport/dial.h"
+#include "transport/frame.h"
+#include "wire/handshake.h"
+#include "wire/messages.h"
+
+namespace torch_remote::server {
+namespace {
+
+using testing::HasSubstr;
+using Bytes = std::vector<std::byte>;
+
+constexpr std::chrono::seconds kPatience{10};
+
+// A server in a process of its own, on a Unix socket in a folder of its own.
+class ListenTest : public testing::Test {
+ protected:
+  void start(ServeOptions options, LifetimeLimits limits = {}) {
+    std::string folder = testing::TempDir() + "listen_XXXXXX";
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    url_ = "unix://" + folder + "/s";
+    options.device = "cpu";
+    auto [read_end, write_end] = pipe_pair();
+    server_ = ::fork();
+    if (server_ == 0) {
+      ::dup2(write_end.get(), STDOUT_FILENO);
+      try {
+        listen(url_, "", options, limits);
+      } catch (const std::exception&) {
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    write_end.reset();
+    std::array<char, 256> line{};
+    ASSERT_GT(::read(read_end.get(), line.data(), line.size() - 1), 0);
+    ASSERT_THAT(line.data(), HasSubstr("listening on " + url_));
+  }
+
+  ~ListenTest() override {
+    if (server_ <= 0)
+      return;
+    ::kill(server_, SIGTERM);
+    ::waitpid(server_, nullptr, 0);
+  }
+
+  std::unique_ptr<transport::Stream> connect() const {
+    return transport::dial(transport::parse_address(url_),
+                           std::chrono::steady_clock::now() + kPatience);
+  }
+
+  void kill_listener() {
+    ::kill(server_, SIGKILL);
+    ::waitpid(server_, nullptr, 0);
+    server_ = -1;
+  }
+
+  int wait_for_exit() {
+    int status = 0;
+    ::waitpid(server_, &status, 0);
+    server_ = -1;
+    return WEXITSTATUS(status);
+  }
+
+ private:
+  std::string url_;
+  pid_t server_ = -1;
+};
+
+constexpr int kLong = 30'000;
+
+// Whether the process has ended, within so many milliseconds.
+bool is_over(const Fd& process, int patience) {
+  pollfd polled{process.get(), POLLIN, 0};
+  return ::poll(&polled, 1, patience) == 1;
+}
+
+void send(transport::Stream& stream, std::span<const std::byte> bytes) {
+  const std::array<std::span<const std::byte>, 1> parts = {bytes};
+  stream.write(parts);
+}
+
+void send_block(transport::Stream& stream, const Bytes& body) {
+  const auto length = static_cast<uint32_t>(body.size());
+  send(stream, std::as_bytes(std::span(&length, 1)));
+  send(stream, body);
+}
+
+Bytes read_exactly(transport::Stream& stream, size_t count) {
+  Bytes bytes(count);
+  for (size_t at = 0; at < count;) {
+    const size_t got = stream.read_some(std::span(bytes).subspan(at));
+    if (got == 0)
+      throw ConnectionError("the server hung up");
+    at += got;
+  }
+  return bytes;
+}
+
+Bytes read_block(transport::Stream& stream) {
+  uint32_t length = 0;
+  const Bytes bytes = read_exactly(stream, sizeof length);
+  std::memcpy(&length, bytes.data(), sizeof length);
+  return read_exactly(stream, length);
+}
+
+template <typename Message>
+Bytes body_of(const Message& message) {
+  wire::Writer writer;
+  encode(writer, message);
+  return writer.take();
+}
+
+wire::Welcome shake_hands(transport::Stream& stream, const std::string& token = "") {
+  const Bytes ours = body_of(wire::Hello{});
+  send(stream, wire::encode_preamble({}));
+  send_block(stream, ours);
+  wire::Hello theirs = wire::decode_hello(read_block(stream));
+  theirs.has_proof = false;
+  wire::ProofMessage proof;
+  proof.has_proof = !token.empty();
+  if (proof.has_proof)
+    proof.proof = wire::make_proof(token, wire::Side::kClient, ours, body_of(theirs));
+  send_block(stream, body_of(proof));
+  return wire::decode_welcome(read_block(stream));
+}
+
+TEST_F(ListenTest, AClientIsWelcomedByAProcessOfItsOwn) {
+  start({});
+  const auto first = connect();
+  const auto second = connect();
+
+  const wire::Welcome one = shake_hands(*first);
+  const wire::Welcome two = shake_hands(*second);
+
+  EXPECT_TRUE(one.ok());
+  ASSERT_EQ(one.devices.size(), 1);
+  EXPECT_EQ(one.devices[0].kind, wire::DeviceKind::kCpu);
+  EXPECT_EQ(one.session.size(), 8);
+  EXPECT_NE(one.pid, two.pid);
+}
+
+TEST_F(ListenTest, RubbishAndSilenceDoNotKeepTheNextClientOut) {
+  start({});
+  const auto silent = connect();
+  const auto rubbish = connect();
+  send(*rubbish, Bytes(100, std::byte{'x'}));
+
+  EXPECT_THROW(read_exactly(*rubbish, 1), ConnectionError);
+  EXPECT_TRUE(shake_hands(*connect()).ok());
+}
+
+TEST_F(ListenTest, AWrongTokenIsRefusedAndTheRightOneServed) {
+  ServeOptions options;
+  options.token = "the right token";
+  start(options);
+
+  const wire::Welcome refused = shake_hands(*connect(), "the wrong token");
+  EXPECT_FALSE(refused.ok());
+  EXPECT_THAT(refused.reason, HasSubstr("token"));
+  EXPECT_TRUE(shake_hands(*connect(), "the right token").ok());
+}
+
+TEST_F(ListenTest, MoreSilentConnectionsThanAllowedDropTheOldest) {
+  start({});
+  const auto oldest = connect();
+  std::vector<std::unique_ptr<transport::Stream>> others;
+  for (size_t i = 0; i < kMaxHalfOpen; ++i)
+    others.push_back(connect());
+
+  EXPECT_THROW(read_exactly(*oldest, 1), ConnectionError);
+  EXPECT_TRUE(shake_hands(*others.back()).ok());
+}
+
+TEST_F(ListenTest, AMalformedFrameEndsItsSessionAndNoOther) {
+  start({});
+  const auto good = connect();
+  const auto bad = connect();
+  ASSERT_TRUE(shake_hands(*good).ok());
+  ASSERT_TRUE(shake_hands(*bad).ok());
+  send(*bad, Bytes(64, std::byte{0xee}));
+
+  EXPECT_THROW(read_exactly(*bad, 1 << 16), ConnectionError);
+  EXPECT_TRUE(shake_hands(*connect()).ok());
+}
+
+// A client that comes back to `session` with this secret, and has received nothing.
+wire::Welcome come_back(transport::Stream& stream, const std::string& session,
+                        const wire::Secret& secret) {
+  wire::Preamble preamble;
+  preamble.intent = 1;
+  preamble.route = wire::session_route(session);
+  const Bytes ours = body_of(wire::Hello{});
+  send(stream, wire::encode_preamble(preamble));
+  send_block(stream, ours);
+  const Bytes answer = read_block(stream);
+  if (answer.at(0) == std::byte{static_cast<uint8_t>(wire::Tag::kWelcome)})
+    return wire::decode_welcome(answer);
+  wire::Hello theirs = wire::decode_hello(answer);
+  EXPECT_TRUE(theirs.has_proof);
+  theirs.has_proof = false;
+  const std::string key = wire::resume_key(secret, "");
+  const wire::Proof proof = wire::make_proof(key, wire::Side::kClient, ours, body_of(theirs));
+  send_block(stream, body_of(wire::ProofMessage{true, proof}));
+  return wire::decode_welcome(read_block(stream));
+}
+
+bool answers_a_ping(transport::Stream& stream) {
+  transport::FrameHeader ping;
+  ping.kind = transport::FrameKind::kPing;
+  send(stream, transport::encode_header(ping));
+  while (true) {
+    const Bytes bytes = read_exactly(stream, transport::kHeaderSize);
+    const auto header = transport::decode_header(
+        std::span<const std::byte, transport::kHeaderSize>(bytes), transport::FrameLimits());
+    if (header.kind == transport::FrameKind::kPong)
+      return true;
+  }
+}
+
+TEST_F(ListenTest, AClientThatProvesItsSecretComesBackToItsSession) {
+  start({});
+  auto first = connect();
+  const wire::Welcome welcome = shake_hands(*first);
+  EXPECT_GT(welcome.lease, 0);
+  first.reset();
+
+  const auto second = connect();
+  const wire::Welcome again = come_back(*second, welcome.session, welcome.secret);
+  EXPECT_EQ(again.answer, wire::Answer::kResumed);
+  EXPECT_EQ(again.received, 0);
+  EXPECT_TRUE(answers_a_ping(*second));
+}
+
+TEST_F(ListenTest, WhoDoesNotKnowTheSecretIsRefusedAndTheClientStaysConnected) {
+  start({});
+  const auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  wire::Secret guess = welcome.secret;
+  guess[0] ^= std::byte{1};
+
+  EXPECT_FALSE(come_back(*connect(), welcome.session, guess).ok());
+  EXPECT_TRUE(answers_a_ping(*client));
+}
+
+TEST_F(ListenTest, MoreThanMayReturnAtOnceAreClosed) {
+  start({});
+  const auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  wire::Preamble preamble;
+  preamble.intent = 1;
+  preamble.route = wire::session_route(welcome.session);
+  std::vector<std::unique_ptr<transport::Stream>> silent;
+  for (int i = 0; i <= kMaxReturning; ++i) {
+    silent.push_back(connect());
+    send(*silent.back(), wire::encode_preamble(preamble));
+  }
+
+  std::array<std::byte, 1> nothing{};
+  EXPECT_EQ(silent.back()->read_some(nothing), 0);
+  EXPECT_TRUE(answers_a_ping(*client));
+}
+
+TEST_F(ListenTest, ASessionThatIsNotKnownIsRefusedAtOnceWithItsName) {
+  start({});
+  const wire::Welcome refused = come_back(*connect(), "0123abcd", {});
+  EXPECT_FALSE(refused.ok());
+  EXPECT_EQ(refused.reason, "this server no longer knows session 0123abcd");
+}
+
+TEST_F(ListenTest, ASessionWithoutALeaseEndsWithItsConnection) {
+  ServeOptions options;
+  options.lease = std::chrono::milliseconds(0);
+  start(options);
+  auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  EXPECT_EQ(welcome.lease, 0);
+  client.reset();
+  while (::kill(static_cast<pid_t>(welcome.pid), 0) == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(come_back(*connect(), welcome.session, welcome.secret).ok());
+}
+
+TEST_F(ListenTest, ASessionWhoseListenerWasKilledServesItsClientAndEndsWithTheConnection) {
+  start({});
+  auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  const Fd session = watch_parent(static_cast<pid_t>(welcome.pid));
+  kill_listener();
+
+  EXPECT_TRUE(answers_a_ping(*client));
+  EXPECT_FALSE(is_over(session, 0));
+  client.reset();
+  EXPECT_TRUE(is_over(session, kLong));
+}
+
+TEST_F(ListenTest, ASessionThatWaitsForItsClientEndsWhenTheListenerIsKilled) {
+  start({});
+  auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  const Fd session = watch_parent(static_cast<pid_t>(welcome.pid));
+  client.reset();
+
+  EXPECT_FALSE(is_over(session, 100));  // it has its lease
+  kill_listener();
+  EXPECT_TRUE(is_over(session, kLong));
+}
+
+TEST_F(ListenTest, ASessionWhoseListenerWasKilledKeepsToTheServersLimits) {
+  LifetimeLimits limits;
+  limits.idle = std::chrono::seconds(6);  // also of the listener, before the client is there
+  start({}, limits);
+  const auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  const Fd session = watch_parent(static_cast<pid_t>(welcome.pid));
+  kill_listener();
+  EXPECT_TRUE(is_over(session, kLong));
+}
+
+TEST_F(ListenTest, AClientWaitsForTheRoomThatASessionLeavesWhichEnds) {
+  ServeOptions options;
+  options.max_sessions = 1;
+  options.lease = std::chrono::milliseconds(0);
+  start(options);
+  auto first = connect();
+  ASSERT_TRUE(shake_hands(*first).ok());
+
+  const auto next = connect();
+  send(*next, wire::encode_preamble({}));
+  first.reset();
+  const Bytes ours = body_of(wire::Hello{});
+  send_block(*next, ours);
+  EXPECT_NO_THROW(wire::decode_hello(read_block(*next)));  // and no refusal
+}
+
+TEST_F(ListenTest, ItEndsItselfWhenNobodyUsesIt) {
+  LifetimeLimits limits;
+  limits.idle = std::chrono::milliseconds(100);
+  start({}, limits);
+  EXPECT_EQ(wait_for_exit(), 0);
+}
+
+TEST_F(ListenTest, ItEndsItselfWhenItIsOldEvenInUse) {
+  LifetimeLimits limits;
+  limits.age = std::chrono::milliseconds(400);
+  start({}, limits);
+  const auto client = connect();
+  shake_hands(*client);
+  EXPECT_EQ(wait_for_exit(), 0);
+  EXPECT_THROW(read_exactly(*client, 1 << 16), ConnectionError);
+}
+
+TEST(Listen, TcpWithoutATokenIsRefused) {
+  try {
+    listen("tcp://127.0.0.1:0", "", {}, {});
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--token-file"));
+  }
+}
+
+}  // namespace
+}  // namespace torch_remote::server
