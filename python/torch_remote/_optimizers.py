@@ -22,6 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -119,10 +120,11 @@ def _before_step(optimizer: Optimizer, *_: Any) -> None:
 
 
 def _after_step(optimizer: Optimizer, *_: Any) -> None:
-    steps = _steps.get(optimizer)
-    if not steps:
+    # The last that has not ended: the step() of a subclass calls that of its base.
+    unended = [step for step in _steps.get(optimizer, ()) if step.end is step.begin]
+    if not unended:
         return
-    step = steps[-1]
+    step = unended[-1]
     step.end = {of: _calls(_devices(optimizer)).get(of, last) for of, last in step.begin.items()}
     for group, before in zip(optimizer.param_groups, step.groups, strict=False):
         step.changed.append({k: v for k, v in before.items() if group.get(k) is not v})
@@ -152,12 +154,12 @@ def _leaves() -> Iterator[Tensor]:
 
 def _is_running(optimizer: Optimizer) -> bool:
     """Whether this thread is inside its step()."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         args = frame.f_locals.get("args") if frame.f_code.co_name == "wrapper" else None
         if isinstance(args, tuple) and args and args[0] is optimizer:
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

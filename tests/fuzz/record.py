@@ -27,6 +27,7 @@ KINDS = {
     13: 4,
     12: 9,
     16: 15,
+    22: 15,
 }  # a message's tag → its place in messages_fuzz.cpp
 
 PROGRAM = """
@@ -50,7 +51,7 @@ print(loss.item(), y.tolist())
 torch.set_num_threads(1); y.exp(); wait()
 try:
     x[torch.tensor([9], device="remote")].sum().item()
-except IndexError:
+except (IndexError, RuntimeError):
     pass
 del x, loss; y.sin(); wait()
 """
@@ -107,22 +108,41 @@ def cut_frames(data: bytes) -> list[bytes]:
     return frames
 
 
+def cut_messages(payload: bytes) -> list[tuple[int, bytes]]:
+    """Tag and body of each message: tag:u8 length:varint body."""
+    messages = []
+    at = 0
+    while at < len(payload):
+        tag, at = payload[at], at + 1
+        size = shift = 0
+        while True:
+            byte, at = payload[at], at + 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        messages.append((tag, payload[at : at + size]))
+        at += size
+    return messages
+
+
 def save(target: str, name: str, seed: bytes) -> None:
     if len(seed) <= 4096:
         (CORPUS / target / f"recorded_{name}").write_bytes(seed)
 
 
 def save_messages(frames: list[bytes]) -> None:
-    """Of each frame only the first message has a known place."""
+    """The first message of each kind in a frame."""
     for number, frame in enumerate(frames):
-        payload = frame[HEADER:]
-        if frame[4] != MESSAGES or not payload:
+        if frame[4] != MESSAGES:
             continue
-        if payload[0] == SIGNATURE:
-            save("signature_fuzz", f"{number:02}", bytes([payload[2]]) + payload[1:])
-            save("arguments_fuzz", f"{number:02}", b"\1" + payload)
-        elif payload[0] in KINDS:
-            save("messages_fuzz", f"{number:02}", bytes([KINDS[payload[0]]]) + payload[1:])
+        for tag, body in dict(reversed(cut_messages(frame[HEADER:]))).items():
+            name = f"{number:02}_{tag:02}"
+            if tag == SIGNATURE:
+                save("signature_fuzz", name, bytes([body[1]]) + body)
+                save("arguments_fuzz", name, b"\1" + bytes([tag]) + body)
+            elif tag in KINDS:
+                save("messages_fuzz", name, bytes([KINDS[tag]]) + body)
 
 
 def save_all(there: bytes, back: bytes) -> None:

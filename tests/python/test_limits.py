@@ -125,9 +125,10 @@ def test_an_upload_that_the_server_has_no_memory_for_is_out_of_memory_and_the_se
         most = pages * resource.getpagesize() + big.nbytes // 2
         resource.prlimit(pid, resource.RLIMIT_AS, (most, before[1]))
         lost = big.to(device)
+        for _ in range(2):  # its thread is told, and then the value is missing
+            with pytest.raises(torch.OutOfMemoryError, match="268435456 bytes of host memory"):
+                lost[0].item()
         assert (kept + 1).tolist() == [1, 2, 3]
-        with pytest.raises(torch.OutOfMemoryError, match="268435456 bytes of host memory"):
-            lost[0].item()
         resource.prlimit(pid, resource.RLIMIT_AS, before)
         lost.copy_(big)  # overwritten whole, it is good again
         assert lost[-1].item() == 1

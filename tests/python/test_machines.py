@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEADLINE, assert_runs, is_alive, run_python, serving, wait_until
+from helpers import DEADLINE, assert_runs, assert_same, is_alive, run_python, serving, wait_until
 
 import torch_remote
 
@@ -167,6 +167,29 @@ def test_a_failure_names_the_device_of_its_call(tmp_path: Path) -> None:
                 torch_remote.synchronize()
             with pytest.raises(IndexError, match=f" on {device} "):
                 failed.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_copy_between_devices_of_a_server_neither_waits_nor_passes_through_the_client(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    with (
+        serving(f"unix://{tmp_path}/s", "--device", "cpu", "--devices", "2") as url,
+        torch_remote.connect(url) as machine,
+    ):
+        first, second = machine.devices
+        x = torch.arange(100_000.0, device=first)
+        with torch_remote.count() as counted:
+            y = x.t().to(second, dtype)
+            y.add_(1)
+        assert (counted.syncs, y.device.index) == (0, torch.device(second).index)
+        assert counted.bytes_sent < 10_000
+        assert_same(y.cpu(), (torch.arange(100_000.0).to(dtype) + 1))
+        with pytest.raises(RuntimeError, match="same device"):
+            x + y
+        into = torch.zeros(3, device=first)
+        into.copy_(y[:3])
+        assert into.tolist() == [1, 2, 3]
 
 
 def parent_of(pid: int) -> int:

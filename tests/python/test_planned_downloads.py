@@ -158,7 +158,7 @@ def test_a_failure_among_the_saved_is_raised_and_the_next_save_works() -> None:
     torch_remote._C.end_downloads()
 
 
-def test_a_saved_failure_still_undoes_what_came_after_it() -> None:
+def test_after_a_failure_that_saving_tells_training_goes_on_as_locally() -> None:
     def train(device: str) -> dict[str, torch.Tensor]:
         torch.manual_seed(0)
         network = torch.nn.Sequential(
@@ -171,7 +171,7 @@ def test_a_saved_failure_still_undoes_what_came_after_it() -> None:
                 network(torch.tensor(words, device=device)).square().sum().backward()
                 optimizer.step()
                 saved(network.state_dict())
-            except IndexError:
+            except (IndexError, RuntimeError):
                 pass
         return {key: value.cpu() for key, value in network.state_dict().items()}
 

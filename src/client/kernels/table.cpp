@@ -46,7 +46,7 @@ constexpr OperatorRow kRows[] = {
       {"is_set_to", unboxed<&is_set_to>}, {"record_stream", unboxed<&record_stream>}}},
     {kKernel, kPlain, "is a clone: copy-on-write would have to know of every write on the server",
      {{"_lazy_clone", unboxed<&lazy_clone>}}},
-    {kKernel, kReads | kSpansDevices, "moves bytes between devices; waits where they come to the CPU",
+    {kKernel, kReads, "moves bytes between devices; waits where they come to the CPU",
      {{"copy_", unboxed<&copy_>}, {"_copy_from", unboxed<&copy_from>},
       {"_copy_from_and_resize", unboxed<&copy_from_and_resize>},
       {"_local_scalar_dense", unboxed<&local_scalar_dense>}}},

@@ -21,6 +21,9 @@ constexpr OperatorRow kRows[] = {
      {"cholesky.*", "cholesky_inverse.*", "linalg_eig.*", "_linalg_eigvals.*", "linalg_eigvals.*",
       "_linalg_eigh.*", "_linalg_svd.*", "linalg_pinv.*"}},
 
+    {kUsual, kSpansDevices, "copies between two devices of a server without passing through here",
+     {"copy_"}},
+
     // The server tells the result, once for each signature, where our shape function declines.
     {kUsual, kAsksServer, "Meta is wrong about its result, mostly about strides",
      {"roll.*", "addr.*", "_fft_r2c.*", "_fft_c2r.*", "_fft_c2c.*", "linalg_eig.*",

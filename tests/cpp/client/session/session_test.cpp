@@ -63,7 +63,7 @@ TEST_F(SessionTest, WhatIsSubmittedBeforeTheConnectionIsThereIsSentFirst) {
 
 TEST_F(SessionTest, AFrameIsCutWhenItIsLargeEnough) {
   const size_t each = body_of(wire::Resize{1, 0, 0}).size();
-  const size_t count = 2 * kFrameTarget / each + 1;
+  const size_t count = 5 * kFrameTarget / (2 * each);
   for (size_t i = 0; i < count; ++i)
     submit(1);
   connect();
