@@ -18,9 +18,11 @@ import functools
 import gc
 import os
 import sys
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -60,7 +62,8 @@ class _Stage:
     """What a `GradScaler` knew of its optimizers before it changed that."""
 
     thread: int
-    begin: dict[int, int]
+    begin: dict[int, int]  # the last call of each session before it
+    end: dict[int, int]  # and of it
     known: dict[int, State]
 
 
@@ -68,10 +71,17 @@ _steps: weakref.WeakKeyDictionary[Optimizer, deque[_Step]] = weakref.WeakKeyDict
 _stages: weakref.WeakKeyDictionary[GradScaler, deque[_Stage]] = weakref.WeakKeyDictionary()
 
 
-def _forget_done(notes: deque[Any], last: str) -> None:
+def _forget_done(notes: deque[Any]) -> None:
     """The server reports a failure before it says that the call is done."""
-    while notes and all(_C.calls_done(of) >= call for of, call in getattr(notes[0], last).items()):
-        notes.popleft()
+    done = 0
+    for note in notes:
+        has_ended = note.end is not note.begin
+        if not has_ended or any(_C.calls_done(of) < call for of, call in note.end.items()):
+            break
+        done += 1
+    if done and not _C.has_failure():  # asked last
+        for _ in range(done):
+            notes.popleft()
 
 
 def _is_counter(value: object) -> bool:
@@ -79,13 +89,18 @@ def _is_counter(value: object) -> bool:
 
 
 def _devices(optimizer: Optimizer) -> set[int]:
-    """Those of the first parameter of each group: asked for at every step."""
-    firsts = (group["params"][0] for group in optimizer.param_groups if group["params"])
-    return {first.device.index or 0 for first in firsts if _backend.is_ours(first)}
+    parameters = (each for group in optimizer.param_groups for each in group["params"])
+    return {each.device.index or 0 for each in parameters if _backend.is_ours(each)}
 
 
 def _calls(devices: set[int]) -> dict[int, int]:
     return dict(_C.call_number(device) for device in devices)
+
+
+def _calls_everywhere() -> dict[int, int]:
+    return _calls(
+        {index for machine in _C.machine_ids() for index in _C.machine_summary(machine)[1]}
+    )
 
 
 def _settings(group: State) -> State:
@@ -95,11 +110,13 @@ def _settings(group: State) -> State:
 def _look(optimizer: Optimizer, devices: set[int]) -> _Step:
     state = {
         owner: {key: list(value) if isinstance(value, list) else value for key, value in of.items()}
-        for owner, of in optimizer.state.items()
         if isinstance(of, dict)
+        else of
+        for owner, of in optimizer.state.items()
     }
     groups = [_settings(group) for group in optimizer.param_groups]
-    counters = [v for of in (*state.values(), *groups) for v in of.values() if _is_counter(v)]
+    dicts = [of for of in (*state.values(), *groups) if isinstance(of, dict)]
+    counters = [value for of in dicts for value in of.values() if _is_counter(value)]
     values = torch.stack([each.double() for each in counters]) if counters else None
     calls = _calls(devices)
     return _Step(
@@ -115,7 +132,7 @@ def _before_step(optimizer: Optimizer, *_: Any) -> None:
         for device in devices:
             _C.synchronize(device)
     steps = _steps.setdefault(optimizer, deque())
-    _forget_done(steps, "end")
+    _forget_done(steps)
     steps.append(_look(optimizer, devices))
 
 
@@ -137,8 +154,11 @@ def _restore(optimizer: Optimizer, step: _Step) -> None:
         del optimizer.state[owner]
     for owner, before in step.state.items():
         state = optimizer.state[owner]
-        state.clear()
-        state.update(before)
+        if isinstance(state, dict) and isinstance(before, dict):
+            state.clear()
+            state.update(before)
+        else:
+            optimizer.state[owner] = before
     for group, before in zip(optimizer.param_groups, step.changed or step.groups, strict=False):
         group.update(before)
     if step.values is not None:
@@ -153,14 +173,26 @@ def _leaves() -> Iterator[Tensor]:
 
 
 def _is_running(optimizer: Optimizer) -> bool:
-    """Whether this thread is inside its step()."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        args = frame.f_locals.get("args") if frame.f_code.co_name == "wrapper" else None
-        if isinstance(args, tuple) and args and args[0] is optimizer:
-            return True
-        frame = frame.f_back
+    """Whether a thread is inside its step(). A worker of autograd may be told in its place."""
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            args = frame.f_locals.get("args") if frame.f_code.co_name == "wrapper" else None
+            if isinstance(args, tuple) and args and args[0] is optimizer:
+                return True
+            frame = frame.f_back
     return False
+
+
+@contextmanager
+def _told_on_stderr(optimizer: Optimizer) -> Iterator[None]:
+    """An optimizer that cannot be put back must not keep the others from it."""
+    try:
+        yield
+    except Exception as error:
+        warnings.warn(
+            f"a step of {type(optimizer).__name__} is not taken back: {error}", stacklevel=2
+        )
 
 
 def _take_back_steps(session: int, since: int, thread: int) -> None:
@@ -171,13 +203,15 @@ def _take_back_steps(session: int, since: int, thread: int) -> None:
             is_late = step.end.get(session, 0) >= since if has_ended else is_running
             if is_late:
                 steps.remove(step)
-                _restore(optimizer, step)
+                with _told_on_stderr(optimizer):
+                    _restore(optimizer, step)
 
 
 def _take_back_stages(session: int, since: int, thread: int) -> None:
     for scaler, stages in list(_stages.items()):
         for stage in reversed(list(stages)):
-            if stage.thread == thread and stage.begin.get(session, 0) >= since:
+            is_running = stage.end is stage.begin
+            if stage.thread == thread and (is_running or stage.end.get(session, 0) >= since):
                 stages.remove(stage)
                 scaler._per_optimizer_states.clear()
                 scaler._per_optimizer_states.update(stage.known)
@@ -198,13 +232,18 @@ def _noting_stage(change: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(change)
     def noted(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-        if scaler._enabled and _C.is_initialized():
-            stages = _stages.setdefault(scaler, deque())
-            _forget_done(stages, "begin")
-            calls = _calls(set(range(_C.device_count())))
-            known = {of: dict(state) for of, state in scaler._per_optimizer_states.items()}
-            stages.append(_Stage(_C.current_thread(), calls, known))
-        return change(scaler, *args, **kwargs)
+        if not scaler._enabled or not _C.is_initialized():
+            return change(scaler, *args, **kwargs)
+        stages = _stages.setdefault(scaler, deque())
+        _forget_done(stages)
+        calls = _calls_everywhere()
+        known = {of: dict(state) for of, state in scaler._per_optimizer_states.items()}
+        stage = _Stage(_C.current_thread(), calls, calls, known)
+        stages.append(stage)
+        try:
+            return change(scaler, *args, **kwargs)
+        finally:
+            stage.end = _calls_everywhere()
 
     return noted
 

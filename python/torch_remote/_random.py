@@ -70,12 +70,14 @@ def manual_seed_all(seed: int) -> None:
 def seed() -> None:
     """Seeds the current device with a number that cannot be foreseen."""
     if not _C.is_in_bad_fork():
+        _C.tell_failure()
         _C.default_generator(_C.current_device()).seed()
 
 
 def seed_all() -> None:
     """Seeds every device with one number that cannot be foreseen."""
     if not _C.is_in_bad_fork():
+        _C.tell_failure()
         manual_seed_all(_C.default_generator(0).seed())
 
 

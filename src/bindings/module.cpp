@@ -156,6 +156,15 @@ void tell_failure() {
     session->tell_failure();
 }
 
+// A failure was reported, and its thread has not been told yet.
+bool has_failure() {
+  for (client::Session* session : Machines::instance().sessions()) {
+    if (session->faults().has_any())
+      return true;
+  }
+  return false;
+}
+
 // A tensor or storage that this thread will download. Note [Downloads that go together].
 void plan_download(const py::object& what) {
   client::Prefetch* const plan = client::Prefetch::active();
@@ -230,6 +239,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_take_back", set_take_back);
   module.def("is_missing", torch::wrap_pybind_function(is_missing));
   module.def("tell_failure", torch::wrap_pybind_function(tell_failure));
+  module.def("has_failure", has_failure);
   module.def("calls_done", [](uintptr_t session) { return session_at(session).calls_done(); });
   module.def("current_thread", client::current_thread);
   module.def("enter_backward", client::enter_backward);

@@ -50,11 +50,18 @@ class TakingGil {
   TakingGil& operator=(const TakingGil&) = delete;
 };
 
+// What a server says may be cut in the middle of a character, or be no UTF-8 at all.
+py::object to_python(const std::string& text) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
 [[noreturn]] void raise_python(const std::vector<PyObject*>& classes, size_t which,
                                const std::string& text) {
   const TakingGil taking;
   py::gil_scoped_acquire gil;
-  PyErr_SetString(which < classes.size() ? classes[which] : PyExc_RuntimeError, text.c_str());
+  PyErr_SetObject(which < classes.size() ? classes[which] : PyExc_RuntimeError,
+                  to_python(text).ptr());
   python_error error;
   error.persist();
   throw error;
@@ -72,9 +79,9 @@ void raise_remote(const wire::Error& error, const std::string& text, bool as_loc
     raise_python(failure_classes, kind, text);
   const TakingGil taking;
   py::gil_scoped_acquire gil;
-  const py::object raised = py::handle(exception_classes.at(0))(text);
-  PyException_SetCause(raised.ptr(),
-                       py::handle(local_classes.at(kind))(error.message).release().ptr());
+  const py::object raised = py::handle(exception_classes.at(0))(to_python(text));
+  PyException_SetCause(
+      raised.ptr(), py::handle(local_classes.at(kind))(to_python(error.message)).release().ptr());
   PyErr_SetObject(exception_classes.at(0), raised.ptr());
   python_error thrown;
   thrown.persist();

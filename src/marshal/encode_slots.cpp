@@ -33,8 +33,7 @@ void Capture::mark_announced(uint64_t call) const {
     if (fresh_[i] == 0)
       continue;
     storages_[i]->announced.store(true, std::memory_order_relaxed);
-    if (storages_.size() > 1)
-      storages_[i]->made_by.store(call, std::memory_order_relaxed);
+    storages_[i]->made_by.store(call, std::memory_order_relaxed);
   }
 }
 

@@ -309,7 +309,7 @@ struct Result {
 void encode(Writer& writer, const std::vector<Result>& results);
 std::vector<Result> decode_results(Reader& reader);
 
-// What went wrong with a remote call; kept in the place of its results.
+// What went wrong with a remote call.
 enum class ErrorKind : uint8_t {
   kRuntime = 0,
   kIndex = 1,
@@ -333,8 +333,7 @@ struct Error {
   uint64_t first = 0;      // not 0: the session is over, and it was one of the calls first … call
   uint64_t thread = 0;     // which thread it has stopped; 0: none
   uint64_t since = 0;      // the number of the call at which that thread stopped
-  std::vector<uint64_t>
-      results;  // storages that the failed call made or was writing: the first few
+  std::vector<uint64_t> results{};  // storages that it was making or writing: the first few
 };
 
 void encode(Writer& writer, const Error& error);

@@ -147,7 +147,7 @@ bool may_be_pending(const at::Tensor& destination, const at::Tensor& source) {
 void download_later(const at::Tensor& destination, const at::Tensor& source) {
   // A READ gives elements in order: the view gets the order of the destination's memory.
   const at::Tensor view = source.expand(destination.sizes()).permute(memory_order(destination));
-  session_of(*record_of(view))->wait_for_credit();
+  session_of(*record_of(view))->wait_for_credit({nullptr, record_of(view)->name});
   keep_pending(start_download(view, memory_of(destination), nullptr), destination.storage());
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "wire/limits.h"
+
 namespace torch_remote::client {
 namespace {
 
@@ -12,6 +14,7 @@ constexpr size_t kMostRanges = 64;
 
 void Faults::add(Failure failure) {
   MutexLock lock(mutex_);
+  wire::check_limit("stopped threads", by_thread_.size() + 1, wire::kMaxStoppedThreads);
   by_thread_.insert_or_assign(failure.error.thread, std::move(failure));
   count_.store(by_thread_.size(), std::memory_order_relaxed);
 }
@@ -76,25 +79,35 @@ std::optional<CallSite> Faults::site_of(uint64_t call) {
   return std::nullopt;
 }
 
-void Faults::add_discarded(uint64_t first, uint64_t last) {
+void Faults::add_discarded(const Told& told) {
   MutexLock lock(mutex_);
-  if (discarded_.size() == kMostRanges)
-    discarded_.back().last = last;
-  else
-    discarded_.push_back({first, last});
+  if (discarded_.size() < kMostRanges) {
+    discarded_.push_back(told);
+  } else {
+    Told& joined = discarded_.back();
+    joined = {told.call, std::min(joined.first, told.first), std::max(joined.last, told.last)};
+  }
   has_discarded_.store(true, std::memory_order_relaxed);
+}
+
+bool Faults::has_told(const Request& request) {
+  MutexLock lock(mutex_);
+  return std::ranges::any_of(discarded_, [&](const Told& told) {
+    return told.call == request.error.call && request.after <= told.last;
+  });
 }
 
 bool Faults::is_discarded(uint64_t call) {
   MutexLock lock(mutex_);
   return std::ranges::any_of(
-      discarded_, [call](const Range& range) { return range.first <= call && call <= range.last; });
+      discarded_, [call](const Told& told) { return told.first <= call && call <= told.last; });
 }
 
 void Faults::clear() {
   MutexLock lock(mutex_);
   by_thread_.clear();
   discarded_.clear();
+  has_discarded_.store(false, std::memory_order_relaxed);
   count_.store(0, std::memory_order_relaxed);
 }
 

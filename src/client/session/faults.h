@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "client/session/lines.h"
+#include "client/session/requests.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {
@@ -43,8 +44,17 @@ class Faults {
   // The site of a failed call.
   std::optional<CallSite> site_of(uint64_t call);
 
-  // The calls first … last of one thread were discarded, or one that failed: what they made is missing.
-  void add_discarded(uint64_t first, uint64_t last);
+  // What a thread has been told of: the failure of `call`, for which the calls first … last are missing
+  // what they were to make. Calls of other threads lie in between, and are only suspected.
+  struct Told {
+    uint64_t call;
+    uint64_t first;
+    uint64_t last;
+  };
+
+  void add_discarded(const Told& told);
+  // The failed request was made before its thread was told of the same failure.
+  bool has_told(const Request& request);
 
   // What this call made may be missing. 0: made by no call, so that it is not.
   bool may_be_discarded(uint64_t call) {
@@ -56,18 +66,13 @@ class Faults {
   void clear();
 
  private:
-  struct Range {
-    uint64_t first;
-    uint64_t last;
-  };
-
   bool is_discarded(uint64_t call);
 
   std::atomic<size_t> count_{0};
   std::atomic<bool> has_discarded_{false};
   Mutex mutex_;
   std::map<uint64_t, Failure> by_thread_ GUARDED_BY(mutex_);
-  std::vector<Range> discarded_ GUARDED_BY(mutex_);
+  std::vector<Told> discarded_ GUARDED_BY(mutex_);
 };
 
 }  // namespace torch_remote::client

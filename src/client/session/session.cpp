@@ -126,8 +126,11 @@ void Session::on_error(wire::Reader& reader) {
     return confirm(requests_.fail(request, std::move(error))->after);
   if (error.first != 0)
     return lose_device(error);
-  if (error.call != 0)
+  if (error.call != 0) {
+    if (error.thread == 0 || error.call > error.since || error.since > stream_.submitted())
+      throw ProtocolError("the server reports a failure of a call that was not made");
     return note_failure(error);
+  }
   log(LogLevel::kWarning, "the server says",
       {{"operator", error.operator_name}, {"message", error.message}});
 }

@@ -1,6 +1,7 @@
 // How a session's users are told of failed calls: Note [Fail-stop] in wire/messages.h.
 #include <algorithm>
 
+#include "client/session/keep_gil.h"
 #include "client/session/pending.h"
 #include "client/session/records.h"
 #include "client/session/session.h"
@@ -44,7 +45,10 @@ void Session::raise_failed(const Request& request, const marshal::Capture* used)
   const wire::Error& error = request.error;
   const Uses uses{used, request.storage};
   if (error.call != 0) {
-    tell_known_failure(uses);  // reported before the answer came
+    // Reported before the answer came. Where the GIL is kept a lock of PyTorch's is held, and telling
+    // runs Python: the thread's next call tells.
+    if (!KeepGil::is_kept())
+      tell_known_failure(uses);
     faults_.note_raised(error.call);
   }
   raise_remote(error, describe(error, faults_.site_of(error.call), request.device),
@@ -61,7 +65,7 @@ void Session::tell(const Failure& failure, const Uses& uses) {
     last = stream_.last_call();
     return true;
   });
-  faults_.add_discarded(error.since, last);
+  faults_.add_discarded({error.call, error.since, last});
   faults_.note_raised(error.call);  // also where another thread's call is the cause
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
   const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);
@@ -136,7 +140,7 @@ void Session::synchronize() {
 
 RequestPtr Session::find_failed_download() {
   for (const auto& request : PendingDownloads::instance().of(*this)) {
-    if (request->done && request->failed)
+    if (request->done && request->failed && !faults_.has_told(*request))
       return request;
   }
   return nullptr;

@@ -169,7 +169,8 @@ std::string Session::describe_known_failures() {
     const auto is_same = [&](const Failure& failure) {
       return failure.error.call == download->error.call;
     };
-    if (download->done && download->failed && std::ranges::none_of(failures, is_same))
+    if (download->done && download->failed && !faults_.has_told(*download) &&
+        std::ranges::none_of(failures, is_same))
       failures.push_back({download->error, std::nullopt});
   }
   if (failures.empty())

@@ -76,12 +76,17 @@ Cause Executor::fail(std::exception_ptr cause, const CallPlan& call, const Slots
   wire::Error failure = describe_failure(std::move(cause), call.operation->name);
   failure.signature = call.slot + 1;
   failure.call = number_;
-  failure.results.assign(slots.outputs.begin(), slots.outputs.end());
+  const auto add_result = [&](uint64_t name) {
+    if (failure.results.size() < wire::kMaxErrorResults)
+      failure.results.push_back(name);
+  };
+  for (const uint64_t name : slots.outputs)
+    add_result(name);
   for (const TensorRecipe& view : call.plan.tensors) {
     if (!view.is_written)
       continue;
     storages_.give_growth_back(*entries_[view.storage]);  // the client does not know of it
-    failure.results.push_back(slots.storages[view.storage]);
+    add_result(slots.storages[view.storage]);
   }
   if (threads_.cause() != nullptr)  // a constant, for which there was no memory
     return threads_.cause();
@@ -100,11 +105,14 @@ Cause Executor::stop(wire::Error failure) {
   return threads_.stop(std::move(failure), number_);
 }
 
-void Executor::fail_other(std::exception_ptr cause, const char* what, Entry& entry) {
+void Executor::fail_other(std::exception_ptr cause, const char* what, Entry& entry,
+                          bool has_lost_it) {
   wire::Error failure = describe_failure(std::move(cause), what);
   failure.call = number_;
   const Cause made = threads_.cause() != nullptr ? threads_.cause() : stop(std::move(failure));
-  storages_.set_missing(entry, made);
+  const bool holds_nothing = !entry.storage && entry.upload == nullptr;
+  if (holds_nothing || has_lost_it)
+    storages_.set_missing(entry, made);
 }
 
 void Executor::resize(const wire::Resize& message) {
@@ -117,7 +125,7 @@ void Executor::resize(const wire::Resize& message) {
   try {
     storages_.resize(entry, message.nbytes);
   } catch (...) {
-    fail_other(std::current_exception(), "resize", entry);
+    fail_other(std::current_exception(), "resize", entry, true);
   }
 }
 

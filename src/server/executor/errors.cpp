@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "server/executor/storage_table.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server {
 namespace {
@@ -79,6 +80,8 @@ wire::Error describe_failure(std::exception_ptr cause, const std::string& operat
   } catch (...) {
     failure.message = "an exception of an unknown type";
   }
+  if (failure.message.size() > wire::kMaxErrorText)  // it may be kept for long
+    failure.message.resize(wire::kMaxErrorText);
   return failure;
 }
 

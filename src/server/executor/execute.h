@@ -111,8 +111,8 @@ class Executor {
   void discard(const marshal::Plan& plan, const Cause& cause);
   // The failure of the call that was run last, by what it threw.
   Cause fail(std::exception_ptr cause, const CallPlan& call, const marshal::Slots& slots);
-  // Of a numbered message that is no operator's.
-  void fail_other(std::exception_ptr cause, const char* what, Entry& entry);
+  // The failure of a RESIZE or BEGIN. `has_lost_it`: what the storage held is of no use any more.
+  void fail_other(std::exception_ptr cause, const char* what, Entry& entry, bool has_lost_it);
   Cause stop(wire::Error failure);
 
   Cause run_known(const CallPlan& call, const marshal::Slots& slots, bool is_waited_for);
@@ -163,7 +163,7 @@ bool Executor::upload(uint64_t storage, uint64_t length, PutIn&& put_in) {
     put_in(entry);
     storages_.set_missing(entry, nullptr);
   } catch (...) {
-    fail_other(std::current_exception(), "upload", entry);
+    fail_other(std::current_exception(), "upload", entry, false);
   }
   return true;
 }
