@@ -442,3 +442,51 @@ def test_with_checked_steps_a_failure_is_raised_before_the_step() -> None:
         """,
         TORCH_REMOTE_CHECK_STEPS="1",
     )
+
+
+def test_lbfgs_goes_on_after_a_closure_that_failed() -> None:
+    def run(device: str) -> object:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 2).to(device)
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, history_size=4)
+        caught = 0
+        for i in range(5):
+            x = torch.full((2, 3), (i + 1) / 3).to(device)
+
+            def closure(x: torch.Tensor = x, fails: bool = i in (0, 2)) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = (model(x) * (too_much(x) if fails else 1)).square().sum()
+                loss.backward()
+                return loss
+
+            try:
+                optimizer.step(closure)
+                torch.ones(1, device=device).item()
+            except RuntimeError:
+                caught += 1
+        return model.state_dict(), caught
+
+    assert_same(run(DEVICE), run("cpu"))
+
+
+def test_a_scaler_whose_optimizer_failed_in_its_step_is_as_locally() -> None:
+    def run(device: str) -> object:
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 2).to(device)
+        optimizer = Fragile(list(model.parameters()))
+        scaler = torch.amp.GradScaler(device, init_scale=8.0)
+        caught = []
+        for i in range(4):
+            FAILING[0] = i == 1
+            try:
+                optimizer.zero_grad()
+                scaler.scale(model(torch.full((2, 3), i / 3).to(device)).square().sum()).backward()
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                torch.ones(1, device=device).item()
+                scaler.update()
+            except RuntimeError:
+                caught.append(i)
+        return model.state_dict(), caught
+
+    assert_same(run(DEVICE), run("cpu"))

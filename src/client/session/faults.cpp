@@ -85,7 +85,8 @@ void Faults::add_discarded(const Told& told) {
     discarded_.push_back(told);
   } else {
     Told& joined = discarded_.back();
-    joined = {told.call, std::min(joined.first, told.first), std::max(joined.last, told.last)};
+    joined = {told.call, std::min(joined.first, told.first), std::max(joined.last, told.last),
+              told.next_request};
   }
   has_discarded_.store(true, std::memory_order_relaxed);
 }
@@ -93,7 +94,7 @@ void Faults::add_discarded(const Told& told) {
 bool Faults::has_told(const Request& request) {
   MutexLock lock(mutex_);
   return std::ranges::any_of(discarded_, [&](const Told& told) {
-    return told.call == request.error.call && request.after <= told.last;
+    return told.call == request.error.call && request.id < told.next_request;
   });
 }
 

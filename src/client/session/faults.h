@@ -50,6 +50,7 @@ class Faults {
     uint64_t call;
     uint64_t first;
     uint64_t last;
+    uint64_t next_request;  // requests before it were made before the thread was told
   };
 
   void add_discarded(const Told& told);

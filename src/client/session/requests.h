@@ -39,6 +39,10 @@ class Requests {
  public:
   RequestPtr make(std::span<std::byte> destination, std::shared_ptr<const void> owner,
                   uint64_t after);
+
+  // Of the next one that is made: they grow.
+  uint64_t next_id() const { return next_.load(std::memory_order_relaxed); }
+
   // One that was not sent after all.
   void forget(const Request& request);
   // Of a session that is over.

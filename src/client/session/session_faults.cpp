@@ -65,7 +65,7 @@ void Session::tell(const Failure& failure, const Uses& uses) {
     last = stream_.last_call();
     return true;
   });
-  faults_.add_discarded({error.call, error.since, last});
+  faults_.add_discarded({error.call, error.since, last, requests_.next_id()});
   faults_.note_raised(error.call);  // also where another thread's call is the cause
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
   const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);

@@ -160,8 +160,8 @@ TEST(Limits, BytesInsideAMessage) {
   begin.bytes = bytes;
   EXPECT_EQ(refusal([&](Writer& writer) { encode(writer, begin); },
                     [](Reader& reader) {
-                      ReceivedMessage message = next_message(reader);
-                      decode_begin(message.body);
+                      ReceivedMessage received = next_message(reader);
+                      decode_begin(received.body);
                     }),
             over("bytes of an inline upload", kMaxInlineBytes));
 }
@@ -178,8 +178,8 @@ TEST(Limits, BytesOfAStorage) {
                   encode(writer, Resize{1, 0, kMaxStorageBytes + 1});
                 },
                 [](Reader& reader) {
-                  ReceivedMessage message = next_message(reader);
-                  decode_resize(message.body);
+                  ReceivedMessage received = next_message(reader);
+                  decode_resize(received.body);
                 }),
             over("bytes of a storage", kMaxStorageBytes));
 }
@@ -198,8 +198,8 @@ TEST(Limits, BytesOfAGeneratorsState) {
   message.state.resize(kMaxGeneratorState + 1);
   EXPECT_EQ(refusal([&](Writer& writer) { encode(writer, message); },
                     [](Reader& reader) {
-                      ReceivedMessage message = next_message(reader);
-                      decode_generator(message.body);
+                      ReceivedMessage received = next_message(reader);
+                      decode_generator(received.body);
                     }),
             over("generator state", kMaxGeneratorState));
 }
