@@ -104,7 +104,7 @@ std::optional<std::vector<at::Tensor>> resolve(const marshal::Plan& plan,
   server::StorageTable table(uploads);
   std::vector<server::Entry*> entries;
   for (size_t i = 0; i < plan.storages.size(); ++i)
-    entries.push_back(&table.make(i + 1, kStorageBytes, c10::kCPU));
+    entries.push_back(&table.make(i + 1, kStorageBytes, c10::kCPU, 1));
   std::vector<at::Tensor> tensors;
   try {
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
