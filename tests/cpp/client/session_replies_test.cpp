@@ -60,7 +60,7 @@ TEST_F(SessionTest, AnErrorIsRaisedWithItsOperatorAndServer) {
 
 TEST_F(SessionTest, AnErrorThatNobodyAskedForIsNoEnd) {
   connect();
-  server.refuse(0, {wire::ErrorKind::kRuntime, 1, "aten::mm", "for the log"});
+  server.refuse(0, {wire::ErrorKind::kRuntime, 0, "aten::mm", "for the log"});
   const auto request = ask();
   server.reply(request->id);
   session.wait(request, "an answer");
@@ -149,13 +149,14 @@ wire::Error failure_of(uint64_t thread) {
 
 TEST_F(SessionTest, AnErrorInPlaceOfABulkDownloadIsRaisedAndItsThreadGoesOn) {
   connect();
+  submit(1);
   Bytes destination(1000);
   const auto request = ask(destination);
   server.refuse(0, failure_of(current_thread()));
   server.refuse(request->id, failure_of(current_thread()));
   EXPECT_THAT(error_of([&] { session.wait(request, "a value"); }), HasSubstr("no memory"));
 
-  const Message last = server.wait_for_messages(2).back();
+  const Message last = server.wait_for_messages(3).back();
   EXPECT_EQ(last.tag, wire::Tag::kGoOn);
   EXPECT_EQ(last.number, current_thread());
   EXPECT_FALSE(session.is_lost());
@@ -163,6 +164,7 @@ TEST_F(SessionTest, AnErrorInPlaceOfABulkDownloadIsRaisedAndItsThreadGoesOn) {
 
 TEST_F(SessionTest, AFailureIsToldToItsThreadBeforeTheNextCallAndOnce) {
   connect();
+  submit(1);
   server.refuse(0, failure_of(current_thread()));
   const auto request = ask();
   server.reply(request->id);  // behind the report
@@ -170,11 +172,12 @@ TEST_F(SessionTest, AFailureIsToldToItsThreadBeforeTheNextCallAndOnce) {
 
   EXPECT_THAT(error_of([&] { session.wait_for_credit(); }), HasSubstr("no memory"));
   session.wait_for_credit();
-  EXPECT_EQ(server.wait_for_messages(2).back().tag, wire::Tag::kGoOn);
+  EXPECT_EQ(server.wait_for_messages(3).back().tag, wire::Tag::kGoOn);
 }
 
 TEST_F(SessionTest, AFailureOfAnotherThreadIsToldBySynchronizeOnlyAndOnce) {
   connect();
+  submit(1);
   server.refuse(0, failure_of(current_thread() + 1000));
   const auto synchronize = [&](size_t messages) {
     return error_of([&] {
@@ -189,8 +192,8 @@ TEST_F(SessionTest, AFailureOfAnotherThreadIsToldBySynchronizeOnlyAndOnce) {
     });
   };
   session.wait_for_credit();
-  EXPECT_THAT(synchronize(1), HasSubstr("no memory"));
-  EXPECT_EQ(synchronize(2), "(no error)");
+  EXPECT_THAT(synchronize(2), HasSubstr("no memory"));
+  EXPECT_EQ(synchronize(3), "(no error)");
 }
 
 TEST_F(SessionTest, AMessageOfAnUnknownKindIsSkipped) {
