@@ -24,7 +24,7 @@ def server_path() -> Path:
 
 
 class Machine:
-    """One connected server. As a context manager it is waited for and stopped at the end of the block."""
+    """One connected server. As a context manager it is waited for and stopped at the block's end."""
 
     def __init__(self, machine_id: int) -> None:
         self.id = machine_id
@@ -53,7 +53,10 @@ class Machine:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        """Waits for the calls of the block, unless it ends with an exception, and stops the machine."""
+        """Stops the machine. Waits for the calls of the block first, unless it ends with an exception.
+
+        A failure that was not raised yet is raised here.
+        """
         _C.machine_stop(self.id, kind is None)
 
     def __eq__(self, other: object) -> bool:

@@ -50,7 +50,7 @@ py::dict machine_info(int id) {
   Session* session = Machines::instance().session(id);
   const wire::Welcome& welcome = session->welcome();
   py::dict info;
-  info["url"] = session->url();
+  info["url"] = session->link().endpoint().url;
   info["host"] = welcome.host;
   info["pid"] = welcome.pid;
   info["session"] = welcome.session;
@@ -65,14 +65,14 @@ py::tuple machine_summary(int id) {
   std::vector<int> devices;
   for (const auto index : Machines::instance().known_devices_of(id))
     devices.push_back(index);
-  return py::make_tuple(session->url(), devices, session->link().state());
+  return py::make_tuple(session->link().endpoint().url, devices, session->link().state());
 }
 
 py::dict counters() {
   uint64_t calls = 0, syncs = 0, frames = 0, sent = 0, received = 0, signatures = 0, meta = 0,
            server = 0;
   for (Session* session : Machines::instance().sessions()) {
-    client::Counters& one = session->counters();
+    client::Counters& one = session->stream().counters();
     calls += one.calls;
     syncs += one.syncs;
     const transport::Connection* const connection = session->link().connection();

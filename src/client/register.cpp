@@ -70,9 +70,9 @@ void register_backend() {
   if (done)
     return;
   done = true;
-  marshal::record_lookup.deleter = &delete_record;
-  marshal::record_lookup.find_slowly = &find_record_slowly;
-  marshal::record_lookup.generator_name = &generator_name;
+  record_lookup.deleter = &delete_record;
+  record_lookup.find_slowly = &find_record_slowly;
+  record_lookup.generator_name = &generator_name;
   Machines::instance().set_attach(&attach_default_generator);
   c10::SetAllocator(c10::kPrivateUse1, &RemoteAllocator::instance());
   at::setHostAllocator(c10::kPrivateUse1, pinned_allocator());

@@ -79,7 +79,7 @@ void read_step(const Plan& plan, const SlotStep& step, Reader& reader, wire::Nam
       return;
     }
     case SlotKind::kOffset:
-      slots.offsets.push_back(reader.varint());
+      slots.offsets.push_back(wire::decode_offset(reader));
       return;
     case SlotKind::kInt:
       slots.numbers.push_back(Number::of(reader.zigzag()));

@@ -291,6 +291,22 @@ void encode_call(Writer& writer, uint64_t slot) {
   writer.varint(slot);
 }
 
+uint64_t decode_call(Reader& reader) {
+  return reader.varint();
+}
+
+void encode_generator_query(Writer& writer, uint64_t name) {
+  writer.varint(name);
+}
+
+uint64_t decode_generator_query(Reader& reader) {
+  return reader.varint();
+}
+
+uint64_t decode_error_request(Reader& reader) {
+  return reader.varint();
+}
+
 void encode_reply(Writer& writer, uint64_t request, std::span<const std::byte> body) {
   const Message framed(writer, Tag::kReply);
   writer.varint(request);

@@ -266,6 +266,10 @@ struct QueriedCall {
 void encode_head(Writer& writer, const QueriedCall& call);
 QueriedCall decode_queried_call(Reader& reader);
 
+// QUERY kGenerator.
+void encode_generator_query(Writer& writer, uint64_t name);
+uint64_t decode_generator_query(Reader& reader);
+
 // The body of a REPLY to kCounters.
 struct Counters {
   uint64_t calls = 0;
@@ -338,12 +342,16 @@ struct Error {
 
 void encode(Writer& writer, const Error& error);
 Error decode_error(Reader& reader);
+// What an ERROR begins with: the request that it answers, or 0.
+uint64_t decode_error_request(Reader& reader);
 
 void encode_thread(Writer& writer, uint64_t thread);
 void encode_go_on(Writer& writer, uint64_t thread);
 uint64_t decode_thread(Reader& reader);  // of both
 
-void encode_call(Writer& writer, uint64_t slot);  // within a Message; the slots follow
+// CALL and kCheckedCall, within a Message: the signature; its slots follow.
+void encode_call(Writer& writer, uint64_t slot);
+uint64_t decode_call(Reader& reader);
 
 void encode_reply(Writer& writer, uint64_t request, std::span<const std::byte> body);
 void encode_error(Writer& writer, uint64_t request, const Error& error);

@@ -179,6 +179,15 @@ inline StorageSlot decode_storage_slot(Reader& reader, NameState& state) {
   return {state.previous, code & 1 ? reader.varint() : 0};
 }
 
+// A further tensor of a storage that the same call has mentioned before.
+inline void encode_offset(Writer& writer, uint64_t offset) {
+  writer.varint(offset);
+}
+
+inline uint64_t decode_offset(Reader& reader) {
+  return reader.varint();
+}
+
 inline void encode_name(Writer& writer, NameState& state, uint64_t name) {
   writer.zigzag(static_cast<int64_t>(name - state.previous));
   state.previous = name;

@@ -14,6 +14,14 @@ def bad_gather() -> torch.Tensor:
     return torch.gather(source, 0, torch.tensor([10**6], device="remote"))
 
 
+def late_gather() -> torch.Tensor:
+    """The same behind work for the server: the client makes the next calls before it hears of it."""
+    work = torch.ones(1500, 1500, device="remote", dtype=torch.float64)
+    for _ in range(4):
+        work = work @ work
+    return bad_gather()
+
+
 def too_much(x: torch.Tensor) -> torch.Tensor:
     """More than the address space of any process; a new signature each time."""
     return x.flatten()[0].expand(2**45 + next(SIZES)).clone().sum()

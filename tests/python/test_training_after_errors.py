@@ -430,8 +430,9 @@ def test_with_checked_steps_a_failure_is_raised_before_the_step() -> None:
         import torch, torch_remote
         weight = torch.nn.Parameter(torch.ones(2, device="remote"))
         optimizer = torch.optim.Adam([weight])
-        bad = torch.gather(torch.ones(3, device="remote"), 0, torch.tensor([9], device="remote"))
         weight.grad = torch.ones(2, device="remote")
+        work = torch.ones(1500, 1500, device="remote") @ torch.ones(1500, 1500, device="remote")
+        bad = torch.gather(torch.ones(3, device="remote"), 0, torch.tensor([9], device="remote"))
         try:
             optimizer.step()
         except torch_remote.RemoteError as error:

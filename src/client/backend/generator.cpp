@@ -118,7 +118,7 @@ DevicePlace RemoteGenerator::place() const {
 
 wire::DeviceKind RemoteGenerator::kind() const {
   const DevicePlace where = place();
-  return where.session->device_kind(where.device);
+  return device_kind(*where.session, where.device);
 }
 
 uint64_t RemoteGenerator::name() const {
@@ -242,8 +242,9 @@ std::vector<std::byte> RemoteGenerator::read_snapshot() const {
   if (!is_told())
     name();
   const Told where = told();
-  return where.session->query(wire::QueryKind::kGenerator, "generator state",
-                              [&](wire::Writer& writer) { writer.varint(where.name); });
+  return where.session->query(
+      wire::QueryKind::kGenerator, "generator state",
+      [&](wire::Writer& writer) { wire::encode_generator_query(writer, where.name); });
 }
 
 void RemoteGenerator::remember_seed(uint64_t seed) {
@@ -281,9 +282,9 @@ uint64_t RemoteGenerator::get_offset() const {
   TORCH_CHECK(kind() == wire::DeviceKind::kCuda, "CPU Generator does not use offset");
   const KeepGil keep;
   const uint64_t wanted = name();
-  const std::vector<std::byte> state =
-      place().session->query(wire::QueryKind::kGenerator, "generator offset",
-                             [&](wire::Writer& writer) { writer.varint(wanted); });
+  const std::vector<std::byte> state = place().session->query(
+      wire::QueryKind::kGenerator, "generator offset",
+      [&](wire::Writer& writer) { wire::encode_generator_query(writer, wanted); });
   TORCH_CHECK(state.size() == kCudaStateBytes, "the server's generator has no offset");
   uint64_t offset = 0;
   std::memcpy(&offset, state.data() + sizeof(uint64_t), sizeof(offset));

@@ -74,15 +74,25 @@ class Upload {
   wire::Begin begin_;
 };
 
+// A part of a tensor that a failed call has not made cannot be filled. Raises that call's failure.
+void check_exists(const at::Tensor& tensor, StorageRecord& record) {
+  if (!session_of(record)->faults().may_be_discarded(record.made_by))
+    return;
+  download(tensor.as_strided({1}, {1}));
+  record.made_by = 0;
+}
+
 // The bytes of a dense CPU tensor into a remote one of the same sizes and strides.
 void upload(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   const auto bytes = bytes_of(source);
   if (bytes.empty())
     return;
   StorageRecord& record = *record_of(destination);
+  if (bytes.size() != record.nbytes)
+    check_exists(destination, record);
   session_of(record)->wait_for_credit();
-  Upload upload(record, marshal::offset_of(*destination.unsafeGetTensorImpl(), record) *
-                            destination.itemsize());
+  Upload upload(record,
+                offset_of(*destination.unsafeGetTensorImpl(), record) * destination.itemsize());
   if (bytes.size() <= wire::kMaxInlineBytes / 4)
     return upload.send_inline(bytes);
   const bool pinned = non_blocking && is_pinned(source.const_data_ptr());

@@ -26,7 +26,7 @@ class CaptureScope {
  public:
   CaptureScope() {
     if (pool().size() == depth())
-      pool().push_back(std::make_unique<marshal::Capture>());
+      pool().push_back(std::make_unique<Capture>());
     capture_ = pool()[depth()++].get();
   }
 
@@ -35,11 +35,11 @@ class CaptureScope {
   CaptureScope(const CaptureScope&) = delete;
   CaptureScope& operator=(const CaptureScope&) = delete;
 
-  marshal::Capture& operator*() { return *capture_; }
+  Capture& operator*() { return *capture_; }
 
  private:
-  static std::vector<std::unique_ptr<marshal::Capture>>& pool() {
-    thread_local std::vector<std::unique_ptr<marshal::Capture>> captures;
+  static std::vector<std::unique_ptr<Capture>>& pool() {
+    thread_local std::vector<std::unique_ptr<Capture>> captures;
     return captures;
   }
 
@@ -48,10 +48,10 @@ class CaptureScope {
     return value;
   }
 
-  marshal::Capture* capture_;
+  Capture* capture_;
 };
 
-void capture_call(marshal::Capture& capture, const OperatorInfo& info, Arguments arguments) {
+void capture_call(Capture& capture, const OperatorInfo& info, Arguments arguments) {
   uint8_t environment = read_environment();
   if (C10_UNLIKELY(info.has(kLooksAtGradMode)) && at::GradMode::is_enabled())
     environment |= kGradModeBit;
@@ -62,7 +62,7 @@ void capture_call(marshal::Capture& capture, const OperatorInfo& info, Arguments
 }
 
 // The session and the server's device a call is for.
-DevicePlace place_of(const marshal::Capture& capture, c10::DeviceIndex index) {
+DevicePlace place_of(const Capture& capture, c10::DeviceIndex index) {
   if (const StorageRecord* record = capture.any_record()) {
     return {session_of(*record), record->server_device};
   }
@@ -95,8 +95,8 @@ bool mixes_dtypes(Arguments arguments) {
   return false;
 }
 
-SignaturePtr make_signature(const OperatorInfo& info, const marshal::Capture& capture,
-                            Arguments arguments, uint64_t hash, Inference inference) {
+SignaturePtr make_signature(const OperatorInfo& info, const Capture& capture, Arguments arguments,
+                            uint64_t hash, Inference inference) {
   auto signature = c10::make_intrusive<Signature>();
   signature->key.assign(capture.key().begin(), capture.key().end());
   signature->hash = hash;
@@ -167,13 +167,13 @@ void bump_versions(const c10::IValue& list) {
 enum class Step { kDone, kAgain };
 
 // A call whose outputs could not be told: the server is asked, and tells also how it resized `out=` tensors.
-Step ask_server(const OperatorInfo& info, SignaturePtr signature, const marshal::Capture& capture,
+Step ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture& capture,
                 torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
   const size_t count = info.arguments.size();
   tell(info, "server, waited for",
        info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
   if (!info.depends_on_data)
-    ++place.session->counters().inferred_by_server;
+    ++place.session->stream().counters().inferred_by_server;
   std::optional<Results> results = query_call(*place.session, info, std::move(signature), capture,
                                               torch::jit::last(*stack, count), device, place);
   if (!results.has_value())
@@ -200,7 +200,7 @@ std::shared_ptr<Request> ask_for_outcome(const DevicePlace& place) {
 
 Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   CaptureScope scope;
-  marshal::Capture& capture = *scope;
+  Capture& capture = *scope;
   const size_t count = info.arguments.size();
   const Arguments arguments = torch::jit::last(*stack, count);
   capture_call(capture, info, arguments);
@@ -217,7 +217,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     if (inference.result == Inferred::kResized)
       return Step::kAgain;
     if (inference.by == Way::kPython)
-      ++place.session->counters().inferred_by_meta;
+      ++place.session->stream().counters().inferred_by_meta;
     if (log_enabled(LogLevel::kDebug))
       log(LogLevel::kDebug, "new signature",
           {{"operator", info.name}, {"told_by", std::string(word(inference.by))}});

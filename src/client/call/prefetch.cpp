@@ -56,8 +56,8 @@ void Prefetch::end() {
 
 void Prefetch::plan(const at::Tensor& tensor) {
   // A wrapped tensor has no storage of ours: Note [Wrapped tensors].
-  if (is_given_up_ || marshal::own_record(*tensor.unsafeGetTensorImpl()) == nullptr ||
-      tensor.numel() == 0 || find(tensor) != nullptr)
+  if (is_given_up_ || own_record(*tensor.unsafeGetTensorImpl()) == nullptr || tensor.numel() == 0 ||
+      find(tensor) != nullptr)
     return;
   // Not the tensor itself: Module.to() gives a parameter other data, or swaps it, which needs its
   // only reference.
@@ -65,11 +65,8 @@ void Prefetch::plan(const at::Tensor& tensor) {
   const at::Tensor alias = tensor.detach();
   const StorageRecord* const record = record_of(alias);
   by_record_.emplace(record, entries_.size());
-  entries_.push_back({alias,
-                      marshal::offset_of(*alias.unsafeGetTensorImpl(), *record),
-                      marshal::spec_of(alias),
-                      {},
-                      {}});
+  entries_.push_back(
+      {alias, offset_of(*alias.unsafeGetTensorImpl(), *record), marshal::spec_of(alias), {}, {}});
 }
 
 void Prefetch::plan(const c10::Storage& storage) {
@@ -83,7 +80,7 @@ Prefetch::Entry* Prefetch::find(const at::Tensor& tensor) {
   const auto [first, last] = by_record_.equal_range(record);
   if (first == last)
     return nullptr;
-  const uint64_t offset = marshal::offset_of(*tensor.unsafeGetTensorImpl(), *record);
+  const uint64_t offset = offset_of(*tensor.unsafeGetTensorImpl(), *record);
   const wire::TensorSpec spec = marshal::spec_of(tensor);
   for (auto candidate = first; candidate != last; ++candidate) {
     Entry& entry = entries_[candidate->second];

@@ -141,7 +141,7 @@ at::Tensor tensor_on(StorageRecord* record, const wire::TensorSpec& spec, uint64
   return tensor;
 }
 
-Outputs::Outputs(const Signature& signature, const marshal::Capture& capture, c10::Device device,
+Outputs::Outputs(const Signature& signature, const Capture& capture, c10::Device device,
                  DevicePlace place)
     : device_(device), place_(place) {
   for (const Output& output : signature.outputs)
@@ -156,7 +156,7 @@ at::Tensor Outputs::make_tensor(const wire::TensorSpec& spec, uint64_t nbytes) {
 }
 
 c10::IValue Outputs::make(const Output& output, const Signature& signature,
-                          const marshal::Capture& capture) {
+                          const Capture& capture) {
   switch (output.kind) {
     case OutputKind::kUndefined:
       return at::Tensor();
@@ -177,17 +177,16 @@ c10::IValue Outputs::make(const Output& output, const Signature& signature,
   return list;
 }
 
-void Outputs::encode_names(wire::Writer& writer, wire::NameState& names, uint64_t call) const {
-  for (marshal::StorageRecord* record : fresh_) {
+void Outputs::encode_names(wire::Writer& writer, wire::NameState& names, uint64_t call,
+                           uint64_t thread) const {
+  for (StorageRecord* record : fresh_) {
     wire::encode_name(writer, names, record->name);
-    record->announced.store(true, std::memory_order_relaxed);
-    record->made_by.store(call, std::memory_order_relaxed);
+    record->note_made(call, thread);
   }
 }
 
-bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture,
-               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, CallSite site,
-               Request* outcome) {
+bool send_call(Session& session, SignaturePtr& signature, const Capture& capture, Outputs& outputs,
+               c10::ArrayRef<c10::IValue> arguments, CallSite site, Request* outcome) {
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& names, SignatureTable& table) {
     if (!capture.is_current())
@@ -197,7 +196,7 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
     if (!signature->outputs_known)
       return false;  // another thread added this signature first, without its outputs: ask the server
     if (!signature->announced)
-      announce_signature(writer, table, *signature, arguments, session.counters());
+      announce_signature(writer, table, *signature, arguments, session.stream().counters());
     session.stream().mirror_context(writer);
     const uint64_t call = session.stream().number_call(site);
     const wire::Message framed(writer, outcome == nullptr ? wire::Tag::kCall : wire::Tag::kQuery);
@@ -207,8 +206,9 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
     }
     wire::encode_call(writer, signature->slot);
     capture.encode_slots(writer, names);
-    outputs.encode_names(writer, names, call);
-    capture.mark_announced(call);
+    const uint64_t thread = session.stream().last_thread();
+    outputs.encode_names(writer, names, call, thread);
+    capture.mark_announced(call, thread);
     sent = true;
     return true;
   });
@@ -218,8 +218,7 @@ bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture
 namespace {
 
 // A value that is missing is an earlier call's error; this one's own reads as it would locally.
-[[noreturn]] void raise_outcome(Session& session, const Request& request,
-                                const marshal::Capture& capture) {
+[[noreturn]] void raise_outcome(Session& session, const Request& request, const Capture& capture) {
   if (request.error.call != request.call)
     session.raise_failed(request, &capture);
   raise_as_local(request.error);
@@ -228,7 +227,7 @@ namespace {
 }  // namespace
 
 void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& signature,
-                      const marshal::Capture& capture, const std::shared_ptr<Request>& outcome) {
+                      const Capture& capture, const std::shared_ptr<Request>& outcome) {
   session.wait_quietly(outcome, info.name.c_str());
   if (outcome->failed)
     raise_outcome(session, *outcome, capture);
@@ -247,8 +246,7 @@ uint64_t names_for(const OperatorInfo& info) {
 
 class ResultReader {
  public:
-  ResultReader(const marshal::Capture& capture, c10::Device device, DevicePlace place,
-               uint64_t first)
+  ResultReader(const Capture& capture, c10::Device device, DevicePlace place, uint64_t first)
       : capture_(capture), device_(device), place_(place), next_(first) {}
 
   c10::IValue read(const Result& result) {
@@ -299,7 +297,7 @@ class ResultReader {
         const_cast<c10::TensorImpl*>(capture_.impls()[number])));
   }
 
-  const marshal::Capture& capture_;
+  const Capture& capture_;
   const c10::Device device_;
   const DevicePlace place_;
   uint64_t next_;
@@ -324,7 +322,7 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
 }  // namespace
 
 std::optional<Results> query_call(Session& session, const OperatorInfo& info,
-                                  SignaturePtr signature, const marshal::Capture& capture,
+                                  SignaturePtr signature, const Capture& capture,
                                   c10::ArrayRef<c10::IValue> arguments, c10::Device device,
                                   DevicePlace place) {
   const auto request = session.make_request({}, nullptr);
@@ -341,14 +339,14 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
     if (signature->outputs_known)
       return false;  // another thread has asked meanwhile
     if (!signature->announced)
-      announce_signature(writer, table, *signature, arguments, session.counters());
+      announce_signature(writer, table, *signature, arguments, session.stream().counters());
     session.stream().mirror_context(writer);
     request->call = session.stream().number_call(site);
     const wire::Message framed(writer, wire::Tag::kQuery);
     encode_head(writer, wire::Query{request->id, wire::QueryKind::kCall});
     encode_head(writer, wire::QueriedCall{signature->slot, first, names});
     capture.encode_slots(writer, state);
-    capture.mark_announced(0);  // it is waited for
+    capture.mark_announced(0, 0);  // it is waited for
     sent = true;
     return true;
   });

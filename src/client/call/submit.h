@@ -2,12 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "client/capture/capture.h"
 #include "client/machines/machines.h"
 #include "client/operators/operator.h"
 #include "client/session/session.h"
 #include "client/session/signature_table.h"
 #include "client/shapes/infer.h"
-#include "marshal/encode.h"
 
 namespace torch_remote::client {
 
@@ -20,7 +20,7 @@ void check_match(const Signature& signature, c10::ArrayRef<c10::IValue> argument
                  Session& session);
 
 // A tensor over a storage that is already named.
-at::Tensor tensor_on(marshal::StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes,
+at::Tensor tensor_on(StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes,
                      c10::Device device);
 
 // The results of a call as they go back on the stack.
@@ -29,40 +29,39 @@ using Results = c10::SmallVector<c10::IValue, 4>;
 // Makes the output tensors a signature predicts, on `device`, with storages of their own.
 class Outputs {
  public:
-  Outputs(const Signature& signature, const marshal::Capture& capture, c10::Device device,
+  Outputs(const Signature& signature, const Capture& capture, c10::Device device,
           DevicePlace place);
 
   // Appends the names of the fresh storages, in order, and marks them announced and made by this call.
-  void encode_names(wire::Writer& writer, wire::NameState& names, uint64_t call) const;
+  void encode_names(wire::Writer& writer, wire::NameState& names, uint64_t call,
+                    uint64_t thread) const;
 
   Results& results() { return results_; }
 
  private:
-  c10::IValue make(const wire::Output& output, const Signature& signature,
-                   const marshal::Capture& capture);
+  c10::IValue make(const wire::Output& output, const Signature& signature, const Capture& capture);
   at::Tensor make_tensor(const wire::TensorSpec& spec, uint64_t nbytes);
 
   const c10::Device device_;
   const DevicePlace place_;
   size_t next_bytes_ = 0;
-  c10::SmallVector<marshal::StorageRecord*, 4> fresh_;
+  c10::SmallVector<StorageRecord*, 4> fresh_;
   Results results_;
 };
 
 // Sends a call whose outputs are known. False: another thread announced one of its storages meanwhile, or
 // its signature was replaced; look at the call again. `outcome` may be null; else it asks how this call went.
-bool send_call(Session& session, SignaturePtr& signature, const marshal::Capture& capture,
-               Outputs& outputs, c10::ArrayRef<c10::IValue> arguments, CallSite site,
-               Request* outcome);
+bool send_call(Session& session, SignaturePtr& signature, const Capture& capture, Outputs& outputs,
+               c10::ArrayRef<c10::IValue> arguments, CallSite site, Request* outcome);
 
 // Waits for the outcome of a call that was sent. Raises the server's error as the local operator would.
 void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& signature,
-                      const marshal::Capture& capture, const std::shared_ptr<Request>& outcome);
+                      const Capture& capture, const std::shared_ptr<Request>& outcome);
 
 // Sends a call and waits for what came out; nullopt: look at the call again (as with send_call). The results' metadata become part of the signature unless the
 // operator depends on data. Raises the server's error as the local operator would.
 std::optional<Results> query_call(Session& session, const OperatorInfo& info,
-                                  SignaturePtr signature, const marshal::Capture& capture,
+                                  SignaturePtr signature, const Capture& capture,
                                   c10::ArrayRef<c10::IValue> arguments, c10::Device device,
                                   DevicePlace place);
 

@@ -92,7 +92,7 @@ std::string choice_key(const Attention& call) {
 // A tensor that the server can be asked about: one of its own in the place of a wrapped one, whose
 // choice depends on the same sizes (Note [Wrapped tensors]).
 at::Tensor asked_about(const at::Tensor& tensor) {
-  if (marshal::own_record(*tensor.unsafeGetTensorImpl()) != nullptr)
+  if (own_record(*tensor.unsafeGetTensorImpl()) != nullptr)
     return tensor;
   const c10::DeviceGuard guard(tensor.device());
   return at::detail::empty_strided_generic(

@@ -19,19 +19,6 @@ std::string default_url() {
   return url == nullptr || *url == '\0' ? "local" : url;
 }
 
-// Prints what the user was not told of. Returns whether there was nothing to print. Catches everything,
-// so that the process can end.
-bool report_untold(Session& session, bool wait) noexcept {
-  try {
-    const std::string text = session.report_untold(wait);
-    if (text.empty())
-      return true;
-    std::fputs(("torch_remote: " + text).c_str(), stderr);
-  } catch (...) {
-  }
-  return false;
-}
-
 void abandon_machines() {
   Machines::instance().abandon_in_forked_child();
 }
@@ -247,6 +234,13 @@ c10::DeviceIndex Machines::device_count() {
   return count;
 }
 
+bool Machines::has_others(const Session* session) const {
+  return std::any_of(places_.begin(), places_.end(), [session](const Place& place) {
+    const Session* const other = place.session.load();
+    return other != nullptr && other != session && other->has_sent_calls();
+  });
+}
+
 c10::DeviceIndex Machines::index_of(const Session* session, uint8_t device) const {
   for (size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].session.load() == session && places_[i].device.load() == device) {
@@ -289,22 +283,48 @@ std::vector<int> Machines::ids() {
   return ids;
 }
 
+// Catches everything, so that the process can end.
+void Machines::report_untold(Session& session, bool wait) noexcept {
+  try {
+    const std::string text = session.report_untold(wait);
+    if (text.empty())
+      return;
+    std::fputs(("torch_remote: " + text).c_str(), stderr);
+  } catch (...) {
+  }
+  has_reported_ = true;
+}
+
 void Machines::stop(int id, bool wait) {
   Session* session = nullptr;
+  {
+    MutexLock lock(mutex_);
+    const Machine& machine = machines_.at(static_cast<size_t>(id));
+    if (machine.stopped)
+      return;
+    session = machine.session;
+  }
+  if (wait) {
+    try {
+      session->finish();
+    } catch (...) {
+      stop(id, false);
+      throw;
+    }
+  }
   if (!is_exiting())
-    report_untold(*this->session(id), wait);
+    report_untold(*session, false);
   {
     MutexLock lock(mutex_);
     Machine& machine = machines_.at(static_cast<size_t>(id));
     if (machine.stopped)
       return;
     machine.stopped = true;
-    session = machine.session;
     for (const c10::DeviceIndex index : machine.devices) {
       places_[static_cast<size_t>(index)].session.store(nullptr, std::memory_order_release);
     }
     if (!has_machine())
-      stopped_url_ = session->url();
+      stopped_url_ = session->link().endpoint().url;
     initialized_.store(has_machine(), std::memory_order_release);
   }
   // At exit report_untold() has waited already.
@@ -342,13 +362,12 @@ void Machines::abandon_in_forked_child() noexcept {
 bool Machines::shutdown() {
   if (in_forked_child())
     return true;
-  bool is_clean = true;
   for (const int id : ids())
-    is_clean = report_untold(*session(id), true) && is_clean;
+    report_untold(*session(id), true);
   mark_exiting();
   for (const int id : ids())
     stop(id);
-  return is_clean;
+  return !has_reported_;
 }
 
 }  // namespace torch_remote::client

@@ -44,8 +44,8 @@ class Machines : private SessionOwner {
   int connect_through(const std::string& url, std::vector<std::string> command);
   // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected. Not after shutdown().
   void start_default();
-  // Ends a session. `wait`: after its calls are done. Failures that the user was not told of are
-  // printed.
+  // Ends a session. `wait`: after its calls are done; it is then stopped in any case, and a failure that
+  // the user was not told of is raised. Further ones are printed.
   void stop(int id, bool wait = false);
   // A machine that could not be reached: its index is free again, and the default may be tried anew.
   void drop_unreached(const Session* session) override;
@@ -72,6 +72,7 @@ class Machines : private SessionOwner {
 
   bool is_initialized() { return initialized_.load(std::memory_order_acquire); }
 
+  bool has_others(const Session* session) const override;
   // Which remote:k a server's device is; 0 for a machine that was stopped.
   c10::DeviceIndex index_of(const Session* session, uint8_t device) const override;
   std::vector<c10::DeviceIndex> devices_of(int id);
@@ -117,7 +118,11 @@ class Machines : private SessionOwner {
   Attach attach_ = [](c10::DeviceIndex, Session&, uint8_t, const std::function<void()>& publish) {
     publish();
   };
+  // Prints what the user was not told of.
+  void report_untold(Session& session, bool wait) noexcept;
+
   std::array<Place, kMaxDevices> places_;
+  std::atomic<bool> has_reported_{false};  // something was printed
   std::atomic<bool> initialized_{false};
   Mutex opening_;  // who gives devices an index; before mutex_
   Mutex mutex_;

@@ -19,7 +19,7 @@ Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
   wire::Read read;
   read.request = download.request->id;
   read.storage = record.name;
-  read.offset = marshal::offset_of(*tensor.unsafeGetTensorImpl(), record);
+  read.offset = offset_of(*tensor.unsafeGetTensorImpl(), record);
   read.spec = marshal::spec_of(tensor);
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     session.stream().announce(writer, record,

@@ -34,7 +34,7 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   // Before the message: it refuses what no server has.
   const uint64_t address = RecordPool::instance().new_address(nbytes);
   Session& session = *session_of(*record);
-  const CallSite site{current_line(), record->server_device};
+  const CallSite site{current_line(), record->server_device, kResizeSite};
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     record->nbytes.store(nbytes, std::memory_order_relaxed);
     if (!record->announced.load(std::memory_order_relaxed))

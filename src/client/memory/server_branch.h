@@ -21,7 +21,7 @@ namespace torch_remote::client::kernels {
 // The session and the server's device of a tensor; a wrapped tensor's device index tells them.
 inline DevicePlace place_of(const at::Tensor& tensor) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  if (const StorageRecord* record = marshal::own_record(impl))
+  if (const StorageRecord* record = own_record(impl))
     return {session_of(*record), record->server_device};
   const c10::Device device = tensor.device();
   return Machines::instance().place(device.has_index() ? device.index() : c10::DeviceIndex{0});
@@ -34,7 +34,7 @@ inline const wire::Welcome& server_of(const at::Tensor& tensor) {
 // Whether the tensor's server computes on a CPU. May wait for the handshake, once.
 inline bool is_on_cpu_server(const at::Tensor& tensor) {
   const DevicePlace place = place_of(tensor);
-  return place.session->device_kind(place.device) == wire::DeviceKind::kCpu;
+  return device_kind(*place.session, place.device) == wire::DeviceKind::kCpu;
 }
 
 inline bool is_on_cuda_server(const at::Tensor& tensor) {

@@ -135,7 +135,7 @@ bool returns_view(const c10::FunctionSchema& schema) {
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operation) {
   const c10::FunctionSchema& schema = operation.schema();
   id = next_id();
-  site_number = id < UINT16_MAX ? static_cast<uint16_t>(id + 1) : 0;
+  site_number = id + 1 < UINT16_MAX ? static_cast<uint16_t>(id + 1) : 0;
   name = c10::toString(operation.operator_name());
   introduction.name = operation.operator_name().name;
   introduction.overload = operation.operator_name().overload_name;

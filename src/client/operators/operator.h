@@ -8,7 +8,7 @@
 #include <ATen/core/stack.h>
 
 #include "client/operators/operator_table.h"
-#include "marshal/encode.h"
+#include "marshal/argument.h"
 #include "wire/signature.h"
 
 namespace torch_remote::client {
@@ -42,7 +42,7 @@ struct OperatorInfo {
 
   c10::OperatorHandle handle;
   uint32_t id = 0;
-  uint16_t site_number = 0;  // id + 1, for CallSite; 0 beyond the 65,535th operator
+  uint16_t site_number = 0;  // id + 1, for CallSite; 0 beyond the 65,534th operator
   std::string name;          // "aten::add.Tensor"
   wire::Introduction introduction;
   std::vector<marshal::ArgumentInfo> arguments;

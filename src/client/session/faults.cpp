@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "client/session/threads.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {
@@ -9,6 +10,7 @@ namespace {
 
 // Ranges of discarded calls beyond this many are joined: more storages are then looked at once.
 constexpr size_t kMostRanges = 64;
+constexpr size_t kMostOfEnded = 64;
 
 }  // namespace
 
@@ -35,37 +37,53 @@ std::optional<Failure> Faults::take(uint64_t thread) {
   return failure;
 }
 
+std::vector<uint64_t> Faults::take_ended() {
+  std::vector<uint64_t> ended;
+  MutexLock lock(mutex_);
+  for (auto& [thread, failure] : by_thread_) {
+    if (!has_ended(thread))
+      continue;
+    ended.push_back(thread);
+    if (!failure.is_raised && of_ended_.size() < kMostOfEnded)
+      of_ended_.push_back(std::move(failure));
+  }
+  for (const uint64_t thread : ended)
+    by_thread_.erase(thread);
+  count_.store(by_thread_.size(), std::memory_order_relaxed);
+  return ended;
+}
+
 std::optional<Failure> Faults::raise_oldest(uint64_t& others) {
   MutexLock lock(mutex_);
-  others = 0;
-  Failure* oldest = nullptr;
-  for (auto& [thread, failure] : by_thread_) {
-    if (failure.is_raised)
-      continue;
-    ++others;
-    if (oldest == nullptr || failure.error.since < oldest->error.since)
-      oldest = &failure;
-  }
-  if (oldest == nullptr)
+  std::vector<Failure*> untold;
+  for (auto& [thread, failure] : by_thread_)
+    untold.push_back(&failure);
+  for (Failure& failure : of_ended_)
+    untold.push_back(&failure);
+  std::erase_if(untold, [](const Failure* failure) { return failure->is_raised; });
+  if (untold.empty())
     return std::nullopt;
-  --others;
-  oldest->is_raised = true;
-  return *oldest;
+  others = untold.size() - 1;
+  Failure& oldest = **std::ranges::min_element(
+      untold, {}, [](const Failure* failure) { return failure->error.since; });
+  oldest.is_raised = true;
+  return oldest;
 }
 
 void Faults::note_raised(uint64_t call) {
   MutexLock lock(mutex_);
   for (auto& [thread, failure] : by_thread_)
     failure.is_raised |= failure.error.call == call;
+  for (Failure& failure : of_ended_)
+    failure.is_raised |= failure.error.call == call;
 }
 
 std::vector<Failure> Faults::untold() {
-  std::vector<Failure> all;
   MutexLock lock(mutex_);
-  for (const auto& [thread, failure] : by_thread_) {
-    if (!failure.is_raised)
-      all.push_back(failure);
-  }
+  std::vector<Failure> all = of_ended_;
+  for (const auto& [thread, failure] : by_thread_)
+    all.push_back(failure);
+  std::erase_if(all, [](const Failure& failure) { return failure.is_raised; });
   std::ranges::sort(all, {}, [](const Failure& failure) { return failure.error.since; });
   return all;
 }
@@ -107,6 +125,7 @@ bool Faults::is_discarded(uint64_t call) {
 void Faults::clear() {
   MutexLock lock(mutex_);
   by_thread_.clear();
+  of_ended_.clear();
   discarded_.clear();
   has_discarded_.store(false, std::memory_order_relaxed);
   count_.store(0, std::memory_order_relaxed);

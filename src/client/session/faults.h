@@ -34,6 +34,8 @@ class Faults {
   bool has(uint64_t thread);
   // Takes out the failure that has stopped this thread: it is being told.
   std::optional<Failure> take(uint64_t thread);
+  // The threads among these that have ended. Their failures are kept for raise_oldest() and untold().
+  std::vector<uint64_t> take_ended();
   // The oldest failure that nobody has been told of, marked as raised, and how many more there are.
   // Its thread, if it lives, is told by its own next call.
   std::optional<Failure> raise_oldest(uint64_t& others);
@@ -73,6 +75,7 @@ class Faults {
   std::atomic<bool> has_discarded_{false};
   Mutex mutex_;
   std::map<uint64_t, Failure> by_thread_ GUARDED_BY(mutex_);
+  std::vector<Failure> of_ended_ GUARDED_BY(mutex_);  // of threads that have ended: the first few
   std::vector<Told> discarded_ GUARDED_BY(mutex_);
 };
 

@@ -157,7 +157,7 @@ uint64_t CallLines::count(uint64_t first, uint64_t last, uint8_t thread) const {
   for (uint64_t call = std::max(first + 1, last < kKept ? 1 : last - kKept + 1); call <= last;
        ++call) {
     const auto site = find(call);
-    count += site.has_value() && site->thread == thread ? 1 : 0;
+    count += site.has_value() && site->thread == thread && site->operation != kResizeSite ? 1 : 0;
   }
   return count;
 }

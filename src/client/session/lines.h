@@ -41,7 +41,9 @@ std::string name_line(LineId line);
 // Where this thread is. On the path of every call: no lock, no GIL.
 LineId current_line();
 
-// Where a call was made, for which of the server's devices, and of what: 0 for an upload or a resize,
+constexpr uint16_t kResizeSite = UINT16_MAX;
+
+// Where a call was made, for which of the server's devices, and of what: 0 for an upload, kResizeSite,
 // else OperatorInfo::site_number. `thread` is the last eight bits of current_thread().
 struct CallSite {
   LineId line = 0;
@@ -69,7 +71,7 @@ class CallLines {
 
   // Nothing when it is too long ago.
   std::optional<CallSite> find(uint64_t call) const;
-  // How many of the calls after `first` up to `last` this thread has made.
+  // How many calls and uploads after `first` up to `last` this thread has made.
   uint64_t count(uint64_t first, uint64_t last, uint8_t thread) const;
 
   // Forgets all. The pages may be destroyed when nobody who was inside put() or find() is any more.

@@ -9,12 +9,11 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/mutex.h"
-#include "marshal/encode.h"
+#include "client/capture/record.h"
 
 namespace torch_remote::client {
 
 class Session;
-using marshal::StorageRecord;
 
 // Note [Storage records]
 //
@@ -58,7 +57,7 @@ inline Session* session_of(const StorageRecord& record) {
 
 // The record of a remote tensor; throws for one without (not made by us).
 inline StorageRecord* record_of(const at::Tensor& tensor) {
-  return marshal::record_of(*tensor.unsafeGetTensorImpl());
+  return record_of(*tensor.unsafeGetTensorImpl());
 }
 
 }  // namespace torch_remote::client

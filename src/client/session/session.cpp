@@ -26,8 +26,8 @@ const wire::Welcome& Session::welcome() {
   return link_.welcome();
 }
 
-wire::DeviceKind Session::device_kind(uint8_t device) {
-  const auto& devices = welcome().devices;
+wire::DeviceKind device_kind(Session& session, uint8_t device) {
+  const auto& devices = session.welcome().devices;
   return device < devices.size() ? devices[device].kind : wire::DeviceKind::kCpu;
 }
 
@@ -120,7 +120,7 @@ std::vector<std::byte> Session::take_messages(uint32_t& calls) {
 }
 
 void Session::on_error(wire::Reader& reader) {
-  const uint64_t request = reader.varint();
+  const uint64_t request = wire::decode_error_request(reader);
   wire::Error error = wire::decode_error(reader);
   if (request != 0)
     return confirm(requests_.fail(request, std::move(error))->after);

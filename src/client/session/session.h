@@ -24,7 +24,7 @@ namespace torch_remote::client {
 
 // The storages that a call or read uses, to be compared with those that a failed call has not made.
 struct Uses {
-  const marshal::Capture* capture = nullptr;
+  const Capture* capture = nullptr;
   uint64_t storage = 0;
 
   bool any_of(const std::vector<uint64_t>& names) const;
@@ -36,6 +36,8 @@ class SessionOwner {
   virtual ~SessionOwner() = default;
   // Which remote:k a server's device is.
   virtual c10::DeviceIndex index_of(const Session* session, uint8_t device) const = 0;
+  // Other sessions have been sent calls.
+  virtual bool has_others(const Session* session) const = 0;
   // It could not be reached: its index is free again.
   virtual void drop_unreached(const Session* session) = 0;
 };
@@ -57,15 +59,12 @@ class Session : private Link::Traffic, private ServerFacts {
 
   Faults& faults() { return faults_; }
 
-  Counters& counters() { return counters_; }
-
-  const std::string& url() const { return link_.endpoint().url; }
-
   bool is_lost() const { return link_.is_lost(); }
+
+  bool has_sent_calls() const { return stream_.submitted() != 0; }
 
   // Waits for the handshake. Raises when it failed.
   const wire::Welcome& welcome() override;
-  wire::DeviceKind device_kind(uint8_t device);
   // "remote:0 (host, cpu, session 1a2b3c4d)": for messages.
   std::string describe(uint8_t device) override;
 
@@ -127,10 +126,12 @@ class Session : private Link::Traffic, private ServerFacts {
 
   // Raises a failed request's error as RemoteError: operator, device, host, the user's line, what the
   // server said. If it has stopped this thread, the thread goes on from here.
-  [[noreturn]] void raise_failed(const Request& request, const marshal::Capture* used = nullptr);
+  [[noreturn]] void raise_failed(const Request& request, const Capture* used = nullptr);
   // Everything sent is done on the server, and pending downloads are here. Raises the first failure
   // that the user has not been told of.
   void synchronize();
+  // The end of a `with` block: synchronize(), unless nothing was sent or the user was told of the loss.
+  void finish();
   // Everything sent is done. False: this thread is stopped.
   bool finish_calls();
   // Before the session is stopped: what the user has not been told of, in words. `waits`: until
@@ -144,6 +145,8 @@ class Session : private Link::Traffic, private ServerFacts {
   bool release();
 
  private:
+  const std::string& url() const { return link_.endpoint().url; }
+
   bool has_our_torch() const override { return link_.endpoint().has_our_torch; }
 
   [[noreturn]] void raise_lost();
@@ -199,13 +202,14 @@ class Session : private Link::Traffic, private ServerFacts {
   Link link_;  // last: its threads use the rest
 };
 
+wire::DeviceKind device_kind(Session& session, uint8_t device);
 wire::Counters server_counters(Session& session);
 wire::Context server_context(Session& session);
 
 // What the call uses may be missing: a discarded call was to make it. Only the server knows.
-bool may_be_missing(Faults& faults, const marshal::Capture& capture);
+bool may_be_missing(Faults& faults, const Capture& capture);
 // It is not missing, for the server has used it.
-void note_not_missing(const marshal::Capture& capture);
+void note_not_missing(const Capture& capture);
 // A call that this thread made after `since` was to make it, and was discarded.
 bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since);
 

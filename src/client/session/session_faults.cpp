@@ -25,9 +25,8 @@ bool Uses::any_of(const std::vector<uint64_t>& names) const {
   };
   if (capture == nullptr)
     return is_named(storage);
-  return std::ranges::any_of(capture->tensors(), [&](const marshal::TensorSlot& slot) {
-    return is_named(slot.record->name);
-  });
+  return std::ranges::any_of(capture->tensors(),
+                             [&](const TensorSlot& slot) { return is_named(slot.record->name); });
 }
 
 // Reader thread. Whoever waits for credit is told.
@@ -39,9 +38,15 @@ void Session::note_failure(const wire::Error& error) {
 void Session::tell_known_failure(const Uses& uses) {
   if (const auto failure = faults_.take(current_thread()))
     tell(*failure, uses);
+  for (const uint64_t thread : faults_.take_ended()) {
+    try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      wire::encode_go_on(writer, thread);
+      return true;
+    });
+  }
 }
 
-void Session::raise_failed(const Request& request, const marshal::Capture* used) {
+void Session::raise_failed(const Request& request, const Capture* used) {
   const wire::Error& error = request.error;
   const Uses uses{used, request.storage};
   if (error.call != 0) {
@@ -69,7 +74,9 @@ void Session::tell(const Failure& failure, const Uses& uses) {
   faults_.note_raised(error.call);  // also where another thread's call is the cause
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
   const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);
-  const std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
+  std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
+  if (owner_ != nullptr && owner_->has_others(this))
+    text += "\n(what this thread did on other machines meanwhile stays done)";
   if (python_hooks.take_back != nullptr)
     python_hooks.take_back(*this, error.since);
   raise_remote(error, text, uses.any_of(error.results));
@@ -86,31 +93,34 @@ std::string Session::describe(const wire::Error& error, std::optional<CallSite> 
 
 // --- what is missing
 
-bool may_be_missing(Faults& faults, const marshal::Capture& capture) {
+bool may_be_missing(Faults& faults, const Capture& capture) {
   if (!faults.has_discarded()) [[likely]]
     return false;
-  return std::ranges::any_of(capture.tensors(), [&](const marshal::TensorSlot& slot) {
+  return std::ranges::any_of(capture.tensors(), [&](const TensorSlot& slot) {
     return faults.may_be_discarded(slot.record->made_by.load(std::memory_order_relaxed));
   });
 }
 
-void note_not_missing(const marshal::Capture& capture) {
-  for (const marshal::TensorSlot& slot : capture.tensors())
+void note_not_missing(const Capture& capture) {
+  for (const TensorSlot& slot : capture.tensors())
     slot.record->made_by.store(0, std::memory_order_relaxed);
 }
 
 bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since) {
-  const StorageRecord* const record = marshal::own_record(*tensor.unsafeGetTensorImpl());
+  const StorageRecord* const record = own_record(*tensor.unsafeGetTensorImpl());
   if (record == nullptr || session_of(*record) != &session)
     return false;
   const uint64_t call = record->made_by.load(std::memory_order_relaxed);
-  if (call < since || call == 0)
-    return false;
-  const auto site = session.stream().site_of(call);
-  return site.has_value() && site->thread == static_cast<uint8_t>(current_thread());
+  return call != 0 && call >= since &&
+         record->made_in.load(std::memory_order_relaxed) == static_cast<uint32_t>(current_thread());
 }
 
 // --- synchronize
+
+void Session::finish() {
+  if (has_sent_calls() && !is_loss_told_)
+    synchronize();
+}
 
 bool Session::finish_calls() {
   query(wire::QueryKind::kBarrier, "synchronize");

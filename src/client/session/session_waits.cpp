@@ -186,10 +186,8 @@ std::string Session::describe_known_failures() {
 }
 
 std::string Session::report_untold(bool waits) {
-  if (!waits)
+  if (!waits || is_loss_told_ || !has_sent_calls())
     return describe_known_failures();
-  if (is_loss_told_ || stream_.submitted() == 0)
-    return {};
   const auto request = make_request({}, nullptr);
   try {
     wait_until([this] { return link_.is_open(); }, "the handshake", Waiter::kExit);

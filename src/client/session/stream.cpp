@@ -19,6 +19,7 @@ void CallStream::cut_frame() {
 bool CallStream::announce(wire::Writer& writer, StorageRecord& record, CallSite site) {
   if (record.announced.exchange(true, std::memory_order_relaxed))
     return false;
+  site.operation = kResizeSite;
   number_call(site);
   encode(writer, wire::Resize{record.name, record.server_device,
                               record.nbytes.load(std::memory_order_relaxed)});

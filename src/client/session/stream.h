@@ -8,17 +8,15 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "client/capture/capture.h"
 #include "client/session/context.h"
 #include "client/session/counters.h"
 #include "client/session/lines.h"
 #include "client/session/signature_table.h"
 #include "client/session/threads.h"
-#include "marshal/encode.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {
-
-using marshal::StorageRecord;
 
 // A frame is cut when it has this many bytes.
 constexpr size_t kFrameTarget = 64 << 10;
@@ -48,6 +46,9 @@ class CallStream {
 
   uint64_t last_call() const NO_THREAD_SAFETY_ANALYSIS { return call_number_; }
 
+  // Whose messages these are.
+  uint64_t last_thread() const NO_THREAD_SAFETY_ANALYSIS { return thread_; }
+
   // Tells the server what of the context has changed since it was last told.
   void mirror_context(wire::Writer& writer) NO_THREAD_SAFETY_ANALYSIS {
     context_.append_changes(writer);
@@ -65,6 +66,8 @@ class CallStream {
     MutexLock lock(mutex_);
     return use(signatures_);
   }
+
+  Counters& counters() { return counters_; }
 
   uint64_t new_name() { return next_name_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -86,7 +89,7 @@ class CallStream {
 
   // Where a call was made; nothing when it is too long ago.
   std::optional<CallSite> site_of(uint64_t call);
-  // How many of the calls after `first` up to `last` this thread has made.
+  // How many calls and uploads after `first` up to `last` this thread has made.
   uint64_t count_calls(uint64_t first, uint64_t last, uint64_t thread);
 
   // Writer thread: the next frame and how many numbered messages it has; empty when there is none.

@@ -1,11 +1,13 @@
 #include "client/session/threads.h"
 
-#include <atomic>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/graph_task.h>
+
+#include "base/mutex.h"
 
 namespace torch_remote::client {
 namespace {
@@ -17,12 +19,45 @@ class Caller : public c10::DebugInfoBase {
   const uint64_t thread;
 };
 
-// Kinds of its own came with torch 2.12; nothing else uses this one but PyTorch's tests.
+// One of PyTorch's own kinds, which only its tests use.
 const auto kCaller = c10::DebugInfoKind::TEST_INFO_2;
 
+// The numbers of the threads that have not ended.
+struct LiveThreads {
+  Mutex mutex;
+  uint64_t last GUARDED_BY(mutex) = 0;
+  std::unordered_set<uint64_t> numbers GUARDED_BY(mutex);
+};
+
+LiveThreads& live_threads() {
+  static auto* const threads = new LiveThreads;  // leaks: threads end at exit
+  return *threads;
+}
+
+struct ThreadNumber {
+  ThreadNumber() {
+    MutexLock lock(live_threads().mutex);
+    number = ++live_threads().last;
+    live_threads().numbers.insert(number);
+  }
+
+  ~ThreadNumber() {
+    MutexLock lock(live_threads().mutex);
+    live_threads().numbers.erase(number);
+  }
+
+  uint64_t number = 0;
+};
+
+uint64_t new_number() {
+  thread_local const ThreadNumber made;
+  return made.number;
+}
+
 uint64_t own_number() {
-  static std::atomic<uint64_t> last{0};
-  thread_local const uint64_t number = ++last;
+  thread_local uint64_t number = 0;
+  if (number == 0) [[unlikely]]
+    number = new_number();
   return number;
 }
 
@@ -46,6 +81,11 @@ uint64_t current_thread() {
     known_caller = number_of_caller();
   }
   return known_caller;
+}
+
+bool has_ended(uint64_t thread) {
+  MutexLock lock(live_threads().mutex);
+  return !live_threads().numbers.contains(thread);
 }
 
 void enter_backward() {

@@ -16,6 +16,9 @@ namespace torch_remote::client {
 // Whose calls this thread makes now. On the path of every call.
 uint64_t current_thread();
 
+// The thread with this number has ended.
+bool has_ended(uint64_t thread);
+
 // This thread enters a backward, and leaves it. In pairs; they may be nested.
 void enter_backward();
 void leave_backward();

@@ -59,15 +59,15 @@ bool writes(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
 }
 
 // A server may resize what the call writes, and make its storage larger, not smaller.
-void check_resize(const OperatorInfo& info, const marshal::Capture& capture,
+void check_resize(const OperatorInfo& info, const Capture& capture,
                   c10::ArrayRef<c10::IValue> arguments, const wire::Result& result) {
   if (result.kind != wire::ResultKind::kResized || result.tensor >= capture.impls().size())
     raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
   const at::TensorImpl& impl = *capture.impls()[result.tensor];
   if (!writes(info, arguments, &impl))
     raise(ErrorClass::kProtocol, "a result resizes a tensor that the call does not write");
-  const StorageRecord& record = *marshal::record_of(impl);
-  const uint64_t offset = marshal::offset_of(impl, record) * impl.itemsize();
+  const StorageRecord& record = *record_of(impl);
+  const uint64_t offset = offset_of(impl, record) * impl.itemsize();
   const uint64_t bytes = wire::extent_bytes(result.spec);
   if (marshal::from_wire(result.spec.dtype) != c10::typeMetaToScalarType(impl.dtype()) ||
       result.nbytes < record.nbytes.load(std::memory_order_relaxed) ||
@@ -131,7 +131,7 @@ bool has_empty_out(const std::vector<at::Tensor>& outs) {
                      [](const at::Tensor& out) { return out.defined() && out.numel() == 0; });
 }
 
-void follow_resizes(const OperatorInfo& info, const marshal::Capture& capture,
+void follow_resizes(const OperatorInfo& info, const Capture& capture,
                     c10::ArrayRef<c10::IValue> arguments,
                     const std::vector<wire::Result>& resized) {
   for (const wire::Result& result : resized)

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "client/capture/capture.h"
 #include "client/operators/operator.h"
-#include "marshal/encode.h"
 #include "wire/messages.h"
 
 // `out=` tensors, of which `metas` or `outs` are the twins on the meta device after a shape function has run.
@@ -25,7 +25,7 @@ bool has_empty_out(const std::vector<at::Tensor>& outs);
 
 // The server's kernel has resized tensors that the call writes: so are ours, with the warning that PyTorch gives for it.
 // Raises a ProtocolError, before anything has changed, for what no kernel does.
-void follow_resizes(const OperatorInfo& info, const marshal::Capture& capture,
+void follow_resizes(const OperatorInfo& info, const Capture& capture,
                     c10::ArrayRef<c10::IValue> arguments, const std::vector<wire::Result>& resized);
 
 }  // namespace torch_remote::client

@@ -32,17 +32,13 @@ void Executor::note_overwritten(const Plan& plan, const Slots& slots) {
   }
 }
 
-bool Executor::is_new(const Entry& entry) const {
-  return entry.made > threads_.cause()->since;
-}
-
 bool Executor::is_constant(const CallPlan& call, const Slots& slots) const {
   if (call.plan.takes_no_generator || call.operation->is_seeded || !slots.generators.empty() ||
       !call.plan.outputs_known)
     return false;
   for (const TensorRecipe& view : call.plan.tensors) {
     const Entry& entry = *entries_[view.storage];
-    if (view.is_read || !is_new(entry) || entry.missing != nullptr)
+    if (view.is_read || !threads_.is_made_since(entry.made) || entry.missing != nullptr)
       return false;
   }
   return true;
@@ -53,7 +49,7 @@ void Executor::discard(const Plan& plan, const Cause& cause) {
   for (const TensorRecipe& view : plan.tensors) {
     Entry& entry = *entries_[view.storage];
     const bool holds_nothing = !entry.storage && entry.upload == nullptr;
-    if (view.is_written && holds_nothing && is_new(entry))
+    if (view.is_written && holds_nothing && threads_.is_made_since(entry.made))
       storages_.set_missing(entry, cause);
   }
 }
@@ -63,7 +59,7 @@ void Executor::make_missing(const CallPlan& call, const std::vector<wire::Output
   for (const wire::Output& output : outputs) {
     if (output.kind == wire::OutputKind::kFresh) {
       const uint64_t nbytes = wire::extent_bytes(output.spec);
-      Entry& entry = storages_.make(*name++, nbytes, devices_.device(call.plan.device), number_);
+      Entry& entry = storages_.make(*name++, nbytes, devices_.device(call.plan.device), here());
       storages_.set_missing(entry, cause);
     }
     make_missing(call, output.items, cause, name);
@@ -118,7 +114,7 @@ void Executor::fail_other(std::exception_ptr cause, const char* what, Entry& ent
 void Executor::resize(const wire::Resize& message) {
   ++number_;
   if (!storages_.contains(message.storage)) {
-    storages_.make(message.storage, message.nbytes, devices_.device(message.device), number_);
+    storages_.make(message.storage, message.nbytes, devices_.device(message.device), here());
     return;
   }
   Entry& entry = storages_.find(message.storage);

@@ -89,6 +89,9 @@ class Executor {
   uint64_t mispredicted() const { return mispredicted_; }
 
  private:
+  // The message that is being applied.
+  Origin here() const { return {threads_.current(), number_}; }
+
   // The storages that the call mentions, by number; those that it makes are made.
   void meet_storages(const marshal::Plan& plan, const marshal::Slots& slots);
   // The cause of a missing storage that the call needs; null: none is missing.
@@ -99,7 +102,6 @@ class Executor {
   // Reads no tensor, draws no random number, and writes only storages first mentioned since the thread
   // was stopped: it is run all the same.
   bool is_constant(const CallPlan& call, const marshal::Slots& slots) const;
-  bool is_new(const Entry& entry) const;
   void invoke(const CallPlan& call, const marshal::Slots& slots);
   void resolve_tensors(const marshal::Plan& plan, const marshal::Slots& slots);
   void find_generators(const CallPlan& call, const marshal::Slots& slots);
@@ -153,7 +155,8 @@ template <typename PutIn>
 bool Executor::upload(uint64_t storage, uint64_t length, PutIn&& put_in) {
   ++number_;
   Entry& entry = storages_.find(storage);
-  if (threads_.cause() != nullptr && (!is_new(entry) || entry.missing != nullptr))
+  if (threads_.cause() != nullptr &&
+      (!threads_.is_made_since(entry.made) || entry.missing != nullptr))
     return false;
   try {
     if (entry.missing != nullptr && length != entry.nbytes) {

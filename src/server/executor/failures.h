@@ -13,6 +13,12 @@ namespace torch_remote::server {
 // A call that failed, or an upload or resize; shared by everything that is missing because of it.
 using Cause = std::shared_ptr<const wire::Error>;
 
+// Which message made something, and which thread of the client's program sent it.
+struct Origin {
+  uint64_t thread = 0;
+  uint64_t call = 0;  // its number, or that of the next numbered message
+};
+
 // The threads of the client's program that a failed call has stopped: Note [Fail-stop] in
 // wire/messages.h. Confined to the executor thread.
 class StoppedThreads {
@@ -26,6 +32,13 @@ class StoppedThreads {
 
   // Why the thread whose messages are being applied is stopped; null: it runs.
   const Cause& cause() const { return cause_; }
+
+  uint64_t current() const { return current_; }
+
+  // The current thread is stopped, and has made it after the call that failed.
+  bool is_made_since(Origin made) const {
+    return cause_ != nullptr && made.thread == current_ && made.call > cause_->since;
+  }
 
   // Stops the current thread at the call `since`, because of `failure`, and tells the client.
   // Gives the failure as the thread's cause.

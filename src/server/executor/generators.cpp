@@ -62,7 +62,7 @@ const at::Generator& Generators::find(uint64_t name) {
   return generator;
 }
 
-void Generators::apply(const wire::GeneratorMessage& message, uint64_t call) {
+void Generators::apply(const wire::GeneratorMessage& message, Origin here) {
   switch (message.action) {
     case wire::GeneratorAction::kSeed: {
       at::Generator generator = find(message.name);
@@ -83,7 +83,7 @@ void Generators::apply(const wire::GeneratorMessage& message, uint64_t call) {
         throw ProtocolError("a generator is made with a name or device that is not allowed");
       }
       wire::check_limit("generators of a session", made_.size() + 1, wire::kMaxGenerators);
-      if (!made_.emplace(message.name, Made{make(static_cast<uint8_t>(message.seed)), call})
+      if (!made_.emplace(message.name, Made{make(static_cast<uint8_t>(message.seed)), here})
                .second) {
         throw ProtocolError("a generator's name is taken");
       }
@@ -102,9 +102,9 @@ std::vector<std::byte> Generators::state(uint64_t name) {
   return {begin, begin + state.nbytes()};
 }
 
-bool Generators::is_made_since(uint64_t name, uint64_t call) const {
+Origin Generators::made(uint64_t name) const {
   const auto found = made_.find(name);
-  return found != made_.end() && found->second.call >= call;
+  return found == made_.end() ? Origin{} : found->second.origin;
 }
 
 void Generators::swap_in(uint8_t device) {

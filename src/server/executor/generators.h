@@ -9,6 +9,7 @@
 #include <ATen/core/Generator.h>
 
 #include "server/executor/devices.h"
+#include "server/executor/failures.h"
 #include "wire/messages.h"
 
 namespace torch_remote::server {
@@ -28,10 +29,10 @@ class Generators {
 
   // Throws ProtocolError for what no client of ours sends; c10::Error for a state that does not
   // fit.
-  // `call`: the number of the last call.
-  void apply(const wire::GeneratorMessage& message, uint64_t call);
-  // False: it was there before that call.
-  bool is_made_since(uint64_t name, uint64_t call) const;
+  // `here`: this message.
+  void apply(const wire::GeneratorMessage& message, Origin here);
+  // The message that has made it. A device's own generator was made by none.
+  Origin made(uint64_t name) const;
   // By name. Throws ProtocolError when there is none.
   const at::Generator& find(uint64_t name);
   std::vector<std::byte> state(uint64_t name);
@@ -53,7 +54,7 @@ class Generators {
 
   struct Made {
     at::Generator generator;
-    uint64_t call;  // the last before it
+    Origin origin;
   };
 
   std::unordered_map<uint64_t, Made> made_;

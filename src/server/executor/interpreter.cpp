@@ -112,13 +112,13 @@ const CallPlan& Interpreter::plan_at(uint64_t slot) const {
 }
 
 void Interpreter::on_call(wire::Reader& reader) {
-  const CallPlan& call = plan_at(reader.varint());
+  const CallPlan& call = plan_at(wire::decode_call(reader));
   marshal::read_slots(call.plan, reader, names_, slots_);
   executor_.call(call, slots_);
 }
 
 void Interpreter::query_checked_call(uint64_t request, wire::Reader& reader) {
-  const CallPlan& call = plan_at(reader.varint());
+  const CallPlan& call = plan_at(wire::decode_call(reader));
   marshal::read_slots(call.plan, reader, names_, slots_);
   const Cause failure = executor_.checked_call(call, slots_);
   if (!finish_work(request))
@@ -150,11 +150,11 @@ void Interpreter::on_generator(wire::Reader& reader) {
   const wire::GeneratorMessage message = wire::decode_generator(reader);
   const bool is_made_or_freed = message.action == wire::GeneratorAction::kMake ||
                                 message.action == wire::GeneratorAction::kFree;
-  if (const Cause& cause = threads_.cause(); cause != nullptr && !is_made_or_freed &&
-                                             !generators_.is_made_since(message.name, cause->since))
+  if (threads_.cause() != nullptr && !is_made_or_freed &&
+      !threads_.is_made_since(generators_.made(message.name)))
     return;  // discarded
   try {
-    generators_.apply(message, executor_.number());
+    generators_.apply(message, {threads_.current(), executor_.number() + 1});
   } catch (...) {
     answer_failure(0, std::current_exception(), "generator");
   }
@@ -297,7 +297,7 @@ void Interpreter::query_operator(uint64_t request, wire::Reader& reader) {
 }
 
 void Interpreter::query_generator(uint64_t request, wire::Reader& reader) {
-  const uint64_t name = reader.varint();
+  const uint64_t name = wire::decode_generator_query(reader);
   if (threads_.cause() != nullptr)
     return replies_.error(request, *threads_.cause());
   try {

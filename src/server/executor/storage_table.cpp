@@ -15,6 +15,8 @@
 namespace torch_remote::server {
 namespace {
 
+constexpr size_t kMostSpare = 1024;
+
 // What there is of a storage: a library's kernel may have made it smaller than it is said to be.
 uint64_t present_bytes(const Entry& entry) {
   return entry.storage ? std::min<uint64_t>(entry.nbytes, entry.storage.nbytes()) : entry.nbytes;
@@ -89,7 +91,7 @@ Entry& StorageTable::find(uint64_t name) {
   return *found->second;
 }
 
-Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, uint64_t call) {
+Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, Origin made) {
   if (name == 0)
     throw ProtocolError("name 0 is never valid");
   wire::check_limit("storages of a session", entries_.size() + 1, limits_.storages);
@@ -97,9 +99,9 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, ui
   auto [place, is_new] = entries_.emplace(name, nullptr);
   if (!is_new)
     throw ProtocolError("the name " + std::to_string(name) + " is taken");
-  place->second = std::make_unique<Entry>();
+  place->second = take_entry();
   Entry& entry = *place->second;
-  entry.made = call;
+  entry.made = made;
   entry.device = device;
   set_bytes(entry, nbytes);
   return entry;
@@ -114,7 +116,19 @@ void StorageTable::free(uint64_t name) {
   set_missing(*found->second, nullptr);
   if (!uploading_.empty())
     std::erase(uploading_, found->second.get());
+  if (spare_.size() < kMostSpare) {
+    *found->second = Entry();
+    spare_.push_back(std::move(found->second));
+  }
   entries_.erase(found);
+}
+
+std::unique_ptr<Entry> StorageTable::take_entry() {
+  if (spare_.empty())
+    return std::make_unique<Entry>();
+  std::unique_ptr<Entry> entry = std::move(spare_.back());
+  spare_.pop_back();
+  return entry;
 }
 
 void StorageTable::set_missing(Entry& entry, Cause cause) {

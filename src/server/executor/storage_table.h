@@ -30,7 +30,7 @@ struct Entry {
   c10::Storage storage;  // null: no memory yet
   uint64_t nbytes = 0;   // what it has, or will have
   uint64_t held = 0;     // what of that has memory
-  uint64_t made = 0;     // the number of the call that mentioned it first
+  Origin made;           // the message that mentioned it first
   c10::Device device{c10::kCPU};
   Cause
       missing;  // why it has no value; null, mostly: Note [Missing storages] in server/executor/execute.h
@@ -55,8 +55,8 @@ class StorageTable {
 
   // Throw ProtocolError: name 0, a name that is not there, one that is there already, too many.
   Entry& find(uint64_t name);
-  // `call`: the number of the message that mentions it first.
-  Entry& make(uint64_t name, uint64_t nbytes, c10::Device device, uint64_t call);
+  // `made`: the message that mentions it first.
+  Entry& make(uint64_t name, uint64_t nbytes, c10::Device device, Origin made);
   void free(uint64_t name);
 
   bool contains(uint64_t name) const { return entries_.find(name) != entries_.end(); }
@@ -106,6 +106,7 @@ class StorageTable {
   uint64_t total_bytes() const { return total_bytes_; }
 
  private:
+  std::unique_ptr<Entry> take_entry();
   // Before the storage has memory of that size. Throws OutOfMemoryError.
   void hold(Entry& entry, uint64_t nbytes);
   void ensure_memory(Entry& entry);
@@ -119,7 +120,8 @@ class StorageTable {
   Uploads& uploads_;
   const StorageLimits limits_;
   ska::flat_hash_map<uint64_t, std::unique_ptr<Entry>> entries_;
-  std::vector<Entry*> uploading_;  // entries that expect, or have expected, an upload
+  std::vector<std::unique_ptr<Entry>> spare_;  // of freed storages, to be used again
+  std::vector<Entry*> uploading_;              // entries that expect, or have expected, an upload
   uint64_t total_bytes_ = 0;
   uint64_t held_bytes_ = 0;
   uint64_t missing_ = 0;  // entries that have no value

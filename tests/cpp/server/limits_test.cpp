@@ -35,20 +35,20 @@ std::string refusal(const std::function<void()>& use) {
 TEST(ServerLimits, StoragesOfASession) {
   Uploads uploads;
   StorageTable storages(uploads, {.storages = 2});
-  storages.make(1, 4, c10::kCPU, 1);
-  storages.make(2, 4, c10::kCPU, 1);
-  EXPECT_EQ(refusal([&] { storages.make(3, 4, c10::kCPU, 1); }),
+  storages.make(1, 4, c10::kCPU, {});
+  storages.make(2, 4, c10::kCPU, {});
+  EXPECT_EQ(refusal([&] { storages.make(3, 4, c10::kCPU, {}); }),
             "protocol: storages of a session: 3 is over the limit of 2");
 
   storages.free(1);
-  storages.make(3, 4, c10::kCPU, 1);
+  storages.make(3, 4, c10::kCPU, {});
 }
 
 TEST(ServerLimits, GeneratorsOfASession) {
   const Devices devices = Devices::choose("cpu", 1);
   Generators generators(devices);
   const auto make = [&](uint64_t i) {
-    generators.apply({wire::kFirstGenerator + i, wire::GeneratorAction::kMake, 0, {}}, 0);
+    generators.apply({wire::kFirstGenerator + i, wire::GeneratorAction::kMake, 0, {}}, {});
   };
   for (uint64_t i = 0; i < wire::kMaxGenerators; ++i)
     make(i);

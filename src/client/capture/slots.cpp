@@ -1,6 +1,6 @@
-#include "marshal/encode.h"
+#include "client/capture/capture.h"
 
-namespace torch_remote::marshal {
+namespace torch_remote::client {
 
 void Capture::encode_slots(wire::Writer& writer, wire::NameState& names) const {
   const auto numbers = numbers_.view();
@@ -13,7 +13,7 @@ void Capture::encode_slots(wire::Writer& writer, wire::NameState& names) const {
     if (slot.first_mention) {
       wire::encode_storage_slot(writer, names, slot.record->name, slot.offset);
     } else {
-      writer.varint(slot.offset);
+      wire::encode_offset(writer, slot.offset);
     }
   }
   if (written != numbers.size())
@@ -28,13 +28,11 @@ bool Capture::is_current() const {
   return true;
 }
 
-void Capture::mark_announced(uint64_t call) const {
+void Capture::mark_announced(uint64_t call, uint64_t thread) const {
   for (size_t i = 0; i < storages_.size(); ++i) {
-    if (fresh_[i] == 0)
-      continue;
-    storages_[i]->announced.store(true, std::memory_order_relaxed);
-    storages_[i]->made_by.store(call, std::memory_order_relaxed);
+    if (fresh_[i] != 0)
+      storages_[i]->note_made(call, thread);
   }
 }
 
-}  // namespace torch_remote::marshal
+}  // namespace torch_remote::client

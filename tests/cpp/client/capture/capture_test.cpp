@@ -1,4 +1,4 @@
-#include "marshal/encode.h"
+#include "client/capture/capture.h"
 
 #include <deque>
 #include <string>

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -9,66 +8,13 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
+#include "client/capture/record.h"
 #include "marshal/argument.h"
 #include "marshal/pointer_index.h"
 #include "wire/codec.h"
 #include "wire/signature.h"
 
-namespace torch_remote::marshal {
-
-// The client's record of one storage. `DataPtr::get_context()` of every remote storage points to one.
-struct StorageRecord {
-  uint64_t name = 0;          // constant while the storage lives
-  void* session = nullptr;    // client::Session, constant while the storage lives
-  uint8_t server_device = 0;  // constant while the storage lives
-  std::atomic<uint64_t> address{0};
-  std::atomic<uint64_t> nbytes{0};
-  std::atomic<bool> announced{false};  // the server has heard of it; changed under the submit lock
-  // The call that gives it its first value out of other tensors; 0: it has one, or constants do.
-  std::atomic<uint64_t> made_by{0};
-  StorageRecord* next = nullptr;  // free lists
-};
-
-// Finds the record of a remote tensor; set by the client. `find_record_slowly` is asked when the storage
-// was not made by our allocator (torch.save wraps our address in a storage of its own).
-struct RecordLookup {
-  c10::DeleterFnPtr deleter = nullptr;
-  StorageRecord* (*find_slowly)(const at::TensorImpl& tensor) = nullptr;
-  uint64_t (*generator_name)(const c10::GeneratorImpl& generator) = nullptr;
-};
-
-extern RecordLookup record_lookup;
-
-// The record of a tensor whose storage our allocator made, else null: for wrappers without a
-// storage too (Note [Wrapped tensors]).
-inline StorageRecord* own_record(const at::TensorImpl& tensor) {
-  const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  if (C10_UNLIKELY(storage == nullptr))
-    return nullptr;
-  const c10::DataPtr& pointer = storage->data_ptr();
-  return C10_LIKELY(pointer.get_deleter() == record_lookup.deleter)
-             ? static_cast<StorageRecord*>(pointer.get_context())
-             : nullptr;
-}
-
-inline StorageRecord* record_of(const at::TensorImpl& tensor) {
-  StorageRecord* record = own_record(tensor);
-  return C10_LIKELY(record != nullptr) ? record : record_lookup.find_slowly(tensor);
-}
-
-// Where a tensor begins in its record's storage, in elements. Python's slice of a storage is a storage that begins
-// later in the same memory.
-inline uint64_t offset_of(const at::TensorImpl& tensor, const StorageRecord& record) {
-  const auto begin =
-      reinterpret_cast<uint64_t>(tensor.unsafe_storage().unsafeGetStorageImpl()->data());
-  const uint64_t ahead = begin - record.address.load(std::memory_order_relaxed);
-  const auto offset = static_cast<uint64_t>(tensor.storage_offset());
-  if (C10_LIKELY(ahead == 0))
-    return offset;
-  TORCH_CHECK(ahead % tensor.itemsize() == 0, "a slice of a remote storage that begins at byte ",
-              ahead, " cannot be read as ", tensor.dtype());
-  return offset + ahead / tensor.itemsize();
-}
+namespace torch_remote::client {
 
 // One tensor of a call: its storage and, in elements, its offset.
 struct TensorSlot {
@@ -86,7 +32,7 @@ class Capture {
   // tensors may lie on several devices of one server; the call is for the first one's.
   void begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
              c10::ArrayRef<c10::IValue> arguments, bool spans_devices = false);
-  void add(const ArgumentInfo& info, const c10::IValue& value);
+  void add(const marshal::ArgumentInfo& info, const c10::IValue& value);
   void finish();
 
   // The key says which of the server's devices the call is for.
@@ -97,8 +43,8 @@ class Capture {
 
   // False when a storage was announced by another thread since the key was made.
   bool is_current() const;
-  // After the call with this number was written.
-  void mark_announced(uint64_t call) const;
+  // After the call with this number was written, of this thread.
+  void mark_announced(uint64_t call, uint64_t thread) const;
 
   std::span<const std::byte> key() const { return key_.view(); }
 
@@ -120,7 +66,7 @@ class Capture {
   bool add_again(const at::TensorImpl& impl);
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, bool is_constant);
-  void add_list(const ArgumentInfo& info, c10::ArrayRef<c10::IValue> items);
+  void add_list(const marshal::ArgumentInfo& info, c10::ArrayRef<c10::IValue> items);
   void add_scalar_list(c10::ArrayRef<c10::IValue> items);
   void add_device(c10::Device device);
   void meet_device(c10::DeviceIndex index);
@@ -142,8 +88,8 @@ class Capture {
   c10::SmallVector<const at::TensorImpl*, 16> impls_;
   c10::SmallVector<StorageRecord*, 16> storages_;  // distinct, in order of first mention
   c10::SmallVector<uint64_t, 16> fresh_;           // 0: announced; else nbytes + 1
-  PointerIndex storage_index_;
-  PointerIndex impl_index_;
+  marshal::PointerIndex storage_index_;
+  marshal::PointerIndex impl_index_;
   size_t device_at_ = 0;
   c10::DeviceIndex device_ = -1;
   bool has_host_scalar_ = false;
@@ -152,4 +98,4 @@ class Capture {
   c10::ArrayRef<c10::IValue> arguments_;
 };
 
-}  // namespace torch_remote::marshal
+}  // namespace torch_remote::client

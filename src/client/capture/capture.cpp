@@ -1,4 +1,4 @@
-#include "marshal/encode.h"
+#include "client/capture/capture.h"
 
 #include <algorithm>
 
@@ -8,9 +8,13 @@
 #include "marshal/dtype.h"
 #include "wire/limits.h"
 
-namespace torch_remote::marshal {
+namespace torch_remote::client {
 namespace {
 
+using marshal::ArgumentInfo;
+using marshal::ArgumentKind;
+using marshal::PointerIndex;
+using marshal::to_wire;
 using wire::ValueKind;
 
 // With the results, which may be described by as many bytes, a call stays below what a frame holds. There are fewer
@@ -384,4 +388,4 @@ void Capture::refuse_limit(const char* what, uint64_t value, uint64_t limit) con
               " that one remote call takes");
 }
 
-}  // namespace torch_remote::marshal
+}  // namespace torch_remote::client
