@@ -5,7 +5,7 @@
 
 namespace torch_remote {
 
-// What an exception says, as the cause of another thing. Empty for none.
+// The message of an exception; empty for null.
 std::string text_of(const std::exception_ptr& cause);
 
 }  // namespace torch_remote

@@ -16,7 +16,7 @@ struct Unit {
 
 constexpr Unit kUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}};
 
-// A century: far from overflow in any arithmetic on time points in nanoseconds.
+// A century, so that arithmetic on time points in nanoseconds cannot overflow.
 constexpr int64_t kLongest = int64_t{100} * 366 * 24 * 3'600'000;
 
 int64_t unit_of(std::string_view name) {

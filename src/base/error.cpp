@@ -27,7 +27,7 @@ void check_internal(bool holds, std::string_view claim) {
   if (holds) {
     return;
   }
-  throw InternalError("this should hold and does not: " + std::string(claim));
+  throw InternalError("internal check failed: " + std::string(claim));
 }
 
 }  // namespace torch_remote

@@ -4,25 +4,23 @@
 #include <string>
 #include <string_view>
 
-// Errors are sorted by who caused them, because that decides what ends (docs/errors.md).
+// Errors are sorted by who caused them: that decides what is closed (docs/errors.md).
 namespace torch_remote {
 
-// The peer sent bytes that break the protocol. The session that read them is closed; nothing
-// else in the process is affected.
+// The peer sent bytes that break the protocol. Only the session that read them ends.
 class ProtocolError : public std::runtime_error {
  public:
   explicit ProtocolError(const std::string& what);
 };
 
-// The network failed, or the peer went away. Sticky: what() is the first cause, and every later use
-// of the same connection reports that one again.
+// The network failed or the peer is gone. A connection that failed throws its first error again on
+// every later use.
 class ConnectionError : public std::runtime_error {
  public:
   explicit ConnectionError(const std::string& what);
 };
 
-// We broke a rule of our own. The message says that it is a bug in torch-remote, so that nobody
-// looks for the mistake in their own program or in PyTorch.
+// A bug in torch-remote. The message says so, so that users do not search their own program.
 class InternalError : public std::runtime_error {
  public:
   explicit InternalError(const std::string& what);
@@ -32,11 +30,11 @@ class InternalError : public std::runtime_error {
 std::string describe_errno(std::string_view what, int error);
 [[noreturn]] void throw_connection_errno(std::string_view what, int error);
 
-// For a system call that fails only through a bug of ours or when descriptors, memory or processes
-// run out: std::system_error, which keeps the errno.
+// For a system call that fails only because of a bug of ours, or because descriptors, memory or
+// processes have run out.
 [[noreturn]] void throw_system_errno(std::string_view what, int error);
 
-// Throws InternalError unless the claim holds. `claim` is what should have been true, in words.
+// `claim` says in words what should be true.
 void check_internal(bool holds, std::string_view claim);
 
 }  // namespace torch_remote

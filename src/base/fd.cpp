@@ -16,7 +16,7 @@ void Fd::reset() noexcept {
   if (descriptor_ < 0) {
     return;
   }
-  // Not repeated on EINTR: Linux has closed it by then, and the number may be another thread's.
+  // Not repeated on EINTR: Linux has closed it already, and the number may be in use again.
   ::close(release());
 }
 

@@ -23,7 +23,7 @@ class Fd {
 
   explicit operator bool() const noexcept { return descriptor_ >= 0; }
 
-  // Hands the descriptor over: the caller closes it.
+  // The caller now has to close the descriptor.
   [[nodiscard]] int release() noexcept { return std::exchange(descriptor_, -1); }
 
   void reset() noexcept;  // closes it now

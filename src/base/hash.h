@@ -5,8 +5,8 @@
 #include <cstring>
 #include <span>
 
-// A fast hash for tables inside one process. It can be forged and depends on the byte order of the
-// machine: never send it, store it, or let two different things be the same because of it.
+// A fast hash for tables inside one process. It is easily forged and depends on the byte order: do
+// not send or store it, and compare the hashed values too.
 namespace torch_remote {
 
 namespace hash_detail {
@@ -27,7 +27,7 @@ inline uint64_t load4(const std::byte* from) noexcept {
   return value;
 }
 
-// The whole input in two words where it has at most 16 bytes; loads overlap rather than branch.
+// Loads an input of at most 16 bytes into two words. The loads may overlap, which saves branches.
 inline void load_short(const std::byte* from, size_t size, uint64_t& a, uint64_t& b) noexcept {
   if (size >= 8) {
     a = load8(from);
@@ -47,8 +47,8 @@ inline void load_short(const std::byte* from, size_t size, uint64_t& a, uint64_t
 
 }  // namespace hash_detail
 
-// Both halves of the 128-bit product, folded: each bit of the result depends on nearly all bits of
-// both arguments. Also combines two hashes (put a constant in one of them first: 0 absorbs).
+// XOR of both halves of the 128-bit product: each bit of the result depends on nearly all bits of
+// both arguments. Also combines two hashes, if neither can be 0.
 inline uint64_t hash_mix(uint64_t a, uint64_t b) noexcept {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(a) * b;
@@ -69,7 +69,7 @@ inline uint64_t hash_bytes(std::span<const std::byte> bytes, uint64_t seed = 0) 
     for (; left > 16; left -= 16, from += 16) {
       state = hash_mix(load8(from) ^ kSecret1, load8(from + 8) ^ state);
     }
-    a = load8(from + left - 16);  // overlaps what the loop has read: no byte by byte tail
+    a = load8(from + left - 16);  // overlaps what the loop has read, so that no bytes are left over
     b = load8(from + left - 8);
   }
   const uint64_t last = hash_mix(a ^ kSecret1, b ^ state);

@@ -53,9 +53,8 @@ std::string time_now() {
   return text;
 }
 
-// Writes lines to standard error, one at a time. One that nobody reads (the pipe of a parent that is busy, a terminal
-// that is held) must not hold up a server: its line is dropped after a moment, and later ones at once, until somebody
-// reads again. Thread-safe.
+// Writes lines to standard error, one at a time. While it is full because nobody reads it, a line
+// is dropped after 100 ms and later ones at once, so that the server does not hang. Thread-safe.
 class StandardError {
  public:
   void write(const std::string& line) {
@@ -76,7 +75,7 @@ class StandardError {
   uint64_t dropped_ GUARDED_BY(mutex_) = 0;
 };
 
-// What every line needs. Made on first use and never destroyed: threads may log during exit.
+// Created on first use and never destroyed, because threads may log during exit.
 class Log {
  public:
   static Log& instance() {

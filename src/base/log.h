@@ -18,7 +18,7 @@ namespace torch_remote {
 enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 
 // One key=value of a line. Values with spaces, quotes or control characters are quoted and escaped,
-// so that text from a peer cannot forge a line.
+// so that text from the peer cannot look like a line of ours.
 struct LogField {
   LogField(std::string_view field_key, std::string_view text) : key(field_key), value(text) {}
 
@@ -34,15 +34,15 @@ struct LogField {
   std::string value;
 };
 
-// One relaxed load: ask before building costly fields.
+// One relaxed load. Ask before building fields that are costly.
 bool log_enabled(LogLevel level) noexcept;
 void log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
-// Put in each line from now on, e.g. a session's id.
+// Appears in each line from now on, e.g. the id of a session.
 void set_log_name(std::string_view name);
 void set_log_level(LogLevel level) noexcept;
 
-// The text of a line after its time, as log() would write it.
+// A line as log() writes it, without the time.
 std::string format_log_line(LogLevel level, std::string_view name, std::string_view event,
                             std::initializer_list<LogField> fields);
 

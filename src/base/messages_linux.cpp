@@ -1,4 +1,4 @@
-// Messages between processes of one machine, and the descriptors that they carry.
+// Messages between processes of one machine that can carry file descriptors.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -14,7 +14,7 @@
 namespace torch_remote {
 namespace {
 
-// In the abstract namespace: a name that goes with its socket.
+// An address in Linux's abstract namespace: there is no file, and the name ends with the socket.
 struct NamedAddress {
   explicit NamedAddress(const std::string& name) {
     address.sun_family = AF_UNIX;
@@ -37,7 +37,7 @@ Fd message_socket() {
   return socket;
 }
 
-// Whether the other end of a connected socket belongs to a process of this user. The kernel tells.
+// Whether the process that connected runs as this user, as the kernel reports it.
 bool is_of_this_user(const Fd& socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -52,7 +52,7 @@ bool is_listening(const Fd& socket) {
          listens != 0;
 }
 
-// A message of one part, with room for descriptors.
+// A message in one part, with room for descriptors.
 struct MessageWithDescriptors {
   explicit MessageWithDescriptors(std::span<std::byte> bytes) : part{bytes.data(), bytes.size()} {
     header.msg_iov = &part;
@@ -81,8 +81,8 @@ std::vector<Fd> descriptors_of(MessageWithDescriptors& message) {
   return passed;
 }
 
-// The next message: its length and what it carries. Nothing: there was none, and errno says why; a length of 0 with
-// nothing carried is the end.
+// Receives the next message. Returns its length and fills `passed`; -1 with errno on failure; 0 and
+// nothing passed when the peer has closed.
 ssize_t receive(const Fd& over, std::span<std::byte> message, std::vector<Fd>& passed) {
   MessageWithDescriptors taken(message);
   const ssize_t got = ::recvmsg(over.get(), &taken.header, MSG_CMSG_CLOEXEC);
@@ -90,7 +90,7 @@ ssize_t receive(const Fd& over, std::span<std::byte> message, std::vector<Fd>& p
   return got;
 }
 
-// From whoever connects to a named socket: one message each. Empty: there is no such socket any more.
+// Accepts senders on a named socket and reads one message from each. Empty: the socket is closed.
 std::vector<Fd> receive_by_name(const Fd& listener, std::span<std::byte> message) {
   for (;;) {
     const Fd sender(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -99,11 +99,11 @@ std::vector<Fd> receive_by_name(const Fd& listener, std::span<std::byte> message
     }
     if (!sender) {
       if (errno != EINTR && errno != ECONNABORTED) {
-        ::usleep(10000);  // no memory for it just now
+        ::usleep(10000);  // out of memory or descriptors: try again
       }
       continue;
     }
-    const timeval patience{1, 0};  // a process of ours, which says at once what it has to say
+    const timeval patience{1, 0};  // a process of ours sends its message at once
     ::setsockopt(sender.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     std::vector<Fd> passed;
     if (is_of_this_user(sender) &&
@@ -154,7 +154,7 @@ Fd socket_to(const std::string& name) {
 
 bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
                       std::span<const int> passed) noexcept {
-  // sendmsg only reads; iovec has no const.
+  // sendmsg() only reads the bytes, but iovec has no const.
   MessageWithDescriptors sent({const_cast<std::byte*>(message.data()), message.size()});  // NOLINT
   cmsghdr* const rights = CMSG_FIRSTHDR(&sent.header);
   rights->cmsg_level = SOL_SOCKET;
@@ -178,7 +178,7 @@ std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message
       return {};
     }
     if (got < 0 && errno != EINTR) {
-      ::usleep(10000);  // no memory for it just now
+      ::usleep(10000);  // out of memory or descriptors: try again
     }
     if (!passed.empty() && got == static_cast<ssize_t>(message.size())) {
       return passed;

@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 
-// Clang checks these at compile time (-Wthread-safety); for g++ they are nothing.
+// Clang checks these annotations (-Wthread-safety); for g++ they are empty.
 #if defined(__clang__)
 #define TORCH_REMOTE_ATTRIBUTE(x) __attribute__((x))
 #else
@@ -21,7 +21,7 @@
 
 namespace torch_remote {
 
-// std::mutex with the annotations that libstdc++ leaves out.
+// std::mutex with clang's annotations, which libstdc++ lacks.
 class CAPABILITY("mutex") Mutex {
  public:
   void lock() ACQUIRE() { mutex_.lock(); }
@@ -48,8 +48,8 @@ class SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-// std::condition_variable for Mutex. The waits take no predicate, because clang does not see into
-// lambdas: write `while (!ready_) changed_.wait(mutex_);`. They may return without a reason.
+// std::condition_variable for Mutex. The waits take no predicate, because clang does not check
+// inside lambdas: write `while (!ready_) changed_.wait(mutex_);`. Spurious wakeups happen.
 class CondVar {
  public:
   using Clock = std::chrono::steady_clock;
@@ -60,7 +60,7 @@ class CondVar {
     lock.release();
   }
 
-  // False: the deadline has passed.
+  // False: the deadline passed.
   bool wait_until(Mutex& mutex, Clock::time_point deadline) REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     const std::cv_status status = condition_.wait_until(lock, deadline);

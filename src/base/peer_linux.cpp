@@ -1,4 +1,4 @@
-// Who is at the other end of a socket.
+// Describes the process or address that a socket is connected to.
 #include <array>
 
 #include <netdb.h>
@@ -22,16 +22,16 @@ std::string describe_process(const Fd& socket) {
 std::string describe_peer(const Fd& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);  // as the socket calls want it
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
   if (::getpeername(socket.get(), generic, &size) != 0)
-    return "somebody who has left";
+    return "a peer that has disconnected";
   if (address.ss_family == AF_UNIX)
     return describe_process(socket);
   std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> port{};
   if (::getnameinfo(generic, size, host.data(), host.size(), port.data(), port.size(),
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    return "an address of another kind";
+    return "an unknown address";
   const std::string name = host.data();
   return (address.ss_family == AF_INET6 ? "[" + name + "]" : name) + ":" + port.data();
 }

@@ -15,21 +15,19 @@
 #include "base/fd.h"
 
 // Everything that differs between operating systems. Descriptors made here are close-on-exec.
-// Thread-safe. Failures that the caller cannot act on are std::system_error.
+// Thread-safe. Throws std::system_error where nothing else is said.
 namespace torch_remote {
 
-// Two connected Unix stream sockets.
 std::pair<Fd, Fd> socket_pair();
-// A pipe: read end, write end.
+// The read end, the write end.
 std::pair<Fd, Fd> pipe_pair();
-// A stream socket of an address family (AF_UNIX, AF_INET, AF_INET6).
+// `family` is AF_UNIX, AF_INET or AF_INET6.
 Fd stream_socket(int family);
-// The next connection of a listening socket; blocks. Throws ConnectionError when the listener was
-// shut down or accept failed for good; connections that failed before they were accepted are
-// skipped.
+// Waits for the next connection. Connections that fail before they are accepted are skipped. Throws
+// ConnectionError when the listener is shut down or accept() fails for good.
 Fd accept_connection(const Fd& listener);
 
-// Who is at the other end of a connected socket, for logs: "pid 4711, uid 1000" or "127.0.0.1:40112". The kernel tells.
+// The peer of a connected socket, for logs: "pid 4711, uid 1000" or "127.0.0.1:40112".
 std::string describe_peer(const Fd& socket);
 
 struct Child {
@@ -37,78 +35,77 @@ struct Child {
   Fd pidfd;  // readable once the process has ended; empty where the kernel has no pidfd
 };
 
-// The number under which a spawned server finds the first descriptor that it inherits.
+// A spawned server finds the first inherited descriptor under this number.
 inline constexpr int kInheritedDescriptor = 3;
 
-// Starts a program in a session (setsid) of its own: no signal from our terminal reaches it. It
-// gets standard input from /dev/null, our standard output and error, `inherited` as descriptors
-// kInheritedDescriptor and up and no other descriptor, default signal dispositions, and our environment
-// with `environment` added or replaced. `arguments` begins with the program's name. Safe in a
-// multi-threaded process. The caller waits for the pid.
+// Starts a program in a new session (setsid), so that signals from our terminal do not reach it.
+// Standard input is /dev/null, standard output and error are ours. `inherited` become descriptors
+// kInheritedDescriptor and up; no others are passed on. Signal dispositions are the defaults. The
+// variables in `environment` are added to ours. `arguments` begins with the program's name. The
+// caller waits for the pid. May be called while other threads run.
 Child spawn_server(const std::string& path, const std::vector<std::string>& arguments,
                    const std::vector<std::pair<std::string, std::string>>& environment,
                    std::vector<Fd> inherited);
 
-// The same for a command that is looked for in PATH, with `standard` as its standard input and output.
+// The same for a command found in PATH; `standard` becomes its standard input and output.
 Child spawn_command(const std::vector<std::string>& command, Fd standard);
 
-// Waits so long for a child's end. Its status as waitpid() has it, once; the child's pid is -1 from then on. Nothing:
-// it runs on, or has been waited for before.
+// Waits up to `patience` for the child to end and returns its waitpid() status, once: then the
+// child's pid is -1. Nothing: the child still runs, or its status was returned before.
 std::optional<int> wait_for_end(Child& child, std::chrono::milliseconds patience);
-// Kills it, unless it ends by itself within so long.
+// Waits up to `grace` for the child to end by itself, then kills it.
 void end_child(Child& child, std::chrono::milliseconds grace);
 
-// A descriptor that becomes readable when that process ends. Throws std::system_error, with ESRCH
-// when it has already ended (and has been waited for).
+// A descriptor that becomes readable when process `pid` ends. Throws std::system_error with ESRCH
+// when the process has ended and has been waited for.
 Fd watch_parent(pid_t pid);
 
-// Makes the process end with status 1 where it would end with 0. All other exit handlers still run.
+// Changes exit status 0 of this process to 1. All other exit handlers still run.
 void fail_at_exit();
 
-// Zeroed memory without a name in the file system, to be mapped by the processes that have the descriptor.
+// Zeroed memory without a file; processes that have the descriptor can map it.
 Fd shared_memory(const char* name, size_t bytes);
 
-// Two connected Unix sockets that keep messages apart and can pass descriptors on.
+// Two connected Unix sockets that keep message boundaries and can pass descriptors.
 std::pair<Fd, Fd> message_pair();
-// A socket under a name of its own that takes messages from processes of this user; there is no file. An empty one
-// when the name is taken. Others can connect too, and are turned away.
+// A socket with a name but no file that takes messages from processes of this user. Connections of
+// other users are closed. Empty when the name is taken.
 Fd named_socket(const std::string& name);
-// A socket that sends one message to that name. Empty: there is none, or it is another user's.
+// A socket to send one message to that name. Empty: no such socket, or another user's.
 Fd socket_to(const std::string& name);
 
 constexpr size_t kMaxPassed = 3;
-// Sends a message with one to kMaxPassed descriptors, without waiting. False: nobody takes it.
+// Sends a message with 1 to kMaxPassed descriptors, without waiting. False: it was not sent.
 bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
                       std::span<const int> passed) noexcept;
-// Waits for the next; fills `message`. None when the other end is gone; messages of another length, from another user
-// or without a descriptor are skipped.
+// Waits for the next message and fills `message`. Messages of another length, from another user or
+// without a descriptor are skipped. Empty when the socket is closed.
 std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message) noexcept;
 
-// Writes all of it to a pipe, a terminal or a file, and waits no longer than that for somebody to read. False: it
-// could not be written, or not wholly.
+// Writes text to a pipe, terminal or file, and waits up to `patience` for room. False: not all of
+// it was written.
 bool write_patiently(int descriptor, std::string_view text,
                      std::chrono::milliseconds patience) noexcept;
 
-// Changes with every start of the machine and differs between process namespaces: where it is
-// equal, process ids name the same processes. Empty when it cannot be told.
+// Differs between machines, boots and process namespaces: where it is equal, a process id means the
+// same process. Empty when unknown.
 std::string machine_identity();
 
-// getpid() without a system call. Right in the child of a fork() too, once its pthread_atfork
-// handlers have run; one of them cannot rely on it.
+// getpid() without a system call. In the child of a fork() it is right only once the pthread_atfork
+// handlers have run.
 pid_t this_process() noexcept;
 
 uint64_t current_rss_bytes();  // resident memory of this process; 0 when unknown
 std::string hostname();
 void random_bytes(std::span<std::byte> into);  // for nonces and tokens
 
-// Shown by ps -L and debuggers; at most 15 characters are kept.
+// Shown by `ps -L` and debuggers, cut after 15 characters.
 void name_this_thread(const char* name) noexcept;
-// The first thing that a thread of ours does: names itself, and blocks the signals that are for the
-// process, so that they go to a thread which expects them (Python's main thread) and interrupt none
-// of our system calls.
+// To be called first in each thread that we start. Blocks the signals meant for the process, so
+// that Python's main thread gets them and our system calls are not interrupted.
 void begin_worker_thread(const char* name) noexcept;
-// Lets timed waits of this thread end within microseconds of their deadline, where the kernel would
-// otherwise add about 50.
+// Lets timed waits of this thread end within microseconds of the deadline; the kernel otherwise
+// adds about 50.
 void want_precise_waits() noexcept;
 
 }  // namespace torch_remote

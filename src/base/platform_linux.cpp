@@ -38,7 +38,7 @@ Fd owned(int descriptor, std::string_view what) {
   return Fd(descriptor);
 }
 
-// posix_spawn's functions return the error instead of setting errno.
+// posix_spawn's functions return the error and do not set errno.
 void check_spawn(int error, std::string_view what) {
   if (error != 0) {
     throw_system_errno(what, error);
@@ -66,7 +66,7 @@ class SpawnActions {
                 "posix_spawn_file_actions_adddup2");
   }
 
-  // Also what other libraries in this process opened without close-on-exec.
+  // Also closes what other libraries opened without close-on-exec.
   void close_from([[maybe_unused]] int first) {
 #if __GLIBC_PREREQ(2, 34)
     check_spawn(posix_spawn_file_actions_addclosefrom_np(&actions_, first),
@@ -82,7 +82,7 @@ class SpawnActions {
   posix_spawn_file_actions_t actions_;
 };
 
-// Python ignores SIGPIPE, and a thread may have blocked anything: a server starts with neither.
+// Default signals for the child: Python ignores SIGPIPE, and our threads block signals.
 class SpawnAttributes {
  public:
   SpawnAttributes() {
@@ -130,7 +130,7 @@ std::vector<std::string> merged_environment(
   return merged;
 }
 
-// The null-terminated array that exec wants; it points into `strings`.
+// The null-terminated array for exec, which points into `strings`.
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   for (std::string& text : strings) {
@@ -140,8 +140,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// None is a target number: dup2 onto itself would leave close-on-exec set in older glibc, and onto another's would
-// close that one.
+// Moves descriptors off the target numbers: dup2() would close another one there, or in older glibc
+// leave close-on-exec set on itself.
 std::vector<Fd> away_from_targets(std::vector<Fd> inherited) {
   const int end = kInheritedDescriptor + static_cast<int>(inherited.size());
   for (Fd& descriptor : inherited) {
@@ -152,8 +152,8 @@ std::vector<Fd> away_from_targets(std::vector<Fd> inherited) {
   return inherited;
 }
 
-// posix_spawn rather than fork: it copies no page tables and runs no atfork handlers, which in a process with
-// libtorch, OpenMP and CUDA loaded are other people's code.
+// posix_spawn, not fork: it copies no page tables and does not run the atfork handlers of libtorch,
+// OpenMP and CUDA.
 Child spawn(const std::string& program, std::vector<std::string> arguments,
             const std::vector<std::pair<std::string, std::string>>& environment,
             const SpawnActions& actions) {
@@ -164,7 +164,7 @@ Child spawn(const std::string& program, std::vector<std::string> arguments,
       posix_spawnp(&child.pid, program.c_str(), actions.get(), attributes.get(),
                    pointers_to(arguments).data(), pointers_to(environment_strings).data());
   check_spawn(error, "starting " + program);
-  // The pid cannot be another process's yet: nobody has waited for it.
+  // Nobody has waited for the child yet, so the pid is still the child's.
   child.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0U)));
   return child;
 }
@@ -324,7 +324,7 @@ bool write_patiently(int descriptor, std::string_view text,
 
   struct stat about {};
 
-  // A file takes what it is given, and some file systems say EAGAIN for ever to whoever will not wait.
+  // Only pipes and sockets can be full; some file systems answer EAGAIN for ever to RWF_NOWAIT.
   const bool may_be_full =
       ::fstat(descriptor, &about) == 0 && (S_ISFIFO(about.st_mode) || S_ISSOCK(about.st_mode));
   while (!text.empty()) {
@@ -334,7 +334,7 @@ bool write_patiently(int descriptor, std::string_view text,
     if (::poll(&polled, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) <= 0) {
       return false;
     }
-    // Other processes may fill the pipe between the look and the write.
+    // Another process may fill the pipe between poll() and the write.
     const iovec part{const_cast<char*>(text.data()), std::min<size_t>(text.size(), PIPE_BUF)};
     ssize_t written = may_be_full ? ::pwritev2(descriptor, &part, 1, -1, RWF_NOWAIT)
                                   : ::write(descriptor, part.iov_base, part.iov_len);
@@ -350,7 +350,7 @@ bool write_patiently(int descriptor, std::string_view text,
   return true;
 }
 
-// glibc lets a handler call exit() again: the handlers that are left run, and the new status counts.
+// In glibc an exit handler may call exit(): the remaining handlers run and the new status counts.
 void fail_at_exit() {
   on_exit(
       [](int status, void* /*argument*/) {

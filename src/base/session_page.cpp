@@ -18,7 +18,7 @@ namespace {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "it is shared between processes");
 
-// Zeros are a valid page: nothing is constructed, and memory that another process has mapped already is not touched.
+// Constructs nothing: zeros are a valid page, and another process may use this memory already.
 SessionPage& map_page(int flags, int descriptor) {
   void* const memory =
       ::mmap(nullptr, sizeof(SessionPage), PROT_READ | PROT_WRITE, flags, descriptor, 0);
@@ -27,7 +27,7 @@ SessionPage& map_page(int flags, int descriptor) {
   return *static_cast<SessionPage*>(memory);
 }
 
-// A process that was hit by a stray write may have left anything here.
+// The bytes may be garbage, when a stray write has hit the session's process.
 std::string printable(const char* text, size_t length, size_t most) {
   std::string printed(text, std::min(length, most));
   for (char& c : printed) {

@@ -12,11 +12,11 @@
 
 namespace torch_remote {
 
-// What a session's process leaves behind for whoever started it: its figures, and its last calls. Lies in memory that
-// both processes share, so that it can be read while the session runs and after it was killed.
+// Counters and last calls of a session, in memory shared between the session's process and the one
+// that started it, which can read them also after the session was killed.
 //
-// One thread of the session writes; readers in other processes may see a call's name half written, never memory that is
-// not theirs.
+// One thread of the session writes. A reader may see a call's name half written, but never reads
+// past the page.
 class SessionPage {
  public:
   static constexpr size_t kCalls = 64;
@@ -33,14 +33,14 @@ class SessionPage {
     uint64_t queued = 0;  // bytes of calls that wait
   };
 
-  // Memory of its own, for map(). Throws std::system_error.
+  // Memory for map(). Throws std::system_error.
   static Fd make_memory();
-  // Both throw std::system_error; the first when the memory is smaller than a page. Leaks: processes end on their own.
+  // Both throw std::system_error; map() also when the memory is too small. Never unmapped.
   static SessionPage& map(const Fd& memory);
   // Shared with the children that this process forks.
   static SessionPage& make_shared_with_children();
 
-  // Whoever starts a session: the page is for a new one.
+  // Called by the process that starts sessions, before a new one uses the page.
   void clear() noexcept;
 
   void note_call(uint64_t number, std::string_view name) noexcept {
@@ -51,20 +51,20 @@ class SessionPage {
     last_.store(number, std::memory_order_release);
   }
 
-  // The session's client is who it says: until then it is a stranger's.
+  // Called once the client has proven who it is.
   void mark_begun() noexcept { has_begun_.store(1, std::memory_order_relaxed); }
 
   bool has_begun() const noexcept { return has_begun_.load(std::memory_order_relaxed) != 0; }
 
-  // Why the session ends; the first counts, cut where it is too long. Any thread.
+  // Why the session ends. Only the first reason is kept, cut to kReasonBytes. Any thread.
   void note_end(std::string_view reason) noexcept;
-  // Empty where it did not say.
+  // Empty where the session gave no reason.
   std::string end() const;
 
   void publish(const Figures& figures) noexcept;
   Figures figures() const noexcept;
 
-  // "call 812 aten::mm, call 813 aten::relu": oldest first, at most `count`. Empty when there was none.
+  // At most `count`, oldest first: "call 812 aten::mm, call 813 aten::relu". Empty without calls.
   std::string last_calls(size_t count = kCalls) const;
 
  private:
@@ -77,14 +77,14 @@ class SessionPage {
 
   std::array<std::atomic<uint64_t>, kFigures> figures_;
   std::atomic<uint32_t> has_begun_;
-  std::atomic<uint64_t> last_;  // number of the last call; they begin with 1
+  std::atomic<uint64_t> last_;  // number of the last call; the first is 1
   std::array<Call, kCalls> calls_;
   std::array<char, kReasonBytes> reason_;
   std::atomic<uint32_t> reason_length_;
   std::atomic<uint32_t> has_reason_;
 };
 
-// "killed by signal 9 (Killed)": what waitpid() said of a process that did not end by itself. Empty: it did.
+// For a waitpid() status: "killed by signal 9 (Killed)"; empty for a process that exited.
 std::string describe_kill(int wait_status);
 
 }  // namespace torch_remote

@@ -4,12 +4,12 @@
 
 namespace torch_remote {
 
-// The path that "~" or "~/x" means, for where no shell has looked: a variable of a service, os.environ. Others as they are.
+// Replaces a leading "~", which no shell expands in the variables of a service or in os.environ.
 std::string expand_home(const std::string& path);
 
 struct TokenFile {
   std::string token;     // without the white space around it
-  bool is_ours = false;  // nobody but its owner may read or write it
+  bool is_ours = false;  // only its owner may read or write it
 };
 
 // Throws std::runtime_error: "`setting`: reading the token file PATH: No such file or directory".
