@@ -6,10 +6,9 @@
 
 namespace torch_remote::transport {
 
-// Decides when an acknowledgement has to go out on its own, because no frame goes the same way soon
-// enough to carry it: at once after 8 frames, 1 MiB, 8 applied frames or the last chunk of a bulk,
-// else 20 ms after the first thing that is unacknowledged. Nothing unacknowledged: never.
-// Externally synchronised.
+// Decides when an acknowledgement is sent in a frame of its own: at once after 8 frames, 1 MiB, 8
+// applied frames or the last chunk of a bulk, else 20 ms after the first unacknowledged frame.
+// Every frame carries the counters too, and resets this. Externally synchronised.
 class AckPolicy {
  public:
   using Clock = std::chrono::steady_clock;
@@ -27,13 +26,13 @@ class AckPolicy {
     start_clock(now);
   }
 
-  // What was sent may have been lost: the counters have to go out once more.
+  // Acknowledgements may be lost with the old stream, so the counters are sent again.
   void resumed() noexcept { at_once_ = true; }
 
-  // A frame with the present counters is on its way.
+  // A frame with the current counters is being sent.
   void sent() noexcept { *this = AckPolicy(); }
 
-  // When one has to go out; the past for "at once".
+  // When to send one: a time in the past for "at once", nothing when all is acknowledged.
   std::optional<Clock::time_point> due() const noexcept {
     if (at_once_) {
       return Clock::time_point::min();

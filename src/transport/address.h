@@ -16,7 +16,7 @@ struct Address {
 
 bool operator==(const Address& a, const Address& b);
 
-// Throws std::invalid_argument with a sentence for the user.
+// Throws std::invalid_argument with a message for the user.
 Address parse_address(std::string_view url);
 std::string to_string(const Address& address);
 

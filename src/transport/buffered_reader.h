@@ -9,17 +9,17 @@
 
 namespace torch_remote::transport {
 
-// Reads ahead into 64 KiB, so that small frames do not cost two system calls each; large reads go
-// straight to where they are wanted. Confined to one thread.
+// Reads up to 64 KiB ahead, to save system calls on small frames; large reads go straight to the
+// caller's buffer. Confined to one thread.
 class BufferedReader {
  public:
-  // `on_bytes` is told of every successful read.
+  // `on_bytes` is called after every successful read.
   BufferedReader(Stream& stream, std::function<void(size_t)> on_bytes);
 
-  // Fills `into`. False: the stream ended before its first byte. Throws ConnectionError when it
+  // Fills `into`. False: the stream ended before the first byte. Throws ConnectionError when it
   // ends later.
   bool read_or_end(std::span<std::byte> into);
-  // Fills `into`; the stream must not end.
+  // Fills `into`. Throws ConnectionError when the stream ends first.
   void read(std::span<std::byte> into);
 
  private:
@@ -28,7 +28,7 @@ class BufferedReader {
   Stream& stream_;
   const std::function<void(size_t)> on_bytes_;
   std::vector<std::byte> buffer_;
-  std::span<const std::byte> ahead_;  // the part of buffer_ that was read and not yet taken
+  std::span<const std::byte> ahead_;  // the part of buffer_ that is read but not yet taken
 };
 
 }  // namespace torch_remote::transport

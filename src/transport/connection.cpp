@@ -12,7 +12,7 @@
 namespace torch_remote::transport {
 namespace {
 
-// As much of the reason as a close frame may carry, cut between characters.
+// Cuts the reason to what a close frame may carry, between characters.
 std::string fit_reason(std::string_view reason) {
   std::string fitted(reason.substr(0, kMaxCloseReason));
   for (int cut = 0; cut < 4; ++cut) {
@@ -24,8 +24,7 @@ std::string fit_reason(std::string_view reason) {
   return "(the reason is not UTF-8)";
 }
 
-// The Impl whose thread this is: waiting for the connection's end there would be waiting for
-// oneself.
+// The Impl that this thread works for. Such a thread must not wait for the connection to end.
 thread_local const void* own_connection = nullptr;
 
 }  // namespace
@@ -45,7 +44,7 @@ Connection::Impl::Impl(std::unique_ptr<Stream> stream, Handler& handler, const O
 Connection::Impl::~Impl() {
   abort();
   join_threads();
-  release_bulks();  // does something only if the reader was never started
+  release_bulks();  // bulks are left only if the reader thread was never started
 }
 
 void Connection::Impl::join_threads() {
@@ -60,7 +59,7 @@ bool Connection::Impl::is_in_forked_child() const noexcept {
   return this_process() != pid_;
 }
 
-// Called by a pthread_atfork handler: this_process() may still be the parent.
+// Called by a pthread_atfork handler, where this_process() may still give the parent's pid.
 void Connection::Impl::abandon_in_forked_child() noexcept {
   Stream* const stream = current_stream_.load();
   if (stream != nullptr && ::getpid() != pid_) {
@@ -92,7 +91,7 @@ void Connection::Impl::start() {
       watchdog_thread_ = run(&Impl::run_watchdog);
     }
     writer_thread_ = run(&Impl::run_writer);
-    reader_thread_ = run(&Impl::run_reader);  // last: it is the one that calls on_end()
+    reader_thread_ = run(&Impl::run_reader);  // last, because it calls on_end()
   } catch (...) {
     stop(std::current_exception());
     throw;
@@ -119,7 +118,7 @@ void Connection::Impl::stop(std::exception_ptr cause) noexcept {
 bool Connection::Impl::release(std::chrono::milliseconds wait) {
   const Clock::time_point deadline = Clock::now() + wait;
   std::shared_ptr<Stream> stream;
-  std::optional<SendLedger> unsent;  // destroyed without the lock, like the stream
+  std::optional<SendLedger> unsent;  // destroyed after the lock is released, like the stream
   {
     MutexLock lock(mutex_);
     while (running_ > 0 && Clock::now() < deadline) {
@@ -194,7 +193,7 @@ Connection::Connection(std::unique_ptr<Stream> stream, Handler& handler, Options
 
 Connection::~Connection() {
   if (impl_->is_in_forked_child()) {
-    // Its threads are not here and its mutex may be held by one of them: nothing can be cleaned up.
+    // The child has no copy of the threads, and one of them may hold the mutex: leak everything.
     static_cast<void>(impl_.release());
   }
 }

@@ -15,22 +15,21 @@
 
 namespace torch_remote::transport {
 
-// Private to transport/connection*.cpp: what the three threads share. The parts are in
-// connection.cpp (life and death), connection_writer.cpp, connection_reader.cpp (with the watchdog)
-// and connection_resume.cpp.
+// Private to transport/connection*.cpp: the state that the three threads share. connection.cpp has
+// start and end, connection_reader.cpp also the watchdog.
 //
-// How it ends: stop() sets stopping_ and shuts the stream down, which wakes everybody. The writer
-// leaves first; the reader waits for it, gives back what was queued and calls on_end(), so that
-// nothing follows that call.
+// End: stop() sets stopping_ and shuts the stream down, which wakes all threads. The writer
+// finishes first. The reader waits for it, releases what was queued and calls on_end(), the last
+// call.
 //
-// Who writes: the writer, or flush() on the caller's thread, which saves waking the writer. It does
-// so while the writer waits and the peer has acknowledged all, so that no buffer on the way is full
-// and the write does not block. is_lent_ keeps the writer from everything meanwhile, also from
-// leaving and from parking. What is too large, and what fails, is left to the writer.
+// Writing: usually the writer thread. flush() writes on its caller's thread, which saves waking the
+// writer, if the writer is waiting and the peer has acknowledged everything: then no buffer is full
+// and the write does not block. Meanwhile is_lent_ keeps the writer from writing, parking and
+// finishing. Large frames and errors are left to the writer.
 //
-// How it breaks: break_link() sets is_broken_ and shuts the stream down. The writer parks in
-// wait_for_work(); the reader waits for that, parks too and calls on_broken(). resume() puts another
-// stream in place and counts link_ up, by which both notice.
+// Breaking: break_link() sets is_broken_ and shuts the stream down. The writer parks in
+// wait_for_work(); then the reader parks too and calls on_broken(). resume() installs a new stream
+// and increments link_, which both threads notice.
 class Connection::Impl {
  public:
   Impl(std::unique_ptr<Stream> stream, Handler& handler, const Options& options,
@@ -77,7 +76,7 @@ class Connection::Impl {
   struct Bulk {
     uint64_t lane;
     std::span<const std::byte> bytes;
-    uint64_t offset;  // bytes before it are sent
+    uint64_t offset;  // so many bytes are already sent
     std::shared_ptr<const void> owner;
     std::function<void(bool)> on_acked;
   };
@@ -94,13 +93,13 @@ class Connection::Impl {
   };
 
   struct Work {
-    std::optional<uint64_t> resend_after;  // frames behind this number go out again, first of all
+    std::optional<uint64_t> resend_after;  // frames after this number are sent again, first of all
     bool ping;
     bool pong;
     bool close;
   };
 
-  // connection.cpp. The first cause wins; nullptr is a clean end.
+  // connection.cpp. The first cause is kept; nullptr means a clean end.
   void stop(std::exception_ptr cause) noexcept EXCLUDES(mutex_);
   void publish_totals() noexcept REQUIRES(mutex_);
   std::thread run(void (Impl::*loop)() noexcept) EXCLUDES(mutex_);
@@ -109,7 +108,7 @@ class Connection::Impl {
   void wake_writer_if_ack_due_changed(std::optional<Clock::time_point> due_before) noexcept
       REQUIRES(mutex_);
 
-  // connection_writer.cpp; on the thread of whoever flushes.
+  // connection_writer.cpp; on the thread that calls flush().
   bool may_borrow() const REQUIRES(mutex_);
   std::optional<Messages> write_while_small();
   void take_outgoing(std::shared_ptr<Stream>& left) REQUIRES(mutex_);
@@ -135,7 +134,7 @@ class Connection::Impl {
   FrameHeader stamp(FrameKind kind, size_t length) REQUIRES(mutex_);
   void write_frame(const FrameHeader& header, std::span<const std::byte> prefix,
                    std::span<const std::byte> payload);
-  void leave_the_last_word_to_the_reader(const std::exception_ptr& error) EXCLUDES(mutex_);
+  void let_reader_end_first(const std::exception_ptr& error) EXCLUDES(mutex_);
 
   // connection_reader.cpp; on the reader thread.
   void run_reader() noexcept;
@@ -153,9 +152,9 @@ class Connection::Impl {
   void release_bulks() EXCLUDES(mutex_);
   static void let_go(SendLedger::Released released);
 
-  // connection_resume.cpp; break_link() on any thread, outlive() on the reader's.
+  // connection_resume.cpp; break_link() on any thread, wait_for_resume() on the reader's.
   void break_link(std::exception_ptr cause) noexcept EXCLUDES(mutex_);
-  bool outlive(std::exception_ptr cause) EXCLUDES(mutex_);
+  bool wait_for_resume(std::exception_ptr cause) EXCLUDES(mutex_);
   void wait_for_writer_to_park() REQUIRES(mutex_);
   void take_stream() EXCLUDES(mutex_);
 
@@ -175,25 +174,25 @@ class Connection::Impl {
   std::atomic<uint64_t> bytes_sent_ = 0;
   std::atomic<uint64_t> bytes_received_ = 0;
   std::atomic<uint64_t> frames_sent_ = 0;
-  // Copies of ledger_.totals(), so that in_flight() takes no lock.
+  // Copies of ledger_.totals(), so that in_flight() needs no lock.
   std::atomic<uint64_t> bytes_in_flight_ = 0;
   std::atomic<uint64_t> calls_in_flight_ = 0;
   std::atomic<uint64_t> last_applied_ = 0;
   std::atomic<uint64_t> calls_applied_ = 0;
   std::atomic<uint64_t> calls_received_ = 0;
 
-  // stream_.get(), for the child of a fork: there nobody may lock. Null after release().
+  // stream_.get() for the child of a fork(), which must not lock. Null after release().
   std::atomic<Stream*> current_stream_;
 
   std::shared_ptr<Stream> incoming_;      // confined to the reader thread
   std::optional<BufferedReader> reader_;  // confined to the reader thread; of incoming_
-  std::shared_ptr<Stream> outgoing_;      // confined to who writes: the writer, or is_lent_
+  std::shared_ptr<Stream> outgoing_;      // confined to the writer, or to flush() while is_lent_
 
   Mutex mutex_;
   CondVar work_;     // the writer waits here
-  CondVar changed_;  // everybody else does: stopping_, writer_done_, running_
+  CondVar changed_;  // all other threads wait here: stopping_, writer_done_, running_
   std::shared_ptr<Stream> stream_ GUARDED_BY(mutex_);
-  uint64_t link_ GUARDED_BY(mutex_) = 1;  // how many streams there have been
+  uint64_t link_ GUARDED_BY(mutex_) = 1;  // number of streams so far
   bool is_broken_ GUARDED_BY(mutex_) = false;
   std::exception_ptr broken_by_ GUARDED_BY(mutex_);
   bool reader_parked_ GUARDED_BY(mutex_) = false;
@@ -205,12 +204,12 @@ class Connection::Impl {
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::exception_ptr cause_ GUARDED_BY(mutex_);
   bool flush_now_ GUARDED_BY(mutex_) = false;
-  bool writer_waits_ GUARDED_BY(mutex_) = false;       // for work
-  Clock::time_point writer_wakes_ GUARDED_BY(mutex_);  // by itself, while it waits
-  bool is_lent_ GUARDED_BY(mutex_) = false;            // flush() writes
+  bool writer_waits_ GUARDED_BY(mutex_) = false;       // waits for work
+  Clock::time_point writer_wakes_ GUARDED_BY(mutex_);  // when a waiting writer wakes by itself
+  bool is_lent_ GUARDED_BY(mutex_) = false;            // flush() is writing
   bool writer_wants_back_ GUARDED_BY(mutex_) = false;
-  std::optional<Messages> too_large_ GUARDED_BY(mutex_);  // for flush(): the writer sends it first
-  std::exception_ptr write_error_ GUARDED_BY(mutex_);     // of flush(): the writer throws it
+  std::optional<Messages> too_large_ GUARDED_BY(mutex_);  // from flush(): the writer sends it first
+  std::exception_ptr write_error_ GUARDED_BY(mutex_);     // from flush(): the writer throws it
   bool ping_due_ GUARDED_BY(mutex_) = false;
   bool pong_due_ GUARDED_BY(mutex_) = false;
   bool close_requested_ GUARDED_BY(mutex_) = false;
@@ -221,8 +220,7 @@ class Connection::Impl {
   std::deque<Bulk> bulks_ GUARDED_BY(mutex_);            // only the writer takes from the front
   std::optional<SendLedger> ledger_ GUARDED_BY(mutex_);  // none after release()
   AckPolicy acks_ GUARDED_BY(mutex_);
-  uint64_t received_ GUARDED_BY(mutex_) =
-      0;  // highest sequence wholly received; only the reader changes it
+  uint64_t received_ GUARDED_BY(mutex_) = 0;  // highest sequence; only the reader changes it
   uint64_t applied_ GUARDED_BY(mutex_) = 0;
 
   std::thread writer_thread_;

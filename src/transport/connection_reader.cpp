@@ -39,8 +39,7 @@ void Connection::Impl::run_reader() noexcept {
   handler_.on_end(std::move(cause));
 }
 
-// True: the stream broke, and there is another. False: the connection ended cleanly, or for a reason
-// that stop() knows already.
+// True: the stream broke and there is a new one. False: the connection ended, and stop() knows why.
 bool Connection::Impl::read_until_broken() {
   std::exception_ptr cause;
   try {
@@ -50,10 +49,10 @@ bool Connection::Impl::read_until_broken() {
   } catch (const ConnectionError&) {
     cause = std::current_exception();
   }
-  return !is_close_sent() && outlive(std::move(cause));
+  return !is_close_sent() && wait_for_resume(std::move(cause));
 }
 
-// False: as in read_until_broken().
+// Returns what read_until_broken() does when there is nothing more to read.
 bool Connection::Impl::read_frame() {
   std::array<std::byte, kHeaderSize> bytes;
   if (!reader_->read_or_end(bytes)) {
@@ -145,7 +144,7 @@ void Connection::Impl::read_close(const FrameHeader& header) {
   peer_close_reason_ = std::move(reason);
 }
 
-// Before the handler is called, which may say applied() at once.
+// To be called before the handler, which may call applied() at once.
 void Connection::Impl::note_received(const FrameHeader& header) {
   MutexLock lock(mutex_);
   const std::optional<Clock::time_point> due_before = acks_.due();
@@ -202,21 +201,20 @@ void Connection::Impl::run_watchdog() noexcept {
   }
 }
 
-// True: the peer was silent for `keepalive`. False: the connection is stopping. A thread of its
-// own, because the reader and the writer may both be blocked in the stream when the peer has
-// stopped.
+// True: the peer was silent for `keepalive`. False: the connection is stopping. Needs its own
+// thread, because a dead peer may block both the reader and the writer.
 bool Connection::Impl::watch_until_silent() {
   const Clock::duration keepalive = options_.keepalive;
-  Clock::time_point forgiven = last_heard();  // silence before this does not count
-  Clock::time_point asked;                    // the silence that the last ping was for
+  Clock::time_point counted_from = last_heard();  // silence before this time does not count
+  Clock::time_point asked;                        // the silence for which the last ping was sent
   MutexLock lock(mutex_);
   while (!stopping_) {
     if (is_broken_) {
       changed_.wait(mutex_);
-      forgiven = Clock::now();
+      counted_from = Clock::now();
       continue;
     }
-    const Clock::time_point heard = std::max(last_heard(), forgiven);
+    const Clock::time_point heard = std::max(last_heard(), counted_from);
     const Clock::duration silence = Clock::now() - heard;
     if (silence >= keepalive) {
       return true;
@@ -229,7 +227,7 @@ bool Connection::Impl::watch_until_silent() {
     const Clock::time_point next = heard + (silence < keepalive / 3 ? keepalive / 3 : keepalive);
     changed_.wait_until(mutex_, next);
     if (Clock::now() > next + keepalive / 3) {
-      forgiven = Clock::now();  // it was us who stood still: stopped, or starved of processor time
+      counted_from = Clock::now();  // this process was stopped or starved, so do not blame the peer
     }
   }
   return false;

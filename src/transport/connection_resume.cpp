@@ -1,4 +1,4 @@
-// What a connection does when its stream breaks, and how it goes on over another.
+// What a connection does when its stream breaks, and how it resumes over a new one.
 #include <utility>
 
 #include "base/error.h"
@@ -6,7 +6,7 @@
 
 namespace torch_remote::transport {
 
-// The first cause wins. A connection that cannot be resumed, or has said goodbye, ends.
+// The first cause is kept. Ends a connection that cannot be resumed or has sent its close frame.
 void Connection::Impl::break_link(std::exception_ptr cause) noexcept {
   std::shared_ptr<Stream> stream;
   {
@@ -27,8 +27,8 @@ void Connection::Impl::break_link(std::exception_ptr cause) noexcept {
   stream->shutdown();
 }
 
-// True: resumed; the next stream is there. False: the connection ends.
-bool Connection::Impl::outlive(std::exception_ptr cause) {
+// True: resumed over a new stream. False: the connection ends.
+bool Connection::Impl::wait_for_resume(std::exception_ptr cause) {
   break_link(std::move(cause));
   std::exception_ptr first;
   uint64_t link = 0;
@@ -59,7 +59,7 @@ void Connection::Impl::wait_for_writer_to_park() {
   }
 }
 
-// On the reader thread: the first stream, or the one that resume() has put in place.
+// On the reader thread: takes the first stream, or the one that resume() has installed.
 void Connection::Impl::take_stream() {
   std::shared_ptr<Stream> stream;
   SendLedger::Released released;
@@ -88,7 +88,7 @@ std::optional<uint64_t> Connection::Impl::suspend(std::exception_ptr cause) {
 }
 
 bool Connection::Impl::resume(std::unique_ptr<Stream> stream, uint64_t peer_received) {
-  std::shared_ptr<Stream> left;  // destroyed without the lock
+  std::shared_ptr<Stream> left;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   if (stopping_ || !reader_parked_) {
     return false;

@@ -10,24 +10,23 @@ namespace torch_remote::transport {
 namespace {
 
 constexpr size_t kChunkSize = size_t{1} << 20;
-// What flush() writes on its caller's thread: less than any socket's buffer.
+// flush() writes frames up to this size on its caller's thread. Every socket buffer is larger.
 constexpr size_t kSmallFrame = size_t{8} << 10;
-// How long the reader may take to find out why a write failed.
+// How long a failed write waits for the reader to find the reason.
 constexpr std::chrono::milliseconds kReaderGrace{1000};
 
 }  // namespace
 
 // Note [flush_soon may be relaxed]
 //
-// A producer puts a message where take_messages() finds it, under the handler's lock, and then
-// calls flush_soon(), which returns when it reads flush_pending_ == true. The writer stores false
-// first and calls take_messages(), which takes the same lock, afterwards. Either the producer's
-// critical section came first: then the writer finds the message. Or the writer's did: then its
-// store of false happened before the producer's load, which cannot return the older true, and the
-// writer is woken. The lock gives the order, so the load itself need not.
+// A producer queues a message under the handler's lock, then calls flush_soon(), which returns
+// early if flush_pending_ is true. The writer first stores false, then calls take_messages(), which
+// takes the same lock. If the producer had the lock first, the writer finds the message. If the
+// writer had it first, its store of false happened before the producer's load, so the producer
+// reads false and wakes the writer. The lock orders both, so the load may be relaxed.
 
 void Connection::Impl::flush() noexcept {
-  std::shared_ptr<Stream> left;  // destroyed without the lock
+  std::shared_ptr<Stream> left;  // destroyed after the lock is released
   {
     MutexLock lock(mutex_);
     if (!may_borrow()) {
@@ -61,7 +60,7 @@ bool Connection::Impl::may_borrow() const {
          !stopping_ && !is_broken_ && bulks_.empty() && ledger_ && ledger_->is_all_acknowledged();
 }
 
-// Until there is nothing more; else what is too large for this thread.
+// Writes until nothing is left. Returns a frame that is too large for this thread.
 std::optional<Connection::Impl::Messages> Connection::Impl::write_while_small() {
   for (;;) {
     Messages messages = take_messages();
@@ -89,7 +88,7 @@ void Connection::Impl::wake_writer() noexcept {
 void Connection::Impl::wake_writer_if_ack_due_changed(
     std::optional<Clock::time_point> due_before) noexcept {
   const std::optional<Clock::time_point> due = acks_.due();
-  // One that wakes before that looks by itself.
+  // A writer that wakes before `due` checks by itself.
   if (due != due_before && !(writer_waits_ && due && writer_wakes_ <= *due)) {
     work_.notify_one();
   }
@@ -140,20 +139,20 @@ void Connection::Impl::run_writer() noexcept {
   changed_.notify_all();
 }
 
-// False: there is nothing more to write, ever.
+// False: nothing will be written any more.
 bool Connection::Impl::take_turn() {
   try {
     const std::optional<Work> work = wait_for_work();
     return work && perform(*work);
   } catch (const ConnectionError&) {
-    leave_the_last_word_to_the_reader(std::current_exception());
+    let_reader_end_first(std::current_exception());
     return true;
   }
 }
 
-// A peer that says goodbye and hangs up makes our write fail while its close frame waits to be
-// read. So the reader gets some time to end the connection in its own way.
-void Connection::Impl::leave_the_last_word_to_the_reader(const std::exception_ptr& error) {
+// A peer that sends a close frame and hangs up makes our write fail before we have read that frame.
+// So the reader gets time to read it and end the connection with its reason.
+void Connection::Impl::let_reader_end_first(const std::exception_ptr& error) {
   const Clock::time_point deadline = Clock::now() + kReaderGrace;
   {
     MutexLock lock(mutex_);
@@ -166,7 +165,7 @@ void Connection::Impl::leave_the_last_word_to_the_reader(const std::exception_pt
 
 // Nothing: the connection is stopping.
 std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
-  std::shared_ptr<Stream> left;  // destroyed without the lock
+  std::shared_ptr<Stream> left;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   std::optional<Clock::time_point> flush_at;
   for (;;) {
@@ -205,7 +204,7 @@ void Connection::Impl::wait_while_lent() {
 
 void Connection::Impl::park_while_broken() {
   while (is_broken_ && !stopping_) {
-    write_error_ = nullptr;  // of the stream that broke
+    write_error_ = nullptr;  // belongs to the broken stream
     writer_parked_ = true;
     changed_.notify_all();
     work_.wait(mutex_);
@@ -234,7 +233,7 @@ void Connection::Impl::wait_for_change(std::optional<Clock::time_point> flush_at
   writer_waits_ = false;
 }
 
-// False: the close frame is out, and nothing may follow it.
+// False: the close frame is sent, and nothing may follow it.
 bool Connection::Impl::perform(const Work& work) {
   if (work.resend_after) {
     send_again(*work.resend_after);
@@ -254,13 +253,13 @@ bool Connection::Impl::perform(const Work& work) {
   {
     MutexLock lock(mutex_);
     reason = close_reason_;
-    close_sent_ = true;  // before it is written: the peer may hang up at once
+    close_sent_ = true;  // before writing, because the peer may hang up at once
   }
   send_control(FrameKind::kClose, reason);
   return false;
 }
 
-// What the peer has acknowledged meanwhile is skipped.
+// Skips frames that the peer has acknowledged meanwhile.
 void Connection::Impl::send_again(uint64_t resend_after) {
   for (;;) {
     std::optional<SendLedger::Kept> frame;
@@ -285,8 +284,7 @@ void Connection::Impl::send_again(uint64_t resend_after) {
   }
 }
 
-// The chunk is chosen before the messages are taken: whatever was there when it was queued goes
-// first.
+// Chooses the chunk before it takes messages, so that messages queued before the chunk go first.
 void Connection::Impl::send_queued() {
   for (;;) {
     const std::optional<Chunk> chunk = next_chunk();
@@ -323,7 +321,7 @@ Connection::Impl::Messages Connection::Impl::take_messages() {
 void Connection::Impl::send(Messages messages) {
   check_internal(messages.payload.size() <= options_.limits.messages,
                  "a messages frame is within the limit");
-  // Shared with the ledger: the peer can acknowledge a frame before it is all written.
+  // Shared with the ledger: the peer may acknowledge a frame before we have written all of it.
   const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(messages.payload));
   FrameHeader header;
   {
@@ -348,8 +346,7 @@ std::optional<Connection::Impl::Chunk> Connection::Impl::next_chunk() {
 
 void Connection::Impl::send_chunk(const Chunk& chunk) {
   FrameHeader header;
-  std::shared_ptr<const void>
-      owner;  // held during the write: an acknowledgement may release the ledger's
+  std::shared_ptr<const void> owner;  // for the write: the ledger may release its copy before
   {
     MutexLock lock(mutex_);
     header = stamp(FrameKind::kBulk, kBulkPrefixSize + chunk.bytes.size());
@@ -402,7 +399,7 @@ void Connection::Impl::write_frame(const FrameHeader& header, std::span<const st
                                    std::span<const std::byte> payload) {
   const std::array<std::byte, kHeaderSize> encoded = encode_header(header);
   const std::array<std::span<const std::byte>, 3> parts{encoded, prefix, payload};
-  // Counted first: what the peer has seen is never more than what we say we sent.
+  // Counted before writing, so that the count is never below what the peer has received.
   bytes_sent_.fetch_add(kHeaderSize + prefix.size() + payload.size(), std::memory_order_relaxed);
   frames_sent_.fetch_add(1, std::memory_order_relaxed);
   outgoing_->write(parts);

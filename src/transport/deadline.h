@@ -8,7 +8,7 @@
 
 namespace torch_remote::transport {
 
-// Ends the stream unless it is destroyed in time.
+// Shuts the stream down after `time`, unless it is destroyed before.
 class Deadline {
  public:
   Deadline(Stream& stream, std::chrono::milliseconds time)
@@ -23,7 +23,7 @@ class Deadline {
     thread_.join();
   }
 
-  // It has ended the stream.
+  // Whether it has shut the stream down.
   bool has_passed() {
     MutexLock lock(mutex_);
     return has_passed_;
@@ -51,7 +51,7 @@ class Deadline {
   CondVar changed_;
   bool is_met_ GUARDED_BY(mutex_) = false;
   bool has_passed_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // last: the thread uses the members above
 };
 
 }  // namespace torch_remote::transport

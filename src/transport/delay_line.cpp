@@ -17,11 +17,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kRunSize = 64 << 10;
-// How much longer than the delay itself the destructor lets the peer take what was written.
+// The destructor waits this much longer than the delay for written bytes to be sent.
 constexpr std::chrono::milliseconds kDrainGrace{200};
 
-// Thread-safe as Stream asks. Two threads: the sender passes outgoing runs on when they are due;
-// the receiver reads ahead and stamps what comes in, and read_some() waits until it is due.
+// Thread-safe as Stream requires. The sender thread writes outgoing bytes when they are due. The
+// receiver thread reads ahead and notes when incoming bytes are due; read_some() waits for that.
 class DelayedStream : public Stream {
  public:
   DelayedStream(std::unique_ptr<Stream> inner, const DelaySpec& spec)
@@ -103,7 +103,7 @@ class DelayedStream : public Stream {
       }
       inner_->shutdown();
     } catch (...) {
-      // Not shut down: what the peer sent before it went may still be under way to us.
+      // Not shut down: bytes that the peer sent before may still be delayed on their way to us.
       MutexLock lock(mutex_);
       write_error_ = std::current_exception();
     }

@@ -7,10 +7,9 @@
 
 namespace torch_remote::transport {
 
-// A delay line, for tests and benchmarks: each run of bytes gets a due time when it is written and
-// is passed on then, so the delay appears once and not once per frame, and any number of bytes can
-// be under way. As with a socket, a write waits while 4 MiB wait for a limited link. shutdown()
-// lets what was written still arrive.
+// Adds delay and a bandwidth limit to a stream, for tests and benchmarks. Bytes written together
+// are passed on together when they are due, so delays do not add up over frames. As with a socket,
+// a write waits while 4 MiB are queued. Bytes written before shutdown() still arrive.
 std::unique_ptr<Stream> delayed(std::unique_ptr<Stream> inner, const DelaySpec& spec);
 
 }  // namespace torch_remote::transport

@@ -6,8 +6,7 @@ namespace torch_remote::transport {
 namespace {
 
 constexpr size_t kMostHeld = size_t{256} << 20;
-constexpr double kSocketBuffer =
-    4 << 20;  // what may wait for a limited link, as in a kernel's socket
+constexpr double kSocketBuffer = 4 << 20;  // bytes that may wait for a limited link
 
 }  // namespace
 

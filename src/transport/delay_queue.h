@@ -13,7 +13,7 @@
 
 namespace torch_remote::transport {
 
-// One direction of a delay line: runs of bytes, each with the time when it is due. Thread-safe.
+// One direction of a delayed stream: runs of bytes with their due times. Thread-safe.
 class DelayQueue {
  public:
   using Clock = std::chrono::steady_clock;
@@ -23,15 +23,14 @@ class DelayQueue {
 
   // Waits for room. False: stop() or cut() was called.
   bool push(std::span<const std::byte> bytes) EXCLUDES(mutex_);
-  // No more will be pushed; pop() says so (or throws `error`) when everything before is through.
+  // Nothing more will be pushed. When all runs are taken, pop() returns the end or throws `error`.
   void finish(std::exception_ptr error) EXCLUDES(mutex_);
-  // The next run that is due; waits for it. Empty: the end.
+  // Waits until the next run is due. Empty: the end.
   Bytes pop() EXCLUDES(mutex_);
-  // push() refuses from now on; what is in the queue still comes out.
+  // From now on push() returns false; what is in the queue still comes out.
   void stop() noexcept EXCLUDES(mutex_);
-  // pop() also ends at once.
+  // Like stop(), and pop() returns the end at once.
   void cut() noexcept EXCLUDES(mutex_);
-  // When the last run pushed so far is due.
   Clock::time_point last_due() EXCLUDES(mutex_);
 
  private:
@@ -53,7 +52,7 @@ class DelayQueue {
   size_t held_bytes_ GUARDED_BY(mutex_) = 0;
   Clock::time_point link_free_ GUARDED_BY(mutex_);  // when the link has sent all bytes so far
   Clock::time_point last_due_ GUARDED_BY(mutex_);
-  std::minstd_rand random_ GUARDED_BY(mutex_);  // the same jitter in every run of a test
+  std::minstd_rand random_ GUARDED_BY(mutex_);  // constant seed: every test run has the same jitter
   bool stopped_ GUARDED_BY(mutex_) = false;
   bool cut_ GUARDED_BY(mutex_) = false;
   bool finished_ GUARDED_BY(mutex_) = false;

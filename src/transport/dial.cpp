@@ -33,7 +33,7 @@ void set_blocking(const Fd& socket, bool blocking) {
   }
 }
 
-// The error of a connect() that went on in the background; ETIMEDOUT at the deadline.
+// Waits for a connect() in progress and returns its errno; ETIMEDOUT at the deadline.
 int finish_connect(const Fd& socket, Clock::time_point deadline) {
   pollfd polled{socket.get(), POLLOUT, 0};
   for (;;) {
@@ -54,7 +54,7 @@ int finish_connect(const Fd& socket, Clock::time_point deadline) {
   return error;
 }
 
-// The errno of the attempt, 0 when connected.
+// Returns the errno of the attempt, 0 when connected.
 int try_connect(const Fd& socket, const SocketAddress& to, Clock::time_point deadline) {
   if (::connect(socket.get(), to.get(), to.size()) == 0) {
     return 0;
@@ -65,7 +65,7 @@ int try_connect(const Fd& socket, const SocketAddress& to, Clock::time_point dea
   return errno;
 }
 
-// True: somebody accepts connections there. False: a socket file was left behind, and nobody does.
+// False: the socket file is left over, and no process accepts connections there.
 bool somebody_listens(const SocketAddress& address) {
   const Fd probe = stream_socket(AF_UNIX);
   set_blocking(probe, false);
@@ -88,8 +88,7 @@ void remove_stale_socket(const std::string& path, const SocketAddress& address) 
   ::unlink(path.c_str());
 }
 
-// umask belongs to the process: a file that another thread makes at this moment gets tighter rights
-// than it asked for, never wider ones.
+// The umask is the process's: a file that another thread creates now is also for its owner only.
 class OwnerOnly {
  public:
   OwnerOnly() : before_(::umask(077)) {}

@@ -15,12 +15,12 @@ namespace {
 
 constexpr int kSocketBuffer = 4 << 20;
 
-// Thread-safe as Stream asks: the kernel orders shutdown() against reads and writes.
+// Thread-safe as Stream requires: the kernel orders shutdown() and reads and writes.
 class SocketStream : public Stream {
  public:
   SocketStream(Fd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {
-    // TCP sizes its own buffers, up to several MiB, as long as nobody asks for a size: what may be
-    // asked for (net.core.wmem_max) is often only 208 KiB. A Unix socket does not.
+    // TCP grows its buffers to several MiB unless a size is set; the size that may be set
+    // (net.core.wmem_max) is often only 208 KiB. Unix sockets do not grow.
     const bool is_tcp = set_option(IPPROTO_TCP, TCP_NODELAY, 1);
     if (!is_tcp) {
       set_option(SOL_SOCKET, SO_SNDBUF, kSocketBuffer);

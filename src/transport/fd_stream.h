@@ -8,14 +8,13 @@
 
 namespace torch_remote::transport {
 
-// A connected stream socket: Unix or one of socket_pair(), which get 4 MiB of kernel buffer each
-// way if the kernel allows it, or TCP (made TCP_NODELAY). Never raises SIGPIPE.
+// For a connected Unix socket, which gets kernel buffers of 4 MiB where allowed, or a TCP socket,
+// which gets TCP_NODELAY. Never raises SIGPIPE.
 std::unique_ptr<Stream> socket_stream(Fd socket, std::string peer);
 
-// Two descriptors that are not sockets: pipes, as with `serve --stdio` or a child's standard
-// streams. They become non-blocking, and so does every other descriptor of the same open file
-// (`2>&1`). SIGPIPE is held back during each write, so that the process need not ignore it. `companion` is closed with
-// them: whoever has its other end learns that they are not used any more.
+// For pipes, such as standard input and output. The descriptors become non-blocking, with all
+// others of the same open file (`2>&1`). Writes raise no SIGPIPE. `companion` is closed together
+// with them, which tells the process at its other end that they are unused.
 std::unique_ptr<Stream> pipe_stream(Fd incoming, Fd outgoing, std::string peer,
                                     Fd companion = Fd());
 

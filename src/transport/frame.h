@@ -23,8 +23,8 @@
 //             | close             why, for people: UTF-8, at most 1024 bytes
 //             | ack, ping, pong   nothing
 //
-// What is lost on disconnect: the frames after `acknowledged`, wholly. A frame that was cut is as
-// if it had never been sent.
+// What is lost on disconnect: whole frames, those after `acknowledged`. A frame that was cut off
+// counts as never sent.
 namespace torch_remote::transport {
 
 enum class FrameKind : uint8_t {
@@ -40,7 +40,7 @@ inline constexpr size_t kHeaderSize = 32;
 inline constexpr size_t kBulkPrefixSize = 16;
 inline constexpr uint32_t kMaxCloseReason = 1024;
 
-// A peer can make us hold one payload of this size before we know whether it makes sense.
+// The largest payload that a peer can make us hold before we check its content.
 struct FrameLimits {
   uint32_t messages = uint32_t{16} << 20;
   uint32_t bulk = (uint32_t{4} << 20) + kBulkPrefixSize;
@@ -62,31 +62,28 @@ struct BulkPrefix {
   uint64_t offset = 0;
 };
 
-// True for the kinds that carry a sequence number and are acknowledged.
 constexpr bool is_sequenced(FrameKind kind) noexcept {
   return kind == FrameKind::kMessages || kind == FrameKind::kBulk;
 }
 
 std::array<std::byte, kHeaderSize> encode_header(const FrameHeader& header) noexcept;
-// Throws ProtocolError on every value that encode_header does not produce for a correct frame.
+// Throws ProtocolError for every value that encode_header() never writes.
 FrameHeader decode_header(std::span<const std::byte, kHeaderSize> bytes, const FrameLimits& limits);
 
 std::array<std::byte, kBulkPrefixSize> encode_bulk_prefix(const BulkPrefix& prefix) noexcept;
-// `length` is how many bytes of the lane follow. Throws ProtocolError when offset + length
-// overflows.
+// `length` bytes of the lane follow. Throws ProtocolError when offset + length overflows.
 BulkPrefix decode_bulk_prefix(std::span<const std::byte, kBulkPrefixSize> bytes, uint64_t length);
 
 // Throws ProtocolError unless the bytes are UTF-8 within the limit.
 std::string decode_close_reason(std::span<const std::byte> payload);
 
-// One whole frame, for tools that hold the bytes of a connection in memory. The payload points into
-// the input.
+// One frame, for tools that have a connection's bytes in memory. The payload points into them.
 struct Frame {
   FrameHeader header;
   std::span<const std::byte> payload;
 };
 
-// The first frame of `bytes`, or nothing when more bytes are needed. Throws ProtocolError.
+// The first frame of `bytes`; nothing when it is incomplete. Throws ProtocolError.
 std::optional<Frame> parse_frame(std::span<const std::byte> bytes, const FrameLimits& limits);
 
 }  // namespace torch_remote::transport

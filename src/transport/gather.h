@@ -8,8 +8,7 @@
 
 namespace torch_remote::transport {
 
-// Walks over the parts of a gathered write, across calls that wrote only some of them.
-// Confined to one thread.
+// Walks over the parts of a gathered write that may take several calls. Confined to one thread.
 class Gather {
  public:
   explicit Gather(std::span<const std::span<const std::byte>> parts) : parts_(parts) {
@@ -18,8 +17,7 @@ class Gather {
 
   bool done() const noexcept { return parts_.empty(); }
 
-  // What is left, as far as it fits into one system call. Valid until the next call of either
-  // method.
+  // What is left, as far as one system call takes it. Valid until the next call of any method.
   std::span<iovec> vectors() noexcept {
     size_t count = 0;
     size_t skipped = offset_;
@@ -27,7 +25,7 @@ class Gather {
       if (count == vectors_.size()) {
         break;
       }
-      // The system calls only read; iovec has no const.
+      // The system calls only read the bytes, but iovec has no const.
       auto* const base = const_cast<std::byte*>(part.data()) + skipped;  // NOLINT
       vectors_[count++] = iovec{base, part.size() - skipped};
       skipped = 0;

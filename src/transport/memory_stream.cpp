@@ -78,7 +78,7 @@ class Ring {
   bool reader_closed_ GUARDED_BY(mutex_) = false;
 };
 
-// Thread-safe. The rings have two owners, one per end, because either end may go first.
+// Thread-safe. Both ends own the rings, because either may be destroyed first.
 class MemoryStream : public Stream {
  public:
   MemoryStream(std::shared_ptr<Ring> incoming, std::shared_ptr<Ring> outgoing)

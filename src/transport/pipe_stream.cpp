@@ -22,8 +22,8 @@ bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK;
 }
 
-// While it lives, a write to a broken pipe raises no SIGPIPE on this thread: it is blocked, and one
-// that this thread caused meanwhile is taken back. One that was already pending is left alone.
+// Blocks SIGPIPE on this thread while it lives, and at the end discards one that this thread has
+// caused. One that was pending before stays pending.
 class HeldSigpipe {
  public:
   HeldSigpipe() {
@@ -51,10 +51,10 @@ class HeldSigpipe {
   bool was_pending_;
 };
 
-// Thread-safe as Stream asks. A pipe's peer sees the end only when our descriptor is closed, so
-// shutdown() has to close what another thread may be using: it wakes that thread through `wake_`,
-// which stays readable from then on, and takes its mutex. A thread holds its mutex while it waits,
-// but only in a poll that includes `wake_`.
+// Thread-safe as Stream requires. The peer of a pipe sees the end only when our descriptor is
+// closed, so shutdown() must close what another thread may be using. It makes `wake_` readable for
+// ever, which ends that thread's poll, and then takes the thread's mutex. Threads hold their mutex
+// while they poll, and every poll includes `wake_`.
 class PipeStream : public Stream {
  public:
   PipeStream(Fd incoming, Fd outgoing, std::string peer, Fd companion)
@@ -115,7 +115,7 @@ class PipeStream : public Stream {
 
   std::string peer() const override { return peer_; }
 
-  // The child has one thread, and the mutexes may be held by threads that it does not have.
+  // The child has only one thread, so nobody unlocks a mutex that was locked during the fork().
   void close_in_forked_child() noexcept override NO_THREAD_SAFETY_ANALYSIS {
     is_shut_down_ = true;
     incoming_.reset();
@@ -133,7 +133,7 @@ class PipeStream : public Stream {
     }
   }
 
-  // After a call that failed with errno.
+  // Called after a failure with errno.
   void wait_or_throw(const char* doing, int descriptor, short event) const {
     if (errno == EINTR) {
       return;
@@ -152,7 +152,7 @@ class PipeStream : public Stream {
   Fd wake_;
 
   std::atomic<bool> is_shut_down_ = false;
-  Fd wake_writer_;  // only for the thread that set is_shut_down_
+  Fd wake_writer_;  // used only by the thread that set is_shut_down_
   Mutex read_mutex_;
   Fd incoming_ GUARDED_BY(read_mutex_);
   Mutex write_mutex_;

@@ -50,7 +50,7 @@ bool SendLedger::advance(uint64_t acknowledged, uint64_t applied, Released& rele
   const bool moved = acknowledged != acknowledged_ || applied != totals_.last_applied;
   check_acknowledged(acknowledged);
   count_received(acknowledged);
-  apply(applied);  // before anything is released: it throws too
+  apply(applied);  // first, because it throws too
   acknowledge(acknowledged, released);
   return moved;
 }
@@ -85,7 +85,7 @@ void SendLedger::count_received(uint64_t acknowledged) {
   }
 }
 
-// What is applied was received, which decode_header() checks, so count_received() has counted it.
+// decode_header() has checked applied <= acknowledged, so count_received() has counted the frame.
 void SendLedger::apply(uint64_t applied) {
   if (applied == totals_.last_applied) {
     return;
@@ -102,7 +102,7 @@ void SendLedger::apply(uint64_t applied) {
   if (reached != applied) {
     throw ProtocolError("the peer says that frame " + std::to_string(applied) + " after " +
                         std::to_string(totals_.last_applied) +
-                        " was applied, which is no messages frame under way");
+                        " was applied, but it is no messages frame that waits for that");
   }
   totals_.last_applied = applied;
 }

@@ -13,14 +13,14 @@
 
 namespace torch_remote::transport {
 
-// What was sent and not yet acknowledged or applied. Externally synchronised.
+// Frames that were sent and are not yet acknowledged or applied. Externally synchronised.
 //
-// A ledger that keeps frames holds each one until the peer has wholly received it, so that it can be
-// sent again over another stream. What it holds of messages is never more than Totals::bytes, since
-// nothing is applied before it is received; bulk bytes belong to their owners.
+// With `keeps_frames`, each frame is kept until the peer has received it whole, to be sent again
+// over a new stream. Messages kept are at most Totals::bytes, because a frame is received before it
+// is applied; the bytes of bulks belong to their owners.
 class SendLedger {
  public:
-  // A frame as it has to be sent again.
+  // A frame, with all that is needed to send it again.
   struct Kept {
     uint64_t sequence = 0;
     FrameKind kind = FrameKind::kMessages;
@@ -30,15 +30,14 @@ class SendLedger {
     std::shared_ptr<const void> owner;  // of the bytes
   };
 
-  // Whatever waits for the acknowledgement of a bulk's last chunk.
+  // A callback that waits until the last chunk of a bulk is acknowledged.
   struct PendingBulk {
     uint64_t sequence = 0;
     std::shared_ptr<const void> owner;
     std::function<void(bool)> on_acked;
   };
 
-  // What an acknowledgement lets go. To be destroyed, and its callbacks called, without the lock
-  // that guards the ledger.
+  // What an acknowledgement releases. Destroy it and call its callbacks without the ledger's lock.
   struct Released {
     std::vector<PendingBulk> bulks;
     std::vector<Kept> frames;
@@ -54,29 +53,28 @@ class SendLedger {
 
   explicit SendLedger(bool keeps_frames) : keeps_frames_(keeps_frames) {}
 
-  // Give the frame its number, and remember it. To be called before it is written: the answer can
-  // be very quick.
+  // These return the number of the frame. Call before writing: the acknowledgement may come at
+  // once.
   uint64_t add_messages(std::shared_ptr<const std::vector<std::byte>> payload, uint64_t calls);
   uint64_t add_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
                      std::shared_ptr<const void> owner);
   uint64_t add_last_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
                           std::shared_ptr<const void> owner, std::function<void(bool)> on_acked);
 
-  // The counters of a header that came in. Throws ProtocolError when they claim more than was sent,
-  // go back, or say that a bulk frame was applied. True: something moved.
+  // Takes the counters of a received header. True: one has changed. Throws ProtocolError when they
+  // claim more than was sent, go back, or say that a bulk frame was applied.
   bool advance(uint64_t acknowledged, uint64_t applied, Released& released);
 
-  // The same for what a peer says it has received when it resumes, which tells nothing of `applied`.
+  // The same for the number in a peer's resume request, which says nothing of `applied`.
   void acknowledge(uint64_t acknowledged, Released& released);
 
   uint64_t acknowledged() const noexcept { return acknowledged_; }
 
   bool is_all_acknowledged() const noexcept { return acknowledged_ == sent_; }
 
-  // The first frame behind that number that is not acknowledged; nothing when there is none.
+  // The first unacknowledged frame after that number; nothing when there is none.
   std::optional<Kept> kept_after(uint64_t sequence) const;
 
-  // Takes out all bulks that still wait.
   std::vector<PendingBulk> take_pending();
 
   const Totals& totals() const noexcept { return totals_; }
@@ -94,10 +92,10 @@ class SendLedger {
   void keep(Kept frame);
 
   bool keeps_frames_;
-  uint64_t sent_ = 0;  // highest sequence number given out
+  uint64_t sent_ = 0;  // highest sequence number in use
   uint64_t acknowledged_ = 0;
   std::deque<Messages> messages_;  // not applied, oldest first
-  size_t messages_received_ = 0;   // so many of them, at the front, are acknowledged
+  size_t messages_received_ = 0;   // so many, at the front, are acknowledged
   std::deque<PendingBulk> bulks_;  // not acknowledged, oldest first
   std::deque<Kept> kept_;          // not acknowledged, oldest first, without gaps
   Totals totals_;

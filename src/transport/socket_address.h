@@ -12,12 +12,12 @@
 
 namespace torch_remote::transport {
 
-// What the socket calls want of an address. A value.
+// An address as the socket calls take it. A value.
 class SocketAddress {
  public:
   SocketAddress(const sockaddr* address, socklen_t size);
 
-  // Throws std::invalid_argument when the path does not fit (107 bytes on Linux).
+  // Throws std::invalid_argument when the path is too long (over 107 bytes on Linux).
   static SocketAddress unix_path(const std::string& path);
   // Empty unless the host is 127.0.0.0/8, ::1 or localhost.
   static std::optional<SocketAddress> loopback(const std::string& host, uint16_t port);
@@ -36,7 +36,7 @@ class SocketAddress {
   socklen_t size_;
 };
 
-// All addresses to try, in order. Throws ConnectionError when the host is unknown.
+// All addresses of the host, in order. Throws ConnectionError when the host is unknown.
 std::vector<SocketAddress> resolve(const Address& address);
 
 }  // namespace torch_remote::transport

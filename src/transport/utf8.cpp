@@ -5,9 +5,8 @@
 namespace torch_remote::transport {
 namespace {
 
-// How a sequence with this first byte goes on: how many bytes follow, and the range of the next
-// one. The narrower ranges shut out overlong forms, surrogates and what is above U+10FFFF (RFC
-// 3629, section 4).
+// For one first byte: how many bytes follow, and the range of the second. The ranges exclude
+// overlong forms, surrogates and everything above U+10FFFF (RFC 3629, section 4).
 struct Lead {
   size_t follow;
   uint8_t low;
