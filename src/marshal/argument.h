@@ -6,7 +6,7 @@
 
 namespace torch_remote::marshal {
 
-// How a schema's argument travels, worked out once for each operator.
+// How an argument is sent; decided once for each operator.
 enum class ArgumentKind : uint8_t {
   kTensor,      // Tensor, Tensor?
   kTensorList,  // Tensor[], Tensor?[]
@@ -30,8 +30,8 @@ enum class ArgumentKind : uint8_t {
 
 struct ArgumentInfo {
   ArgumentKind kind = ArgumentKind::kUnsupported;
-  bool is_written = false;   // an in-place or out= target: never a number from the host
-  bool is_constant = false;  // its value decides a shape: part of the key, not a slot
+  bool is_written = false;   // an in-place or out= target, so never a CPU scalar
+  bool is_constant = false;  // its value decides a shape: it belongs to the key and is not a slot
 };
 
 ArgumentInfo argument_info(const c10::Argument& argument, bool is_constant);

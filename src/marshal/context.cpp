@@ -24,10 +24,10 @@ using wire::Setting;
 
 // Note [Members of at::Context]
 //
-// Four members are read and written as they are. Their getters do not give what was set: they resolve what is
-// inherited, raise when the older and the newer precision interface disagree, or replace "default" by a
-// choice; their setters change other members too. An explicit instantiation may name a private member, so a torch
-// that has renamed one does not compile.
+// These private members are read and written directly, because their getters and setters do more:
+// getters resolve inherited values, replace "default" by a choice, or raise when the old and the
+// new precision interface disagree; setters change other members too. An explicit instantiation may
+// name a private member, so this stops compiling when torch renames one.
 template <typename Tag, auto member>
 struct Reveal {
   friend auto& reveal(Tag, Context& context) { return context.*member; }
@@ -72,7 +72,7 @@ constexpr SettingAccess reduction(Setting setting, const char* name) {
           [](Context& context, int32_t value) { (context.*set)(value == 0, value != 2); }};
 }
 
-// The entries of the table never move: it has all its keys from the start.
+// The table has all its keys from the start, so its entries never move.
 template <Float32Backend backend, Float32Op operation>
 Float32Precision& precision_entry(Context& context) {
   static Float32Precision& entry = reveal(PrecisionTable{}, context).at({backend, operation});
@@ -81,7 +81,7 @@ Float32Precision& precision_entry(Context& context) {
 
 constexpr int32_t kUnasked = 4;
 
-// What torch 2.13 starts with, where 2.11 has the value that it means.
+// What torch 2.13 starts with; 2.11 has no such value and starts with TF32.
 template <typename Precision>
 constexpr Precision unasked() {
   if constexpr (requires { Precision::DEFAULT; })
@@ -110,7 +110,7 @@ constexpr SettingAccess precision(Setting setting, const char* name) {
           write_precision<backend, operation>};
 }
 
-// --- settings that are no plain flags
+// --- settings that are not simple flags
 
 int32_t read_threads(Context& /*context*/) {
   return at::get_num_threads();
@@ -201,11 +201,11 @@ void write_sdp_order(Context& context, int32_t value) {
     seen |= 1U << order.back();
   }
   if (seen != (1U << at::num_sdp_backends) - 1)
-    throw std::invalid_argument("not an order of the attention backends");
+    throw std::invalid_argument("not a valid order of the attention backends");
   context.setSDPPriorityOrder(order);
 }
 
-// torch 2.11 has no such choice.
+// torch 2.11 does not have this setting.
 template <typename Any>
 int32_t read_depthwise(Any& context) {
   if constexpr (requires { context.cudnnDepthwiseKernel(); })
@@ -230,7 +230,7 @@ void write_sm_carveout(Context& context, int32_t value) {
   context._setSMCarveout_EXPERIMENTAL(value < 0 ? std::nullopt : std::optional<int32_t>(value));
 }
 
-// PyTorch can only set it; it is a bit of the processor's control word, a thread's own.
+// PyTorch can only set it. It is a bit of the processor's control word, per thread.
 bool flushes_denormal() {
 #if defined(__SSE__)
   return (_mm_getcsr() & _MM_FLUSH_ZERO_MASK) == _MM_FLUSH_ZERO_ON;
@@ -329,14 +329,15 @@ constexpr bool is_in_order() {
 
 static_assert(is_in_order());
 
-// Where to look: none of it moves.
+// The addresses that update() reads. They never change.
 struct Watched {
   const std::byte* end = reinterpret_cast<const std::byte*>(&at::globalContext() + 1);
   std::array<const Float32Precision*, 9> precisions{};
 
   Watched() {
     auto& table = reveal(PrecisionTable{}, at::globalContext());
-    TORCH_CHECK(table.size() == precisions.size(), "PyTorch has another table of precisions");
+    TORCH_CHECK(table.size() == precisions.size(),
+                "this PyTorch has an unexpected number of float32 precision settings");
     size_t next = 0;
     for (const auto& entry : table)
       precisions[next++] = &entry.second;

@@ -10,37 +10,37 @@
 
 namespace torch_remote::marshal {
 
-// How one setting is read from this process's context and put into it. The client reads, the server writes
-// (and reads, to answer what is in force).
+// How one setting is read from and written to at::Context. The client reads; the server writes, and
+// reads to answer queries.
 struct SettingAccess {
   wire::Setting setting;
   const char* name;  // for people and tests
   int32_t lowest;
   int32_t highest;
   int32_t (*read)(at::Context& context);
-  // Of a value in range. Throws what PyTorch says when this build or machine cannot have it.
+  // `value` is in range. Throws PyTorch's error when this build or machine does not support it.
   void (*write)(at::Context& context, int32_t value);
 };
 
-// All of them, in the order of their numbers.
+// In the order of their numbers.
 std::span<const SettingAccess> setting_table();
 
 // Values in the order of wire::Setting (index 0 unused).
 using ContextValues = std::array<int32_t, wire::kMaxSetting + 1>;
 
-// What they are now, in some 100 ns. The flush-denormal and thread settings are the calling thread's.
+// Takes about 100 ns. Flush-denormal and the number of threads are those of the calling thread.
 ContextValues read_context();
 
 // Note [Fingerprint of the context]
 //
-// Whether a setting has changed is looked at before each call, so it may cost 20 ns; PyTorch's getters cost from
-// 2 to 30 ns each, and there is nothing to subscribe to. The flags of at::Context are plain members, so the
-// bytes of the object behind its first member (the once_flags of devices, which are no settings) are taken as
-// they are; with the values of its precision table, which are elsewhere, and the three settings that are not in
-// it. Bytes that are the same mean that nothing has changed; others say only: look (read_context()).
+// The client checks before each call whether a setting has changed, which may cost 20 ns. PyTorch's
+// getters cost 2 to 30 ns each and it reports no changes. But its flags are plain members, so
+// update() compares the bytes of at::Context (without the first member: once_flags), the values of
+// its precision table and the three settings kept elsewhere. Equal bytes mean that nothing changed;
+// after a difference read_context() finds out what.
 class ContextFingerprint {  // externally synchronised
  public:
-  // Takes it anew: whether it differs from the one before. The first does.
+  // True when it differs from the last time, and the first time.
   bool update();
 
  private:
@@ -49,7 +49,7 @@ class ContextFingerprint {  // externally synchronised
   static_assert(kFlagBytes % sizeof(uint64_t) == 0);
   std::array<uint64_t, kFlagBytes / sizeof(uint64_t)> flags_{};
   uint64_t precisions_ = 0;
-  uint64_t others_ = 0;  // the number of threads is among them, and never 0
+  uint64_t others_ = 0;  // never 0, because the number of threads is in it
 };
 
 }  // namespace torch_remote::marshal

@@ -39,7 +39,7 @@ Number read_scalar(Reader& reader, ValueKind kind) {
   }
 }
 
-// A list slot begins with `same`: one value then stands for all.
+// A list slot begins with `same`: true if one value stands for all elements.
 bool read_same(Reader& reader, uint32_t count) {
   const bool same = read_bool(reader);
   if (same && count == 0)
@@ -133,7 +133,7 @@ c10::IValue make_scalar(ValueKind kind, const Number& number) {
   }
 }
 
-// Fills the lists of a call; the numbers and tensors are those of its slots.
+// Makes the lists of a call, from the numbers and tensors of its slots.
 struct Filler {
   const Slots& slots;
   std::span<at::Tensor> tensors;
@@ -211,7 +211,7 @@ struct Filler {
       case RecipeKind::kGenerator:
         return generators[recipe.index];
     }
-    throw InternalError("a recipe of no kind");
+    throw InternalError("an argument recipe of unknown kind");
   }
 };
 

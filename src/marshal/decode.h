@@ -16,7 +16,7 @@
 
 namespace torch_remote::marshal {
 
-// One number of a call, or the bytes of a 0-dim tensor: which it is, the plan says.
+// A number of a call, or the bytes of a 0-dim tensor; the plan says which.
 class Number {
  public:
   template <typename T>
@@ -47,10 +47,9 @@ class Number {
   std::array<std::byte, kBytes> bytes_{};
 };
 
-// What one call fills into its plan. Reused from call to call, so that reading one allocates
-// nothing.
+// The part of a call that is not in its plan. Reused, so that reading a call allocates nothing.
 struct Slots {
-  c10::SmallVector<uint64_t, 16> storages;  // names, by the numbers that the key gives them
+  c10::SmallVector<uint64_t, 16> storages;  // names, in the order in which the key numbers them
   c10::SmallVector<uint64_t, 16> offsets;   // one for each tensor, in elements
   c10::SmallVector<Number, 8> numbers;
   c10::SmallVector<uint64_t, 2> generators;  // names
@@ -61,7 +60,7 @@ struct Slots {
 void read_slots(const Plan& plan, wire::Reader& reader, wire::NameState& names, Slots& slots);
 
 // Puts the arguments on an empty stack. `tensors` are those of plan.tensors, in order, and are
-// moved from; `generators` those of slots.generators. The plan has no refusal.
+// moved from; `generators` are those of slots.generators. plan.refusal must be empty.
 void build_stack(const Plan& plan, const Slots& slots, std::span<at::Tensor> tensors,
                  std::span<const at::Generator> generators, torch::jit::Stack& stack);
 

@@ -69,7 +69,7 @@ uint8_t to_wire(at::MemoryFormat format) {
     case at::MemoryFormat::ChannelsLast3d:
       return 3;
     default:
-      throw InternalError("a memory format that does not travel");
+      throw InternalError("a memory format that cannot be sent");
   }
 }
 

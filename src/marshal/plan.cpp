@@ -12,7 +12,7 @@ namespace {
 using wire::Value;
 using wire::ValueKind;
 
-// --- the client's order: steps, tensors, and where each argument's slots begin
+// --- the client's order: steps, tensors, and where the slots of each argument begin
 
 class Layout {
  public:
@@ -104,7 +104,7 @@ bool is_generator(const c10::Type& type) {
   return optional != nullptr && is_generator(*optional->getElementType());
 }
 
-// A tensor may be several arguments at once: an input and the `out`.
+// One tensor may be several arguments, such as an input and `out`.
 void mark_access(Plan& plan, const Recipe& recipe, bool is_written, bool is_read) {
   for (const Recipe& item : recipe.items)
     mark_access(plan, item, is_written, is_read);
@@ -114,7 +114,7 @@ void mark_access(Plan& plan, const Recipe& recipe, bool is_written, bool is_read
   plan.tensors[recipe.index].is_read |= is_read;
 }
 
-// From the last to the first: `met` are the tensors that later arguments use.
+// Goes from the last argument to the first; `met` are the tensors that later arguments use.
 void mark_last_use(Recipe& recipe, std::vector<bool>& met) {
   for (auto item = recipe.items.rbegin(); item != recipe.items.rend(); ++item)
     mark_last_use(*item, met);
@@ -124,7 +124,7 @@ void mark_last_use(Recipe& recipe, std::vector<bool>& met) {
   met[recipe.index] = true;
 }
 
-// Past the end: the client does not send it, or we do not know it.
+// Past the end when the client does not send the argument, or the server does not have it.
 size_t client_index(const Callee& callee, const std::string& name) {
   if (!knows(callee, name))
     return callee.arguments.size();
@@ -171,7 +171,7 @@ void add_arguments(Plan& plan, const wire::Signature& signature, const Callee& c
     mark_last_use(*argument, met);
 }
 
-// What the server's torch does not know must say what it would have said by itself.
+// An argument that the server's torch does not have must have its default value.
 void check_unknown(const wire::Signature& signature, const Callee& callee) {
   for (size_t i = 0; i < callee.arguments.size(); ++i) {
     if (knows(callee, callee.arguments[i]))
@@ -200,7 +200,7 @@ bool knows(const Callee& callee, const std::string& argument) {
 
 Plan make_plan(const wire::Signature& signature, const Callee& callee, c10::Device device) {
   if (callee.arguments.size() != signature.arguments.size()) {
-    throw ProtocolError("a signature has another number of arguments than its operator");
+    throw ProtocolError("a signature and its operator have different numbers of arguments");
   }
   Plan plan;
   plan.device = signature.device;

@@ -12,8 +12,8 @@
 
 namespace torch_remote::marshal {
 
-// How the slots of a call are read, in the client's order. Needs no schema, so that a call that the
-// server refuses can be read past.
+// How to read the slots of a call, in the client's order. Needs no schema, so that the slots of a
+// refused call can be skipped.
 enum class SlotKind : uint8_t {
   kStorage,  // a storage's first mention: name and offset
   kOffset,   // a storage mentioned before
@@ -34,7 +34,7 @@ struct SlotStep {
   uint32_t first = 0;
 };
 
-// Everything of a signature that is worked out once. Immutable; made when a SIGNATURE arrives.
+// What is worked out once for each signature, when SIGNATURE arrives. Immutable.
 struct Plan {
   std::vector<SlotStep> steps;
   std::vector<wire::ValueKind> scalar_kinds;
@@ -46,25 +46,25 @@ struct Plan {
   uint32_t fresh_outputs = 0;
   uint8_t device = 0;
   bool grad_mode = false;
-  bool takes_no_generator = false;  // a Generator argument is None: the default one is used
-  std::string refusal;              // not empty: why it cannot be called; `arguments` is not usable
+  bool takes_no_generator = false;  // a Generator argument is None, so the default one is used
+  std::string refusal;              // not empty: why it cannot be called; then `arguments` is empty
 };
 
-// What the schema does not say of an operator.
+// The operator of a signature.
 struct Callee {
   const c10::FunctionSchema* schema = nullptr;  // null: it cannot be called
-  // Arguments that this one lacks count as unknown (a server that plays another version); null: none do.
+  // Where set, only arguments in both schemas are known (a server that imitates another version).
   const c10::FunctionSchema* claimed = nullptr;
-  std::string refusal;                 // why not
+  std::string refusal;                 // why it cannot be called
   std::vector<std::string> arguments;  // the client's names for the arguments
-  bool overwrites_self = false;  // copy_, fill_, normal_ …: self's old value does not matter
+  bool overwrites_self = false;        // copy_, fill_, normal_ …: self's old value is not read
 };
 
 // Whether the server's operator has an argument of that name.
 bool knows(const Callee& callee, const std::string& argument);
 
-// Arguments are matched by name: client and server may have different versions of torch.
-// Throws ProtocolError on what no client of ours sends.
+// Matches arguments by name, because client and server may have different versions of torch. Throws
+// ProtocolError on what our client never sends.
 Plan make_plan(const wire::Signature& signature, const Callee& callee, c10::Device device);
 
 }  // namespace torch_remote::marshal

@@ -9,19 +9,19 @@
 
 namespace torch_remote::marshal {
 
-// Where a pointer is in a list that only grows: few are looked at one by one, more are kept in a hash table. A call may
-// mention a million tensors.
+// Finds a pointer in a list that only grows, which may hold a million tensors. Short lists are
+// searched, longer ones have a hash table.
 class PointerIndex {
  public:
   static constexpr size_t kNone = SIZE_MAX;
 
-  // The list has begun anew.
+  // Call when the list is emptied.
   void clear() {
     slots_.clear();
     count_ = 0;
   }
 
-  // The first place. No pointer of `list` is null; those that were in it at the last call still are.
+  // The first index, or kNone. `list` has no null and begins with what it had at the last call.
   template <typename List>
   size_t find(const List& list, const void* wanted) {
     if (list.size() <= kFew) {
@@ -44,7 +44,7 @@ class PointerIndex {
  private:
   static constexpr size_t kFew = 16;
 
-  // Where the pointer is, or belongs.
+  // The slot that has the pointer, or the free one where it belongs.
   size_t place_of(const void* pointer) const {
     const size_t mask = slots_.size() - 1;
     const auto bits = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(pointer));
@@ -55,7 +55,7 @@ class PointerIndex {
   }
 
   std::vector<std::pair<const void*, uint32_t>> slots_;
-  size_t count_ = 0;  // of the list's pointers that are in slots_
+  size_t count_ = 0;  // so many of the list's pointers are in slots_
 };
 
 }  // namespace torch_remote::marshal

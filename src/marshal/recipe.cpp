@@ -29,7 +29,7 @@ Recipe slot(RecipeKind kind, uint32_t index) {
 }
 
 [[noreturn]] void refuse_type(const c10::Type& type) {
-  throw Refusal{"needs a value of type " + type.str() + ", and the client sent something else"};
+  throw Refusal{"needs a value of type " + type.str() + ", but the client sent another type"};
 }
 
 Recipe tensor_recipe(const c10::Type& type, const Value& value, Cursor& cursor) {
@@ -72,8 +72,8 @@ Recipe number_recipe(const c10::Type& type, const Value& value, Cursor& cursor) 
   }
 }
 
-// dtype, layout and memory format are integers on the stack, which kernels take for an index without looking: each comes
-// as what it is, and in no other place.
+// dtype, layout and memory format are integers on the stack, which kernels use as an index without
+// a check. So each is accepted only where the schema has that type.
 Recipe int_recipe(const c10::Type& type, const Value& value) {
   switch (type.kind()) {
     case c10::TypeKind::ScalarTypeType:
@@ -202,7 +202,7 @@ Recipe device_recipe(const c10::Type& type, const Value& value, c10::Device devi
   refuse_type(type);
 }
 
-// Elements in memory without a gap or an overlap, in whatever order.
+// True when the elements fill their memory without gap or overlap, in any order.
 bool is_dense(const wire::TensorSpec& spec) {
   std::vector<std::pair<int64_t, int64_t>> steps;  // stride, size
   for (size_t i = 0; i < spec.sizes.size(); ++i) {
@@ -283,7 +283,7 @@ Recipe make_recipe(const c10::Type& type, const Value& value, Cursor cursor, c10
     case c10::TypeKind::DeviceObjType:
       return device_recipe(type, value, device);
     default:
-      throw Refusal{"takes a " + type.str() + ", which a server does not"};
+      throw Refusal{"takes a " + type.str() + ", which this server does not accept"};
   }
 }
 

@@ -20,12 +20,12 @@ struct TensorRecipe {
   bool conj = false;
   bool neg = false;
   bool wrapped = false;
-  bool is_repeat = false;  // of a storage that the call has viewed before: another tensor over it
-  bool is_dense = false;  // its elements fill [offset, offset + extent) without a gap or an overlap
-  bool is_read = true;    // false: the operator only overwrites it, wholly
+  bool is_repeat = false;   // an earlier tensor of the call has the same storage
+  bool is_dense = false;    // its elements fill [offset, offset + extent) without gap or overlap
+  bool is_read = true;      // false: the operator overwrites all of it without reading
   bool is_written = false;  // by the operator's schema
   uint32_t storage = 0;     // which storage of the call
-  uint64_t extent = 0;      // bytes needed behind the offset; 0 without elements
+  uint64_t extent = 0;      // bytes needed after the offset; 0 without elements
   c10::DimVector sizes;
   c10::DimVector strides;
 };
@@ -33,8 +33,7 @@ struct TensorRecipe {
 // Throws ProtocolError for flags that the dtype or the shape cannot have.
 TensorRecipe make_tensor_recipe(const wire::TensorSpec& spec);
 
-// How one argument of the server's schema is made. Indices are places in `Slots`
-// (marshal/decode.h).
+// How one argument of the server's schema is made. Indices are into `Slots` (marshal/decode.h).
 enum class RecipeKind : uint8_t {
   kConstant,
   kTensor,
@@ -63,20 +62,20 @@ struct Recipe {
   std::vector<Recipe> items;  // tensor lists
 };
 
-// Why a signature cannot be called here; caught by make_plan.
+// Thrown when a signature cannot be called here; make_plan() catches it.
 struct Refusal {
   std::string text;
 };
 
-// The next free place of each kind in `Slots`.
+// The next free index of each kind in `Slots`.
 struct Cursor {
   uint32_t tensor = 0;
   uint32_t number = 0;
   uint32_t generator = 0;
 };
 
-// How a value of the client's becomes an argument of this type; its slots begin at `cursor`. Throws
-// Refusal for a value that the type cannot have.
+// How a client's value becomes an argument of this type; its slots begin at `cursor`. Throws
+// Refusal when the types do not match.
 Recipe make_recipe(const c10::Type& type, const wire::Value& value, Cursor cursor,
                    c10::Device device);
 

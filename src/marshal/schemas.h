@@ -10,10 +10,10 @@ namespace torch_remote::marshal {
 
 constexpr std::string_view kAten = "aten::";
 
-// The schemas of this torch's operators in `aten`, as PyTorch prints them, sorted.
+// The schemas of this torch's `aten` operators, as PyTorch prints them, sorted.
 std::vector<std::string> aten_schemas();
 
-// Their digest, worked out once. Operators that Python adds later do not count.
+// Computed once, so operators that Python registers later are not in it.
 const wire::Digest& aten_digest();
 
 }  // namespace torch_remote::marshal

@@ -17,8 +17,8 @@ using marshal::PointerIndex;
 using marshal::to_wire;
 using wire::ValueKind;
 
-// With the results, which may be described by as many bytes, a call stays below what a frame holds. There are fewer
-// tensors in it than wire::kMaxTensors.
+// Half of the limit, because the results may need as many bytes. This also keeps the number of
+// tensors below wire::kMaxTensors.
 constexpr uint64_t kMaxCallBytes = wire::kMaxSignatureBytes / 2;
 
 void kind(wire::Writer& writer, ValueKind value) {
@@ -121,7 +121,7 @@ void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t env
 
 void Capture::add(const ArgumentInfo& info, const c10::IValue& value) {
   if (value.isNone()) {
-    // An absent `Tensor?` is a None on the stack; an undefined tensor is another thing.
+    // An absent `Tensor?` is None on the stack. An undefined tensor is something else.
     return kind(key_, ValueKind::kNone);
   }
   switch (info.kind) {
@@ -184,7 +184,7 @@ void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
     return kind(key_, ValueKind::kUndefined);
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (C10_UNLIKELY(!impl.device().is_privateuseone())) {
-    // What the server would write into its copy of the number, nobody would see.
+    // The client would never see what the server writes into its copy of a CPU scalar.
     if (is_written)
       refuse_mix(c10::Device(c10::kPrivateUse1, std::max<c10::DeviceIndex>(device_, 0)),
                  impl.device());

@@ -20,28 +20,26 @@ namespace torch_remote::client {
 struct TensorSlot {
   StorageRecord* record;
   uint64_t offset;
-  uint32_t numbers_before;  // bytes of Capture::numbers that go before it
+  uint32_t numbers_before;  // bytes of Capture::numbers that precede it
   bool first_mention;
 };
 
-// A call taken apart: the key that names its signature, and its slots (wire/signature.h). Reused from call
-// to call by one thread.
+// The key and the slots of one call (wire/signature.h). Reused from call to call by one thread.
 class Capture {
  public:
-  // `operator_name` and `arguments` are for messages too and must outlive the call. `spans_devices`: its
-  // tensors may lie on several devices of one server; the call is for the first one's.
+  // `operator_name` and `arguments` must outlive the call. `spans_devices`: tensors may be on
+  // several devices of one server, and the call runs on the first tensor's device.
   void begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
              c10::ArrayRef<c10::IValue> arguments, bool spans_devices = false);
   void add(const marshal::ArgumentInfo& info, const c10::IValue& value);
   void finish();
 
-  // The key says which of the server's devices the call is for.
   void set_server_device(uint8_t device) { key_.patch_u8(device_at_, device); }
 
-  // Appends the slots, all but the fresh outputs. Under the submit lock: names are told as differences.
+  // Appends all slots but fresh outputs. Under the submit lock: names are sent as differences.
   void encode_slots(wire::Writer& writer, wire::NameState& names) const;
 
-  // False when a storage was announced by another thread since the key was made.
+  // False when another thread has announced one of the storages since the key was made.
   bool is_current() const;
   // After the call with this number was written, of this thread.
   void mark_announced(uint64_t call, uint64_t thread) const;
@@ -52,17 +50,17 @@ class Capture {
 
   const c10::SmallVectorImpl<const at::TensorImpl*>& impls() const { return impls_; }
 
-  // The remote device all tensors and device arguments agree on; -1 when none was mentioned.
+  // The remote device of all tensors and device arguments; -1 when there are none.
   c10::DeviceIndex device() const { return device_; }
 
   StorageRecord* any_record() const { return storages_.empty() ? nullptr : storages_.front(); }
 
-  // Set when the first 0-dim CPU tensor is met.
+  // A 0-dim CPU tensor was among the arguments.
   bool has_host_scalar() const { return has_host_scalar_; }
 
  private:
   void add_tensor(const at::Tensor& tensor, bool is_written);
-  // Whether this very tensor is an earlier argument too.
+  // True when the same tensor object is also an earlier argument.
   bool add_again(const at::TensorImpl& impl);
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, bool is_constant);
@@ -72,11 +70,11 @@ class Capture {
   void meet_device(c10::DeviceIndex index);
   uint32_t storage_number(StorageRecord* record, bool& first_mention);
   [[noreturn]] void refuse_mix(c10::Device a, c10::Device b) const;
-  // Refuses a call that is here because of its generator alone, while its tensors are elsewhere.
+  // Refuses a call that came here only because of its generator, while its tensors are elsewhere.
   void check_generator_has_tensor(c10::DeviceType elsewhere) const;
   [[noreturn]] void refuse_limit(const char* what, uint64_t value, uint64_t limit) const;
 
-  // Refuses at the call what the server would end the session for.
+  // Refuses what would make the server end the session.
   void check_limit(const char* what, uint64_t value, uint64_t limit) const {
     if (C10_UNLIKELY(value > limit))
       refuse_limit(what, value, limit);
