@@ -9,8 +9,8 @@
 
 namespace torch_remote::wire {
 
-// Numbers are little-endian. `varint` is LEB128, at most ten bytes, shortest form only. `zigzag` maps
-// small negative numbers to small varints.
+// Numbers are little-endian. `varint` is LEB128, at most ten bytes, in its shortest form. `zigzag`
+// maps small negative numbers to small varints.
 
 inline uint64_t to_zigzag(int64_t value) {
   return (static_cast<uint64_t>(value) << 1) ^ static_cast<uint64_t>(value >> 63);
@@ -20,10 +20,8 @@ inline int64_t from_zigzag(uint64_t value) {
   return static_cast<int64_t>(value >> 1) ^ -static_cast<int64_t>(value & 1);
 }
 
-// Appends values to a buffer that it owns. Confined to one thread.
-//
-// The buffer is kept longer than what has been written, so that the writes on the path of a call are a
-// compare and a store.
+// Appends values to its buffer, which is larger than what is written, so that most writes are a
+// compare and a store. Confined to one thread.
 class Writer {
  public:
   void u8(uint8_t value) {
@@ -70,12 +68,12 @@ class Writer {
 
   void clear() { size_ = 0; }
 
-  // Takes back what was written after `size` bytes were there.
+  // Removes everything after the first `size` bytes.
   void rewind(size_t size) { size_ = size; }
 
   void patch_u8(size_t at, uint8_t value) { bytes_[at] = std::byte{value}; }
 
-  // Puts the number of bytes written since into the varint whose first byte, a placeholder, is at `at`.
+  // Writes the number of bytes after `at` as a varint to `at`, where one byte was left for it.
   void patch_length(size_t at) {
     const size_t length = size_ - at - 1;
     if (length < 0x80)
@@ -110,10 +108,9 @@ class Writer {
   size_t size_ = 0;
 };
 
-// Reads back what Writer wrote. Every read checks its bounds and throws ProtocolError on bytes that
-// Writer could not have produced: the input comes from the network.
-//
-// Views that are returned point into the input, which must outlive them.
+// Reads what Writer wrote. Every read checks its bounds and throws ProtocolError on bytes that
+// Writer never produces, because the input comes from the network. Returned views point into the
+// input.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> input) : at_(input.data()), end_(at_ + input.size()) {}
@@ -137,7 +134,7 @@ class Reader {
 
   int64_t zigzag() { return from_zigzag(varint()); }
 
-  // A varint that sizes something: more than `limit` is refused, in words that name `what`.
+  // A varint that sizes something. Throws ProtocolError, which names `what`, above `limit`.
   uint64_t count(uint64_t limit, const char* what) {
     const uint64_t value = varint();
     if (value > limit)
@@ -165,7 +162,7 @@ class Reader {
 
   std::span<const std::byte> rest() const { return {at_, end_}; }
 
-  // Call last. Bytes left over mean that the two sides disagree about the message.
+  // Call last: throws ProtocolError when bytes are left over.
   void finish() const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace torch_remote::wire {
 
-// Our own numbers, not PyTorch's: those may differ between the two ends.
+// Our own numbers: PyTorch's may differ between the client's and the server's version.
 enum class Dtype : uint8_t {
   kUint8 = 0,
   kInt8 = 1,

@@ -75,7 +75,7 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes) {
   preamble.max = version(reader);
   preamble.intent = reader.u8();
   if (preamble.intent > 1)
-    throw ProtocolError("no such intent");
+    throw ProtocolError("unknown intent in a preamble");
   const uint32_t zero = reader.u8() | reader.u8() | reader.u8();
   preamble.route = reader.u64();
   if (zero != 0 || reader.u64() != 0)
@@ -200,7 +200,7 @@ Welcome decode_welcome(std::span<const std::byte> body) {
   Welcome welcome;
   const uint8_t answer = reader.u8();
   if (answer > static_cast<uint8_t>(Answer::kResumed))
-    throw ProtocolError("no such answer");
+    throw ProtocolError("unknown answer in a WELCOME");
   welcome.answer = static_cast<Answer>(answer);
   if (welcome.answer != Answer::kNew) {
     if (welcome.answer == Answer::kRefused)
@@ -271,7 +271,7 @@ uint64_t session_route(std::string_view id) {
   const char* const end = id.data() + id.size();
   const auto [rest, error] = std::from_chars(id.data(), end, route, 16);
   if (id.size() != kSessionDigits || error != std::errc() || rest != end)
-    throw ProtocolError("no such session id");
+    throw ProtocolError("malformed session id");
   return route;
 }
 

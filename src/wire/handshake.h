@@ -12,8 +12,8 @@
 
 namespace torch_remote::wire {
 
-// How a connection begins. Before the session is authenticated a peer can send a preamble, a HELLO and a
-// PROOF, kMaxHandshakeBytes in all.
+// How a connection begins. An unauthenticated peer can send only a preamble, a HELLO and a PROOF,
+// kMaxHandshakeBytes in all.
 //
 //   client  preamble                         32 bytes, plain, read by the listener
 //           HELLO      block                 block := length:u32 body
@@ -21,26 +21,26 @@ namespace torch_remote::wire {
 //   client  PROOF      block                 messages frames may follow at once
 //   server  WELCOME    block                 then messages frames
 //
-// Both sides prove that they know the token, and neither sends it: HMAC-SHA256(token, side ∥ both HELLO
-// bodies without the proof). The server proves first, so that a process squatting on the port learns
-// nothing from the client.
+// Client and server prove that they know the token without sending it: HMAC-SHA256(token, side ∥
+// both HELLO bodies without the proof). The server proves first, so that another process on its
+// port learns nothing from the client.
 //
-// A session that is resumed begins in the same way, with the proofs made by resume_key() instead of the token;
-// its WELCOME says only what the server has received.
+// A resumed session begins in the same way, but with resume_key() in place of the token; its
+// WELCOME says only what the server has received.
 //
 //   preamble := magic:8 min:u16 max:u16 intent:u8 zero:3 route:u64 zero:8
 struct Preamble {
   Version min = kMinVersion;
   Version max = kMaxVersion;
   uint8_t intent = 0;  // 0 new session, 1 resume
-  uint64_t route = 0;  // which session, for resume: its id
+  uint64_t route = 0;  // for resume: the id of the session
 };
 
 constexpr size_t kPreambleBytes = 32;
 std::array<std::byte, kPreambleBytes> encode_preamble(const Preamble& preamble);
 Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes);
 
-// The highest version both have. Throws ProtocolError that names both ranges.
+// The highest version that both have. Throws ProtocolError, which names both ranges.
 Version agree(Version peer_min, Version peer_max);
 
 using Nonce = std::array<std::byte, 32>;
@@ -54,11 +54,11 @@ struct Hello {
   Nonce nonce{};
   std::string torch_version;
   uint64_t capabilities = 0;
-  // The client's HELLO only. A server in the same place as the client ends the session with the client's process.
-  uint64_t received = 0;                // highest sequence wholly received, for resume
-  std::array<std::byte, 32> machine{};  // where `process` is a name, hashed; zeros: unknown
+  // Client only. A server on the same machine ends the session when process `process` ends.
+  uint64_t received = 0;                // highest sequence received whole, for resume
+  std::array<std::byte, 32> machine{};  // hash that tells where `process` is valid; zeros: unknown
   uint64_t process = 0;
-  bool has_proof = false;  // the server's HELLO only
+  bool has_proof = false;  // server only
   Proof proof{};
 };
 
@@ -89,27 +89,28 @@ using Secret = std::array<std::byte, 32>;
 
 enum class Answer : uint8_t { kRefused = 0, kNew = 1, kResumed = 2 };
 
-// What the client needs to know of the server, so that no later round trip asks for it.
+// All that the client needs to know of the server, so that it need not ask later.
 //
 //   welcome-body := tag:u8 0:u8 reason:text
-//                 | tag:u8 1:u8 version:u16 session:text secret:32 lease:varint host:text pid:varint torch:text
-//                   mkldnn:u8 mkldnn_bf16:u8 mkldnn_fp16:u8 cudnn:varint operators:32 n:varint device*n
+//                 | tag:u8 1:u8 version:u16 session:text secret:32 lease:varint host:text
+//                   pid:varint torch:text mkldnn:u8 mkldnn_bf16:u8 mkldnn_fp16:u8 cudnn:varint
+//                   operators:32 n:varint device*n
 //                 | tag:u8 2:u8 received:varint
 struct Welcome {
   Answer answer = Answer::kNew;
   std::string reason;     // kRefused
-  uint64_t received = 0;  // kResumed: the highest sequence that the server has wholly received
+  uint64_t received = 0;  // kResumed: highest sequence that the server has received whole
   Version version = kMaxVersion;
-  std::string session;  // its id: eight hexadecimal digits
-  Secret secret{};      // proves, in a later handshake, that a client is this one
-  uint64_t lease = 0;   // milliseconds that the session outlives its connection; 0: it does not
+  std::string session;  // eight hexadecimal digits
+  Secret secret{};      // proves on resume that the client is the same
+  uint64_t lease = 0;   // milliseconds that the session lives on without a connection; 0: none
   std::string host;
   uint64_t pid = 0;
   std::string torch_version;
   bool mkldnn = false;
   bool mkldnn_bf16 = false;
   bool mkldnn_fp16 = false;
-  uint64_t cudnn = 0;                     // its version, 0: none
+  uint64_t cudnn = 0;                     // its version; 0: no cuDNN
   std::array<std::byte, 32> operators{};  // SHA-256 of the sorted operator schemas
   std::vector<DeviceProperties> devices;
 
@@ -126,15 +127,14 @@ Proof make_proof(std::string_view token, Side side, std::span<const std::byte> h
                  std::span<const std::byte> hello_server);
 bool equal_proofs(const Proof& a, const Proof& b);  // constant time
 
-// Where a process id means this machine's: equal for two processes that see each other under their ids. Zeros
-// when it cannot be told.
+// Equal in two processes that share their process ids (machine and namespace). Zeros: unknown.
 std::array<std::byte, 32> this_machine();
 
-// The key of the proofs when a session is resumed: only the client that was given the secret has it, and
-// nothing can be learnt of the token by guessing.
+// The key for the proofs of a resume. Only the client that got the secret has it, and the proofs
+// do not help to guess the token.
 std::string resume_key(const Secret& secret, std::string_view token);
 
-// A session's id as text and in a preamble. Throws ProtocolError when it is no id.
+// A session's id as text and as the number in a preamble. Throws ProtocolError for a wrong id.
 std::string session_id(uint64_t route);
 uint64_t session_route(std::string_view id);
 

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <string_view>
 
-// Every number that comes off the wire is compared with one of these before it sizes anything.
-// docs/protocol.md gives each with its reason and the test that reaches it.
+// Every number from the network is checked against one of these before it sizes anything.
+// docs/protocol.md gives the reason for each and its test.
 namespace torch_remote::wire {
 
-// Throws the ProtocolError "<what>: <value> is over the limit of <limit>".
+// Throws ProtocolError: "<what>: <value> is over the limit of <limit>".
 [[noreturn]] void refuse_over_limit(std::string_view what, uint64_t value, uint64_t limit);
 
 inline void check_limit(std::string_view what, uint64_t value, uint64_t limit) {
@@ -17,27 +17,25 @@ inline void check_limit(std::string_view what, uint64_t value, uint64_t limit) {
 
 constexpr uint64_t kMaxHandshakeBytes = 4096;  // before authentication, in all
 constexpr uint64_t kMaxSignatures = 65536;     // per session, on both ends
-constexpr uint64_t kMaxOperators = 8192;       // operators a session can introduce
+constexpr uint64_t kMaxOperators = 8192;       // operators that a session can introduce
 constexpr uint64_t kMaxArguments = 256;        // arguments or results of one operator
 constexpr uint64_t kMaxListLength = 1 << 20;   // elements of one list argument
 constexpr uint64_t kMaxTensors = 1 << 20;      // tensors mentioned by one call
 constexpr uint64_t kMaxNumbers = 1 << 20;      // numbers in the lists of one call
-constexpr uint64_t kMaxDimensions = 128;  // PyTorch's kernels take 64; its tensors may have more
+constexpr uint64_t kMaxDimensions = 128;  // PyTorch's kernels take 64, its tensors may have more
 constexpr uint64_t kMaxSignatureBytes = 8 << 20;  // one signature
 constexpr uint64_t kMaxText = 1 << 16;            // one string argument or name
 constexpr uint64_t kMaxInlineBytes = 64 << 10;  // bytes of an upload or reply sent inside a message
-constexpr uint64_t kMaxReplyBytes = 4
-                                    << 20;  // body of one REPLY: results of a call, or inline bytes
-constexpr uint64_t kMaxFrees = 1 << 22;     // names in one FREE
+constexpr uint64_t kMaxReplyBytes = 4 << 20;    // body of one REPLY
+constexpr uint64_t kMaxFrees = 1 << 22;         // names in one FREE
 constexpr uint64_t kMaxStorageBytes = 1ULL << 48;  // one storage
 constexpr uint64_t kMaxStorages = 1 << 24;         // live storages of a session
 constexpr uint64_t kMaxDevices = 16;               // devices of one server
 constexpr uint64_t kMaxGenerators = 1 << 16;       // generators of a session
 constexpr uint64_t kMaxGeneratorState = 1 << 16;   // bytes of a generator's state
-constexpr uint64_t kMaxErrorText = 16
-                                   << 10;  // what an error says; longer texts are cut by the sender
-constexpr uint64_t kMaxErrorResults = 64;  // storages that one error names
-constexpr uint64_t kMaxStoppedThreads = 65536;  // of a session
-constexpr uint64_t kMaxSkippedTags = 1024;      // messages of an unknown tag, per session
+constexpr uint64_t kMaxErrorText = 16 << 10;       // text of an error; the sender cuts longer ones
+constexpr uint64_t kMaxErrorResults = 64;          // storages that one error lists
+constexpr uint64_t kMaxStoppedThreads = 65536;     // per session
+constexpr uint64_t kMaxSkippedTags = 1024;         // messages of an unknown tag, per session
 
 }  // namespace torch_remote::wire

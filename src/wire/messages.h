@@ -29,34 +29,33 @@ namespace torch_remote::wire {
 //     FREE      n:varint zigzag*n                           applies where it stands
 //     READ      request:varint storage:varint offset:varint spec
 //     QUERY     request:varint kind:u8 …                    (QueryKind)
-//     THREAD    thread:varint                               whose messages follow
-//     GO_ON     thread:varint                               that thread has been told of its failure
+//     THREAD    thread:varint                               sends the messages that follow
+//     GO_ON     thread:varint                               its failure was raised: run its calls
 //   server → client
-//     REPLY     request:varint body:bytes                   READ: the elements; QUERY: as its kind says
-//     ERROR     request:varint error                        request 0: nobody asked; the session goes on
+//     REPLY     request:varint body:bytes                   READ: elements; QUERY: see QueryKind
+//     ERROR     request:varint error                        request 0: not an answer
 //
-// CHUNK travels as a bulk frame (transport/frame.h): lane = upload (to the server) or request (to the
-// client). ACK, PING and CLOSE are frame kinds too; HELLO, PROOF and WELCOME are in handshake.h. STREAM
-// and PROGRAM have a tag and no format yet.
+// CHUNK is sent as a bulk frame (transport/frame.h) with lane = upload (to the server) or request
+// (to the client). ACK, PING and CLOSE are kinds of frames too; HELLO, PROOF and WELCOME are in
+// handshake.h. STREAM and PROGRAM are reserved.
 //
 // Note [Numbers of calls]
 //
-// CALL, QUERY kCall and kCheckedCall, BEGIN and RESIZE are what can fail after the user's program has
-// gone on. Both ends count them together, from 1, in the order sent; an error names its own, so that
-// the client can tell whose line it was.
+// CALL, QUERY kCall and kCheckedCall, BEGIN and RESIZE are numbered together from 1, in the order
+// sent. Client and server both count. An error has the number of the call that failed, by which the
+// client finds the user's line.
 //
 // Note [Fail-stop]
 //
-// A call that fails stops the thread of the client's program that made it (THREAD says which). The
-// server reports it at once (ERROR with request 0) and from then on discards that thread's calls,
-// draws of random numbers and uploads, until its GO_ON. What is discarded would have been made by code
-// that a local program would not have reached. Storages that a failed or discarded call would have
-// made are missing: a use of one fails with the same cause.
+// A call that fails stops the client's thread that made it (THREAD says which). The server reports
+// it at once (ERROR with request 0) and discards the thread's calls, random draws and uploads until
+// GO_ON: in a local program the error would have kept them from running. Storages that a failed or
+// discarded call should have made are missing: a call that uses one fails with the same error.
 //
-// A stopped thread's SIGNATURE, CONTEXT, FREE, RESIZE and generators made and freed are applied. So
-// are calls and uploads that only fill storages which were first mentioned since: constants. Its READ
-// and QUERY that would tell a value are answered with the cause. A call that the client waits for
-// (QUERY kCall, kCheckedCall) is answered with its failure and stops nothing.
+// Of a stopped thread the server still applies SIGNATURE, CONTEXT, FREE and RESIZE, makes and frees
+// generators, and runs calls and uploads that only fill new storages (constants). It answers READ
+// and QUERY for values with the error. A call that the client waits for (QUERY kCall, kCheckedCall)
+// is answered with its error and stops nothing.
 enum class Tag : uint8_t {
   kHello = 1,
   kProof = 2,
@@ -84,7 +83,7 @@ enum class Tag : uint8_t {
 
 const char* to_text(Tag value);
 
-// Writes a message around what is written while it lives.
+// Writes tag and length around the body that is written during its life.
 class Message {
  public:
   Message(Writer& writer, Tag tag) : writer_(writer) {
@@ -104,15 +103,15 @@ class Message {
 };
 
 struct ReceivedMessage {
-  Tag tag;  // may be one that is not in the list
+  Tag tag;  // may be unknown
   Reader body;
 };
 
 ReceivedMessage next_message(Reader& reader);
 
-// Settings that change results, mirrored from the client. marshal/context.cpp
-// has the names and ranges. A precision is what was set for that part, not what it inherits: 0 none, 1 ieee,
-// 2 tf32, 3 bf16, 4 what PyTorch does unasked.
+// The client's settings that change results. marshal/context.cpp has their names and ranges.
+// A precision is the value set for that part: 0 none (inherited), 1 ieee, 2 tf32, 3 bf16,
+// 4 PyTorch's default.
 enum class Setting : uint8_t {
   kThreads = 1,
   kDefaultDtype = 2,   // wire Dtype
@@ -146,13 +145,13 @@ enum class Setting : uint8_t {
   kMkldnnPrecision = 30,
   kPrecision = 31,
   kCudnnTf32 = 32,  // cudnn.allow_tf32 as it was last set
-  kSdpOrder =
-      33,  // five octal digits, the first choice lowest: 0 math, 1 flash, 2 efficient, 3 cuDNN, 4 overrideable
+  // Five octal digits, first choice lowest: 0 math, 1 flash, 2 efficient, 3 cuDNN, 4 overrideable.
+  kSdpOrder = 33,
   kNnpackEnabled = 34,
   kCudnnDepthwise = 35,  // 0 automatic, 1 cuDNN, 2 native
   kFp16ReductionCpu = 36,
   kSmCarveout = 37,     // -1 none
-  kFlushDenormal = 38,  // of the thread that calls
+  kFlushDenormal = 38,  // of the calling thread
 };
 
 constexpr uint8_t kMaxSetting = 38;
@@ -173,9 +172,8 @@ Context decode_context(Reader& reader);
 
 enum class GeneratorAction : uint8_t { kSeed = 0, kSetState = 1, kFree = 2, kMake = 3, kCopy = 4 };
 
-// name: kDefaultGenerator + device is that device's default generator; others are made by kMake, whose
-// seed field is the device. kCopy gives it the state of another, whose name is in the seed field: a generator that
-// nobody draws from is a snapshot.
+// kDefaultGenerator + device is the name of a device's default generator. kMake makes another on
+// the device in `seed`. kCopy copies the state of the generator whose name is in `seed`.
 struct GeneratorMessage {
   uint64_t name = 0;
   GeneratorAction action = GeneratorAction::kSeed;
@@ -183,8 +181,8 @@ struct GeneratorMessage {
   std::vector<std::byte> state;
 };
 
-constexpr uint64_t kDefaultGenerator = 1;     // names 1 … 16: the devices' own
-constexpr uint64_t kFirstGenerator = 1 + 16;  // names that clients make
+constexpr uint64_t kDefaultGenerator = 1;     // names 1 … 16
+constexpr uint64_t kFirstGenerator = 1 + 16;  // names from kMake
 void encode(Writer& writer, const GeneratorMessage& message);
 GeneratorMessage decode_generator(Reader& reader);
 
@@ -228,14 +226,14 @@ struct Read {
 void encode(Writer& writer, const Read& message);
 Read decode_read(Reader& reader);
 
-//   kCall         slot:varint first:varint names:varint slots  run it, name fresh outputs first, first+1, …
-//   kBarrier                                                   answered when everything before is done
-//   kCounters                                                  what the session has counted
-//   kGenerator    name:varint                                  a generator's state
-//   kCheckedCall  slot:varint slots                            a call with known outputs: answered when done
-//   kContext                                                   every setting, as it is on the server
-//   kOperators                                                 what clients may call (wire/operators.h)
-//   kOperator     name:text overload:text                      one of them
+//   kCall         slot:varint first:varint names:varint slots  fresh outputs: first, first+1, …
+//   kBarrier                                                   when everything before is done
+//   kCounters                                                  counters of the session
+//   kGenerator    name:varint                                  state of a generator
+//   kCheckedCall  slot:varint slots                            a call with known outputs, when done
+//   kContext                                                   every setting on the server
+//   kOperators                                                 all operators (wire/operators.h)
+//   kOperator     name:text overload:text                      one operator
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
@@ -247,7 +245,7 @@ enum class QueryKind : uint8_t {
   kOperator = 7,
 };
 
-// What every QUERY begins with; its kind's own fields follow, within the same Message.
+// The begin of every QUERY; the fields of its kind follow in the same Message.
 struct Query {
   uint64_t request = 0;
   QueryKind kind = QueryKind::kBarrier;
@@ -260,7 +258,7 @@ Query decode_query(Reader& reader);
 struct QueriedCall {
   uint64_t slot = 0;
   uint64_t first = 0;  // the name of the first fresh output
-  uint64_t names = 0;  // how many there are to give
+  uint64_t names = 0;  // how many names may be used
 };
 
 void encode_head(Writer& writer, const QueriedCall& call);
@@ -293,9 +291,9 @@ enum class ResultKind : uint8_t {
   kList = 7,
   kScalarComplex = 8,
   kString = 9,
-  kResized =
-      10,  // tensor:varint spec nbytes:varint   the call gave its n-th tensor this shape, and its storage
-           //                                    this size; in a list behind the returns
+  // tensor:varint spec nbytes:varint: new shape of the n-th tensor and new size of its storage.
+  // In a list after the returned values.
+  kResized = 10,
 };
 
 struct Result {
@@ -313,7 +311,6 @@ struct Result {
 void encode(Writer& writer, const std::vector<Result>& results);
 std::vector<Result> decode_results(Reader& reader);
 
-// What went wrong with a remote call.
 enum class ErrorKind : uint8_t {
   kRuntime = 0,
   kIndex = 1,
@@ -321,7 +318,7 @@ enum class ErrorKind : uint8_t {
   kType = 3,
   kNotImplemented = 4,
   kOutOfMemory = 5,
-  kRefused = 6,  // the server will not do it: limits, allow-list, unknown name
+  kRefused = 6,  // by the server: a limit, an operator not allowed, an unknown name
   kLinalg = 7,
   kAccelerator = 8,
 };
@@ -330,14 +327,14 @@ enum class ErrorKind : uint8_t {
 //            thread:varint since:varint n:varint name:varint*n
 struct Error {
   ErrorKind kind = ErrorKind::kRuntime;
-  uint64_t call = 0;  // Note [Numbers of calls]; 0: none of these failed, such as a read
+  uint64_t call = 0;  // Note [Numbers of calls]; 0: something else failed, such as a READ
   std::string operator_name;
   std::string message;
-  uint64_t signature = 0;  // its slot + 1; 0: it was no call
-  uint64_t first = 0;      // not 0: the session is over, and it was one of the calls first … call
-  uint64_t thread = 0;     // which thread it has stopped; 0: none
-  uint64_t since = 0;      // the number of the call at which that thread stopped
-  std::vector<uint64_t> results{};  // storages that it was making or writing: the first few
+  uint64_t signature = 0;           // its slot + 1; 0: no call
+  uint64_t first = 0;               // not 0: one of the calls first … call has ended the session
+  uint64_t thread = 0;              // the thread that it has stopped; 0: none
+  uint64_t since = 0;               // number of the call that stopped the thread
+  std::vector<uint64_t> results{};  // the first storages that it makes or writes
 };
 
 void encode(Writer& writer, const Error& error);
@@ -347,7 +344,7 @@ uint64_t decode_error_request(Reader& reader);
 
 void encode_thread(Writer& writer, uint64_t thread);
 void encode_go_on(Writer& writer, uint64_t thread);
-uint64_t decode_thread(Reader& reader);  // of both
+uint64_t decode_thread(Reader& reader);  // of THREAD and GO_ON
 
 // CALL and kCheckedCall, within a Message: the signature; its slots follow.
 void encode_call(Writer& writer, uint64_t slot);

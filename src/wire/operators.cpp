@@ -67,7 +67,7 @@ OperatorAnswer decode_operator_answer(Reader& reader) {
   OperatorAnswer answer;
   const uint8_t is_known = reader.u8();
   if (is_known > 1)
-    throw ProtocolError("an operator is known or not");
+    throw ProtocolError("an operator answer begins with neither 0 nor 1");
   answer.is_known = is_known == 1;
   if (!answer.is_known) {
     answer.reason = reader.text(kMaxErrorText, "reason");

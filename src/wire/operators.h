@@ -12,21 +12,20 @@
 
 namespace torch_remote::wire {
 
-// What two ends say of their operators. Each operator is its schema as PyTorch prints it:
+// How client and server compare their operators. Each is its schema as PyTorch prints it:
 //
 //   aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
 //
-// WELCOME has the digest of all of the server's in `aten`. Where it equals the client's, nothing below is sent.
+// WELCOME has the digest of the server's `aten` operators. The client asks only if its own differs.
 
 using Digest = std::array<std::byte, 32>;
 
-// SHA-256 over the schemas, each as text, in sorted order.
+// SHA-256 over the sorted schemas, each as text.
 Digest operators_digest(std::vector<std::string> schemas);
 
 // The first eight bytes of the SHA-256 of one schema.
 uint64_t schema_fingerprint(std::string_view schema);
 
-// "aten::add.Tensor" of a schema.
 std::string_view operator_of(std::string_view schema);
 
 // The body of a REPLY to QUERY kOperators: fingerprint:u64 for each operator that clients may call.
@@ -46,7 +45,7 @@ OperatorQuery decode_operator_query(Reader& reader);
 struct OperatorAnswer {
   bool is_known = false;
   std::string reason;                  // why it cannot be called
-  std::vector<std::string> arguments;  // the server's names for them
+  std::vector<std::string> arguments;  // the server's argument names
 };
 
 void encode(Writer& writer, const OperatorAnswer& answer);

@@ -1,4 +1,4 @@
-// The body of a REPLY to a queried call: what the operator returned.
+// The body of a REPLY to QUERY kCall.
 #include "base/error.h"
 #include "wire/limits.h"
 #include "wire/messages.h"

@@ -62,7 +62,7 @@ Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
     case ValueKind::kLayout:
       value.integer = reader.u8();
       if (value.integer != 0)
-        throw ProtocolError("only the strided layout travels");
+        throw ProtocolError("only the strided layout can be sent");
       break;
     case ValueKind::kMemoryFormat:
       value.integer = reader.u8();
@@ -114,7 +114,7 @@ void decode_list(Reader& reader, Scope& scope, Value& value) {
         break;
       default:
         value.count = n;
-        return;  // floats: only their number
+        return;  // the key has only the number of floats
     }
   }
 }
@@ -145,7 +145,7 @@ Output decode_output(Reader& reader, uint64_t tensors, bool inside_list) {
 }
 
 uint64_t decode_key(Reader reader, Signature& signature) {
-  reader.varint();  // the client's own number for the operator
+  reader.varint();  // the client's number for the operator
   signature.device = reader.u8();
   if (signature.device >= kMaxDevices)
     throw ProtocolError("no such device");
@@ -156,7 +156,7 @@ uint64_t decode_key(Reader reader, Signature& signature) {
     signature.arguments.push_back(decode_value(reader, scope, false));
   const uint64_t storages = reader.count(kMaxTensors, "storages");
   if (storages != scope.storages)
-    throw ProtocolError("a key counts its storages wrongly");
+    throw ProtocolError("a key has a wrong number of storages");
   for (uint64_t i = 0; i < storages; ++i) {
     FreshStorage storage;
     const uint8_t where = reader.u8();

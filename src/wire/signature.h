@@ -11,27 +11,27 @@
 
 namespace torch_remote::wire {
 
-// A signature is what is the same in two calls that differ only in their slots.
+// A signature is the part that calls have in common which differ only in their slots.
 //
 //   signature := slot:varint operator:varint [introduction] defaults key:bytes outputs
 //   introduction := name:text overload:text n:varint argument-name:text*n    when operator is new
-//   defaults  := n:varint argument:varint*n                   arguments that equal their schema's default
+//   defaults  := n:varint argument:varint*n      arguments that equal their schema's default
 //   key       := number:varint device:u8 environment:u8 n:varint value*n n:varint storage*n
 //   storage   := (device << 1 | fresh):u8 [nbytes:varint]
-//                fresh: this call is the first to mention it; it is made there, of so many bytes
+//                fresh: the first call with this storage; the server makes it of `nbytes`
 //   value     := kind:u8 …                       (ValueKind)
-//   outputs   := 0 | 1 n:varint output*n         0: not known before the server has answered
-//   output    := kind:u8 [spec | tensor:varint | n:varint output*n | integer:zigzag]       (OutputKind)
+//   outputs   := 0 | 1 n:varint output*n         0: only the server knows them
+//   output    := kind:u8 [spec | tensor:varint | n:varint output*n | integer:zigzag] (OutputKind)
 //
-// `key` is also the client's cache key, byte for byte: `number` is its own for the operator, `environment` what of the context decides
-// metadata (default dtype, deterministic, fill). The server reads of them only bit 7 of `environment`: the kernel
-// is to see grad mode on.
+// The client looks signatures up by `key`. `number` is its own number for the operator;
+// `environment` has the settings that decide metadata (default dtype, deterministic, fill). Of
+// these the server reads only bit 7 of `environment`: run the kernel with grad mode on.
 //
-// The slots of a call follow its key in order: see `Slots` below.
+// A call sends the slots of its key in order: Note [Slots].
 enum class ValueKind : uint8_t {
   kNone = 0,
   kTensor = 1,        // spec storage:varint    storages are numbered in order of first mention
-  kUndefined = 2,     // a tensor that is not there
+  kUndefined = 2,     // an undefined tensor
   kScalarTensor = 3,  // dtype:u8 wrapped:u8    0-dim CPU tensor; its bytes are a slot
   kInt = 4,           // zigzag
   kFloat = 5,         // slot: f64
@@ -50,26 +50,26 @@ enum class ValueKind : uint8_t {
   kDtype = 18,             // u8
   kLayout = 19,            // u8, 0 strided
   kMemoryFormat = 20,      // u8: 0 contiguous 1 preserve 2 channels_last 3 channels_last_3d
-  kDevice = 21,            // this server's device of the call
+  kDevice = 21,            // the device of the call
   kGenerator = 22,         // slot: varint name
-  kConstFloat = 23,        // f64: a number that decides a shape, so it is no slot
+  kConstFloat = 23,        // f64: decides a shape, so it is no slot
   kConstScalarInt = 24,    // zigzag
   kConstScalarFloat = 25,  // f64
   kCpuDevice = 26,         // the argument asks for the CPU
   kComplex = 27,           // slot: f64 f64 (schema type complex)
-  kAgain = 28,             // tensor:varint    the n-th tensor of the key, the very same object
-  kScalarUnsigned = 29,    // slot: varint     beyond what a zigzag holds
+  kAgain = 28,             // tensor:varint    the n-th tensor of the key, the same object
+  kScalarUnsigned = 29,    // slot: varint     too large for a zigzag
 };
 
 constexpr uint8_t kValueKindCount = 30;
 
 struct Value {
   ValueKind kind = ValueKind::kNone;
-  int64_t integer =
-      0;  // kInt, kScalarTensor (wrapped), kDtype, kLayout, kMemoryFormat, kConstScalarInt, kAgain
+  // kInt, kScalarTensor (wrapped), kDtype, kLayout, kMemoryFormat, kConstScalarInt, kAgain
+  int64_t integer = 0;
   double real = 0;                // kConstFloat, kConstScalarFloat
   uint32_t storage = 0;           // kTensor
-  uint64_t extent = 0;            // kTensor: bytes needed behind the offset
+  uint64_t extent = 0;            // kTensor: bytes needed after the offset
   TensorSpec spec;                // kTensor, kScalarTensor (dtype)
   std::string text;               // kString
   std::vector<int64_t> integers;  // kIntList, kBoolList, kScalarList (kinds)
@@ -85,11 +85,10 @@ struct FreshStorage {
 
 enum class OutputKind : uint8_t {
   kUndefined = 0,
-  kFresh = 1,   // spec; a storage of its own, named by the call
-  kTensor = 2,  // tensor:varint, the n-th tensor the key mentions: the same tensor comes back
+  kFresh = 1,   // spec; in a new storage that the call names
+  kTensor = 2,  // tensor:varint, the n-th tensor of the key is returned
   kList = 3,
-  kInt =
-      4,  // zigzag: a number that metadata decides (the sequence lengths that flash attention returns)
+  kInt = 4,  // zigzag: a number that follows from metadata, as flash attention returns
 };
 
 struct Output {
@@ -119,30 +118,28 @@ struct Signature {
   std::vector<Output> outputs;
 };
 
-// What SIGNATURE carries beside the key, which the client has already made.
+// What SIGNATURE has besides the key.
 struct SignatureParts {
   uint32_t slot = 0;
   uint32_t operator_id = 0;
-  const Introduction* introduction = nullptr;  // null: the peer knows the operator
+  const Introduction* introduction = nullptr;  // null: the server knows the operator
   std::span<const uint32_t> defaults;
   std::span<const std::byte> key;
   bool outputs_known = false;
   std::span<const Output> outputs;
 };
 
-// In a key, for each storage.
 inline void encode_storage(Writer& key, const FreshStorage& storage) {
   key.u8(static_cast<uint8_t>(storage.device << 1 | (storage.fresh ? 1 : 0)));
   if (storage.fresh)
     key.varint(storage.nbytes);
 }
 
-// The body of a SIGNATURE.
 void encode(Writer& writer, const SignatureParts& parts);
 void encode(Writer& writer, const Output& output);
 
-// `next_operator` is the id the next introduction must have; a higher one is refused, a lower one is an
-// operator already introduced.
+// `next_operator` is the id of the next introduction. A lower id is an operator introduced before;
+// a higher one is refused.
 Signature decode_signature(Reader& reader, uint32_t next_operator);
 
 // Note [Slots]

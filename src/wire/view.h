@@ -8,7 +8,7 @@
 
 namespace torch_remote::wire {
 
-// A tensor without its storage: what a signature says of each tensor, and a READ of the one it wants.
+// A tensor without its storage, for signatures and for READ.
 //
 //   spec    := dtype:u8 flags:u8 ndim:u8 size:varint* [stride:varint*]
 //   flags   := bit 0 contiguous (no strides follow) | bit 1 conj | bit 2 neg | bit 3 wrapped number
@@ -30,15 +30,13 @@ constexpr uint8_t kSpecWrapped = 8;
 
 void encode(Writer& writer, const TensorSpec& spec);
 
-// Throws ProtocolError on a negative or overflowing size or stride; what comes back has an extent in bytes
-// that fits 63 bits.
+// Throws ProtocolError on a negative or overflowing size or stride, or an extent over 63 bits.
 TensorSpec decode_spec(Reader& reader);
 
-// Bytes from the first element's first to the last element's last: what a storage must have behind the
-// offset for the view to be inside it. 0 for a tensor without elements. Checked 64-bit arithmetic.
+// Bytes from the first element's begin to the last one's end: what the storage must have after the
+// offset. 0 without elements. Throws on overflow, as element_count() does.
 uint64_t extent_bytes(const TensorSpec& spec);
 
-// Elements. Checked.
 uint64_t element_count(const TensorSpec& spec);
 
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes);
