@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh release   everything, into build/release, importable from .venv
-# build.sh gpu       everything but the C++ tests, with the system's Python and torch, into build/gpu
+# build.sh gpu       all but the C++ tests, with the system's Python and torch, into build/gpu
 # build.sh fuzz      the fuzz targets, with .venv's torch; also fuzz-release
 # build.sh tsan      the stress test under ThreadSanitizer, with .venv's torch
 # build.sh torch-clang   marshal, client and server with clang's -Wthread-safety, with .venv's torch

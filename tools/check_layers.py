@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fail when a source file includes a layer that its folder may not see, or modules include each other.
+"""Fail when a file includes a layer that its folder may not see, or modules include each other.
 
 The table is the architecture: a folder may include itself and what is listed for it, and the rows
 are in dependency order, so a row can only name rows above it (no cycles by construction). A

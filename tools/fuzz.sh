@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# fuzz.sh PRESET: runs every fuzz target in turn, FUZZ_SECONDS in all, or FUZZ_RUNS executions of each.
-# FUZZ_SEED makes two runs alike. New inputs stay in build/PRESET/corpus; what crashes is left in build/PRESET and belongs, once fixed, in
-# tests/fuzz/corpus/<target>.
+# fuzz.sh PRESET: runs every fuzz target in turn, FUZZ_SECONDS in all, or FUZZ_RUNS times each.
+# FUZZ_SEED makes two runs alike. New inputs stay in build/PRESET/corpus, inputs that crash in
+# build/PRESET: add those to tests/fuzz/corpus/<target> once they are fixed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/steps.sh
@@ -23,7 +23,7 @@ for target in "${targets[@]}"; do
   folders=("$corpus")
   [ ! -d "tests/fuzz/corpus/$name" ] || folders+=("tests/fuzz/corpus/$name")
   step "$name, ${limit#-}" "$preset-$name" "$target" \
-    "$limit" "-seed=${FUZZ_SEED:-0}" -timeout=60 -rss_limit_mb=2048 "-artifact_prefix=build/$preset/" \
-    "${folders[@]}"
+    "$limit" "-seed=${FUZZ_SEED:-0}" -timeout=60 -rss_limit_mb=2048 \
+    "-artifact_prefix=build/$preset/" "${folders[@]}"
   tail -n 1 "build/$preset-$name.log"
 done

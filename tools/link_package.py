@@ -3,7 +3,8 @@
 
 --venv DIR    links the built files into python/torch_remote, and puts python/ on the path of the
               virtual environment DIR, with the command bin/torch-remote.
---folder DIR  copies python/ and the built files to DIR/python, with the command DIR/bin/torch-remote.
+--folder DIR  copies python/ and the built files to DIR/python, and makes the command
+              DIR/bin/torch-remote.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def link_into_venv(extension: Path, server: Path, venv: Path) -> None:
     write_metadata(site, ["torch_remote.pth", "../../../bin/torch-remote"])
     write_command(
         venv / "bin/torch-remote",
-        f"#!{venv}/bin/python\nimport sys\n\nfrom torch_remote_cli import main\n\nsys.exit(main())\n",
+        f"#!{venv}/bin/python\nimport sys\n\n"
+        "from torch_remote_cli import main\n\nsys.exit(main())\n",
     )
 
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes docs/operators.md: what each operator does on a remote device, and where it waits.
 
-The facts come from the built extension (`torch_remote._C.operator_facts`), which reads them from the table
-and the records that registration and calls go by (`src/client/operators/operator_table.h`). `--check` only says whether the file is up to date.
+The facts come from the built extension (`torch_remote._C.operator_facts`), which reads the same
+table as registration and calls (`src/client/operators/operator_table.h`). `--check` only says
+whether the file is up to date.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
 GROUPS = {
     ("sent", "shape"): (
         "Sent; a C++ shape function of ours tells the result",
-        "For what it does not know it declines, and the second word of the column *told by* answers; only then may the call wait.",
+        "For what it does not know it declines, and the second word of the column *told by* "
+        "answers; only then may the call wait.",
     ),
     ("sent", "meta"): (
         "Sent; PyTorch's C++ shape code tells the result",
@@ -29,15 +31,18 @@ GROUPS = {
     ),
     ("sent", "arguments"): (
         "Sent; the result is an argument",
-        "In-place operators and those that return nothing: there is nothing to tell, unless the lists do not fit each other.",
+        "In-place operators and those that return nothing: there is nothing to tell, "
+        "unless the lists do not fit each other.",
     ),
     ("sent", "python"): (
         "Sent; PyTorch's Meta kernel tells the result",
-        "Once for each signature, mostly in Python: some 0.1 to 1 ms. If it fails, the server is asked.",
+        "Once for each signature, mostly in Python: some 0.1 to 1 ms. "
+        "If it fails, the server is asked.",
     ),
     ("sent", "server"): (
         "Sent; the server tells the result",
-        "*always*: data decides what comes out. *first*: the first call of a signature waits, later ones do not.",
+        "*always*: data decides what comes out. "
+        "*first*: the first call of a signature waits, later ones do not.",
     ),
     ("view", ""): ("Views and metadata", "Made on this side; nothing is sent."),
     ("kernel", ""): (
@@ -56,7 +61,8 @@ LISTS = {
     ),
     "composed": (
         "Composed of others",
-        "PyTorch's own composition runs here, on remote tensors. It waits where one of its parts does.",
+        "PyTorch's own composition runs here, on remote tensors. "
+        "It waits where one of its parts does.",
     ),
     "refused": (
         "Refused",
@@ -66,10 +72,14 @@ LISTS = {
 HEAD = """\
 # Operators
 
-Written by `tools/op_coverage.py` from the built extension; do not edit. torch {version}, every operator of `aten` that takes a tensor or makes one.
+Written by `tools/op_coverage.py` from the built extension; do not edit. torch {version}, \
+every operator of `aten` that takes a tensor or makes one.
 
-*Waits*: never, at the first call of a signature (the answer is kept), or always, which is also said where only some inputs make it wait (`index` with a mask). `check_errors=True` always waits. An operator's overloads are on one line where they do the same;
-`–` is the overload without a name. Other libraries' operators are told by their Meta kernel if they have one, else by the server, always.
+*Waits*: never, at the first call of a signature (the answer is kept), or always, which is also \
+said where only some inputs make it wait (`index` with a mask). `check_errors=True` always waits. \
+An operator's overloads are on one line where they do the same;
+`–` is the overload without a name. Other libraries' operators are told by their Meta kernel \
+if they have one, else by the server, always.
 
 | what happens | operators | wait always | wait first |
 | --- | --- | --- | --- |

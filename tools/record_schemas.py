@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Records the operators of the installed torch as tests/golden/schemas-MINOR.txt.gz.
 
-Run it with a Python that has the wanted version. Unpacked, the file is what `serve --schemas` takes: a line
-"# torch VERSION", then one schema of `aten` a line, sorted.
+Run it with a Python that has the wanted version. `serve --schemas` takes the unpacked file: a line
+"# torch VERSION", then the sorted schemas of `aten`, one a line.
 """
 
 from __future__ import annotations

@@ -11,18 +11,21 @@ SYSTEM="g++ cmake ninja-build ccache pkg-config libssl-dev libcli11-dev
   libgtest-dev libgmock-dev"
 CHECKS="clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev"
 TORCH="torch==2.13.0"
-PACKAGES="numpy expecttest pytest pytest-timeout pytest-xdist==3.8.0 hypothesis scikit-build-core ninja ruff mypy"
-# For the conformance suite of real models; scipy and pillow are for DETR's loss. No torchvision: beside a CPU torch it breaks transformers.
+PACKAGES="numpy expecttest pytest pytest-timeout pytest-xdist==3.8.0 hypothesis"
+PACKAGES="$PACKAGES scikit-build-core ninja ruff mypy"
+# For the conformance suite of real models; DETR's loss needs scipy and pillow. No torchvision: with
+# a CPU torch it breaks transformers.
 PACKAGES="$PACKAGES transformers==5.22.2 scipy pillow"
 # For the test of what torch.onnx makes of a traced module.
 PACKAGES="$PACKAGES onnx"
 
-# What Python itself lacks to make a virtual environment and to compile an extension, if it is Debian's.
+# The packages that Debian's Python lacks to make a virtual environment and compile an extension.
 python_packages() {
   [ "$(command -v python3 || echo /usr/bin/python3)" = /usr/bin/python3 ] || return 0
   python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
   python3 -c 'import os, sysconfig, sys
-sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null || echo python3-dev
+sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null ||
+    echo python3-dev
 }
 
 is_installed() {
@@ -36,7 +39,7 @@ apt_install() {
 install_missing() {
   local missing=""
   if ! command -v dpkg-query >/dev/null; then
-    echo "This is not Debian, so nothing is installed here; the names of what is needed are there: $*" >&2
+    echo "This is not Debian: install these packages under their names here: $*" >&2
     return 0
   fi
   for package in "$@"; do
@@ -55,9 +58,9 @@ make_venv() {
   # Made anew when the list, or the Python, is another one.
   stamp=.venv/setup-$(echo "$TORCH $PACKAGES $(command -v python3)" | sha256sum | cut -c1-12)
   [ ! -e "$stamp" ] || return 0
-  command -v python3 >/dev/null || fail "There is no python3 here: install Python 3.10 or newer first."
+  command -v python3 >/dev/null || fail "python3 is missing: install Python 3.10 or newer first."
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-    fail "Python 3.10 or newer is needed; python3 here is $(python3 -c 'import platform; print(platform.python_version())')."
+    fail "Python 3.10 or newer is needed, but this is $(python3 --version)."
   step "[2/5] virtual environment .venv" setup-venv python3 -m venv .venv
   step "[3/5] $TORCH and the tools (the longest download)" setup-torch \
     .venv/bin/python -m pip install "$TORCH" $PACKAGES

@@ -23,7 +23,11 @@ build_step() {
       match($0, /^\[[0-9]+\/[0-9]+\]/) {
         split(substr($0, 2, RLENGTH - 2), n, "/")
         tenth = int(10 * n[1] / n[2])
-        if (tenth > shown && n[2] > 10) { printf "      %d of %d\n", n[1], n[2]; fflush(); shown = tenth }
+        if (tenth > shown && n[2] > 10) {
+          printf "      %d of %d\n", n[1], n[2]
+          fflush()
+          shown = tenth
+        }
       }'; then
     grep -E -A 12 'error:|FAILED|undefined reference|Error' "$log" | head -n 60 >&2 || true
     fail "${title#\[*\] } failed; all of its output is in $log."

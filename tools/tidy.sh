@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Runs clang-tidy with the checks of .clang-tidy over the torch-free layers. A file that passed is not
-# looked at again until it, a header of these layers or .clang-tidy changes.
+# Runs clang-tidy over the torch-free layers. A file that passed is checked again only when it, a
+# header of these layers or .clang-tidy has changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/steps.sh
 
 folders=(src/base src/wire src/transport)
-if [ ! -e build/core/compile_commands.json ] || [ CMakePresets.json -nt build/core/compile_commands.json ]; then
+commands=build/core/compile_commands.json
+if [ ! -e "$commands" ] || [ CMakePresets.json -nt "$commands" ]; then
   step "configure core" configure-core cmake --preset core
 fi
 
@@ -15,7 +16,8 @@ stamp_of() {
 }
 
 mkdir -p build/tidy
-newest_header=$(find "${folders[@]}" -name '*.h' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
+newest_header=$(find "${folders[@]}" -name '*.h' -printf '%T@ %p\n' | sort -n | tail -n 1 |
+  cut -d ' ' -f 2-)
 files=()
 for file in $(find "${folders[@]}" -name '*.cpp' | sort); do
   stamp=$(stamp_of "$file")
@@ -28,7 +30,10 @@ done
 
 check() {
   touch "$2.new"  # from before the file is read: a change made meanwhile is newer
-  clang-tidy-14 -p build/core --quiet "$1" 2>"$2.log" || { grep -v 'warnings generated' "$2.log"; return 1; }
+  clang-tidy-14 -p build/core --quiet "$1" 2>"$2.log" || {
+    grep -v 'warnings generated' "$2.log"
+    return 1
+  }
   mv "$2.new" "$2"
 }
 export -f check

@@ -1,5 +1,5 @@
-// Any bytes as each block of the handshake, of a new session and of one that is resumed: what a peer can send before
-// it is authenticated.
+// Any bytes as each block of the handshake, of a new and of a resumed session: all that a peer can
+// send before it is authenticated.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,7 +1,10 @@
-"""Writes seeds for the fuzz targets from a real session: `.venv/bin/python tests/fuzz/record.py`, after `make build`.
+"""Writes seeds for the fuzz targets from a real session. Run it after `make build`:
 
-A small program runs on a server with a token; what both sides send is cut into blocks of the handshake and frames, and
-each becomes the seed `recorded_…` of the target that reads it. Look at the difference before you commit it.
+    .venv/bin/python tests/fuzz/record.py
+
+It runs a small program on a server with a token and cuts what client and server send into handshake
+blocks and frames. Each becomes the seed `recorded_…` of the target that reads it. Look at the
+difference before you commit it.
 """
 
 from __future__ import annotations
@@ -159,7 +162,7 @@ def save_all(there: bytes, back: bytes) -> None:
     frames = cut_frames(sent)
     save_messages(frames)
     save("frame_fuzz", "session", b"".join(frames))
-    # A session that begins in the middle is soon over, so each seed is a beginning, twice as long as the last.
+    # Every seed has the first frames: a session without them ends at once.
     for count in (4, 8, 16, len(frames)):
         save("session_fuzz", f"{count:02}", b"\1" + bytes(7) + b"".join(frames[:count]))
 

@@ -184,7 +184,7 @@ TEST(Decode, AValueOfAnotherTypeThanTheSchemasIsRefused) {
   EXPECT_THAT(plan.refusal, HasSubstr("argument self"));
 }
 
-// They are integers on PyTorch's stack, and its kernels take a dtype for an index into tables. Found by session_fuzz.
+// PyTorch's kernels use these integers of the stack as table indices. Found by session_fuzz.
 TEST(Decode, AnIntegerInThePlaceOfADtypeLayoutOrFormatIsRefused) {
   const std::vector<std::string> names = {"self",   "dtype",      "layout",
                                           "device", "pin_memory", "memory_format"};

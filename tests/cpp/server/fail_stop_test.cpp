@@ -40,8 +40,8 @@ SignatureText fill_one(uint32_t slot, uint32_t operation) {
   return fill.outputs({same_tensor(0)});
 }
 
-// Storages 4 and 5 hold 5 and 7. Then a call of thread 1 fails, which was to make storage 3: index 7
-// of two elements. Slot 1 is add_, slot 2 fill_.
+// Storages 4 and 5 hold 5 and 7. Then a call of thread 1 fails that should make storage 3: it reads
+// index 7 of two elements. Slot 1 is add_, slot 2 fill_.
 class FailStop : public ::testing::Test {
  protected:
   FailStop() {

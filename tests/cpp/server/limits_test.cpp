@@ -1,4 +1,4 @@
-// The limits that a session enforces by itself: one more than allowed is refused in words that name it.
+// Limits that the session enforces: one more than allowed is refused by name.
 #include "wire/limits.h"
 
 #include <functional>

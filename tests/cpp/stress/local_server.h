@@ -21,7 +21,7 @@
 
 namespace torch_remote::stress {
 
-// A server in this process, for one client: a sanitizer sees both ends. Real ones have a process for each session.
+// A server for one client in this process, so that a sanitizer sees both.
 class LocalServer {
  public:
   LocalServer() : path_(make_path()), listener_(listen_at(path_)), thread_([this] { serve(); }) {}

@@ -1,5 +1,5 @@
-// Many threads on one session, with the server in the same process. In `make test` it asks whether every thread gets the
-// CPU's numbers; under ThreadSanitizer (`make tsan-torch`) it is about races in the client and in the server.
+// Many threads on one session, with the server in this process. `make test` checks that each gets
+// the CPU's numbers; `make tsan-torch` looks for races in client and server.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -44,7 +44,7 @@ void interrupt_often() {
   throw Interrupted();
 }
 
-// Does what can be done again after an interrupt, copies and waits: that is interrupted once at most.
+// Repeats an action that was interrupted; an action is interrupted at most once.
 template <typename Action>
 auto persist(Action&& action) {
   may_be_interrupted = true;
@@ -166,7 +166,7 @@ void Stress::pass_on(int number) {
   differences_ += !values.equal(values.select(0, 0).expand({16}));
 }
 
-// An error that comes at the read of what it spoilt and of nothing else; from the second time on, at the call.
+// The first time the error is raised at the read of the result, later at the call.
 void Stress::fail_and_go_on(int number) {
   const at::Tensor table = upload(at::arange(4, at::kFloat));
   const at::Tensor indices = upload(at::full({2}, 9, at::kLong));
@@ -242,12 +242,12 @@ TEST_F(Stress, ThreadsThatUseASessionThatEndsAreAllToldSo) {
 }  // namespace torch_remote::stress
 
 #ifdef __SANITIZE_THREAD__
-// libtorch is not instrumented, so what its atomics order is not known here: memory that it copies or frees counts as
-// not touched. Nothing of ours is left out, also not where libtorch calls it.
+// libtorch is not instrumented, so TSan does not see what its atomics order: ignore memory that
+// libtorch copies or frees. All of our code is checked, also where libtorch calls it.
 extern "C" __attribute__((visibility("default"))) const char*
 __tsan_default_options() {  // NOLINT: the runtime's name
   return "ignore_noninstrumented_modules=1:history_size=4:"
-         // A session is never deleted (client/machines/machines.h), and so its threads are never joined.
+         // Sessions and their threads are never destroyed (client/machines/machines.h).
          "report_thread_leaks=0";
 }
 #endif

@@ -33,10 +33,8 @@ class ConnectionPeerTest : public ::testing::Test {
   void write(FrameHeader header, std::string_view payload = {}) {
     header.length = static_cast<uint32_t>(payload.size());
     const auto encoded = encode_header(header);
-    write(bytes_of(
-        text_of(encoded) +
-        std::string(
-            payload)));  // in one go: a connection that ends at the header does not wait for the rest
+    // In one write: a connection that ends at the header does not wait for the payload.
+    write(bytes_of(text_of(encoded) + std::string(payload)));
   }
 
   bool read(std::span<std::byte> into) {

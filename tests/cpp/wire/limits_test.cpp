@@ -1,5 +1,5 @@
-// Every limit of wire/limits.h that a decoder enforces: one more than allowed is refused in words that name it. Those
-// that a session enforces are reached in tests/cpp/server and tests/cpp/client.
+// Every limit of wire/limits.h that a decoder enforces: one more than allowed is refused, and the
+// error names it. tests/cpp/server and tests/cpp/client reach the limits that a session enforces.
 #include "wire/limits.h"
 
 #include <functional>

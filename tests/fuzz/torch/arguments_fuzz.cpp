@@ -1,6 +1,5 @@
-// Argument values against the schemas of the installed torch: a SIGNATURE for one of its operators, and the slots of
-// one call of it, through everything between the bytes and the kernel. Whatever the bytes are, they are refused, or
-// the stack is one that the schema allows.
+// A SIGNATURE for an operator of the installed torch and the slots of one call, through all code
+// between the bytes and the kernel. It is refused, or the stack fits the schema.
 //
 //   input := 0:u8 mod 2 operator:u16 choices    signature and slots are drawn (schema_values.h)
 //          | 1:u8 mod 2 SIGNATURE CALL          as they stand on the wire

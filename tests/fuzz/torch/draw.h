@@ -10,8 +10,8 @@
 #include "wire/codec.h"
 #include "wire/dtype.h"
 
-// A fuzzer's input as a row of choices, from front to back. Where it ends every choice is 0, so that a part of a script
-// is a script.
+// A fuzzer's input as choices, from front to back. After its end every choice is 0, so that the
+// begin of an input is also valid.
 namespace torch_remote::fuzz {
 
 class Draw {

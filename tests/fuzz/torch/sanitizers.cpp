@@ -1,7 +1,7 @@
-// How AddressSanitizer goes with a libtorch that is not instrumented, and with messages that ask for any amount of memory.
+// AddressSanitizer's options for a libtorch without instrumentation and for huge allocations.
 
 extern "C" const char* __asan_default_options() {  // NOLINT: the runtime's name
-  // A storage may have 2^48 bytes: to be out of memory is an answer, and comes soon.
+  // A storage may have 2^48 bytes: running out of memory is a valid answer.
   return "allocator_may_return_null=1:max_allocation_size_mb=64:"
          // An input frees little, and what it frees is looked for within that input.
          "quarantine_size_mb=16:"

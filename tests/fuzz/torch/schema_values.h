@@ -9,8 +9,8 @@
 #include "draw.h"
 #include "wire/signature.h"
 
-// Signatures and slots for the operators of the installed torch: mostly as their schemas want them, with a wrong or
-// hostile part now and then.
+// Draws signatures and slots for operators of the installed torch: mostly valid ones, sometimes
+// with a wrong or hostile part.
 namespace torch_remote::fuzz {
 
 // Every operator that the dispatcher has, those that no client may call among them, sorted by name.
@@ -27,7 +27,7 @@ struct Naming {
 void draw_signature(Draw& draw, const c10::OperatorHandle& operation, const Naming& naming,
                     wire::Writer& writer);
 
-// What a call of the signature has behind its slot. `next_name` chooses storages, and new ones when it is told so.
+// Draws what follows the slot number of a call. `next_name` chooses old or new storages.
 void draw_slots(Draw& draw, const wire::Signature& signature, wire::Writer& writer,
                 wire::NameState& names, const std::function<uint64_t(bool is_new)>& next_name);
 

@@ -22,9 +22,10 @@ class Receiver {
                      bool last) = 0;
 };
 
-// A client that remembers what it has made, and so gets far: storages made, viewed, written, freed and named again,
-// signatures replayed after their storages have shrunk. Each byte of the input chooses a message or one of its parts;
-// some parts are hostile: names of others, freed names, 0, extents that overflow, operators that are forbidden.
+// A client that keeps track of its storages, so that most messages are valid: it makes, views,
+// writes, frees and reuses storages, and replays signatures after storages have shrunk. Each byte
+// of the input chooses a message or a part of one; some are hostile: foreign or freed names, 0,
+// overflowing extents, forbidden operators.
 class Script {
  public:
   Script(std::span<const std::byte> choices, Receiver& receiver)

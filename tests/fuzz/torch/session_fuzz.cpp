@@ -1,6 +1,6 @@
-// Whole sessions: the frames of one client, one after the other, applied by the server's interpreter with stub kernels
-// (stub_kernels.h). Any of them may end the session, by a ProtocolError; nothing else may happen, and every answer is
-// one that a client can read.
+// Whole sessions: the server's interpreter with stub kernels (stub_kernels.h) applies the frames of
+// one client. Each may end the session with a ProtocolError; no other error may happen, and a
+// client must be able to read every answer.
 //
 //   input := 0:u8 mod 2 stub:u8*7 choices    a script (script.h)
 //          | 1:u8 mod 2 stub:u8*7 frame*     as they stand on the wire, behind the handshake
@@ -27,7 +27,7 @@ namespace {
 
 constexpr size_t kStubChoices = 7;
 
-// A session's interpreter without a connection. An upload whose bytes never come ends it, instead of waiting for them.
+// A session's interpreter without a connection. Waiting for an upload's bytes ends it.
 class Session : public Receiver {
  public:
   Session()

@@ -42,7 +42,7 @@ Choice next_choice() {
   return byte % 16 < 8 ? Choice::kFitting : static_cast<Choice>(byte % 16);
 }
 
-// Of the server itself: server/executor/storage_table.cpp, server/executor/outputs.cpp, server/executor/reply.cpp.
+// Operators that the server itself calls, in storage_table.cpp, outputs.cpp and reply.cpp.
 bool is_own(std::string_view name) {
   constexpr std::array<std::string_view, 5> kNames = {"aten::copy_", "aten::empty_strided",
                                                       "aten::contiguous", "aten::resolve_conj",

@@ -3,16 +3,15 @@
 #include <cstddef>
 #include <span>
 
-// The executor without PyTorch's kernels: what they would do with hostile data is not what is tested, and takes any
-// time. Where the server calls an operator, a stub looks at every tensor that it is given, reads and writes its first
-// and its last byte, and then answers as a kernel might: with fitting results, with others, with views, with undefined
-// tensors, with an `out` of another size, with an error.
+// The executor without PyTorch's kernels, which are slow and not what is tested. In place of each
+// operator a stub reads and writes the first and last byte of every tensor, then does what a kernel
+// might: returns fitting results, others, views or undefined tensors, resizes `out`, or throws.
 //
-// Nothing of the server is changed for it: a dispatch key with a fallback is included in this thread. The few
-// operators that the server calls on its own account (copies, empty tensors) run as they are, unless they are large.
+// The server is unchanged: this thread includes a dispatch key with a fallback. Operators that the
+// server itself calls (copies, empty tensors) run as they are, unless they are large.
 namespace torch_remote::fuzz {
 
-// Goes through `choices` again and again; one decides what one call does. An empty list: all as they should be.
+// Each byte decides what one call does; repeated from the begin. Empty: every call does well.
 void set_stub_choices(std::span<const std::byte> choices);
 
 // Call once, in the thread that runs the server.

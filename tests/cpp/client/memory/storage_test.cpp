@@ -12,8 +12,7 @@
 namespace torch_remote::client {
 namespace {
 
-// A session that is being opened for as long as the test runs: records need one to be given back to, and one that is lost
-// sends no frees. It is never destroyed, as the process's own are not.
+// A session that is never connected, because records need one to be freed to. Never destroyed.
 Session& session() {
   static auto* made = [] {
     Endpoint endpoint;

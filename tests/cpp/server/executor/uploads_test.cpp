@@ -158,7 +158,7 @@ TEST(Uploads, ABulkBeginThatIsNotFirstInItsFrameIsAProtocolError) {
   EXPECT_THROW(server.interpreter.apply(begin_frame(7, 1, 0, 8)), ProtocolError);
 }
 
-// A part of a storage that has no memory yet: there must be some when the upload begins, not when it is first read.
+// The upload goes to a part of a storage without memory: it must fail at its begin, not at a read.
 TEST(Uploads, WithoutMemoryForItsStorageAnUploadFailsWhereItBegins) {
   Uploads uploads;
   StorageTable storages(uploads);
