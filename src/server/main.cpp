@@ -70,14 +70,13 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--max-lifetime", arguments.max_lifetime, "end after this long: 30s, 10m, 2h");
   app.add_option(
       "--lease", arguments.lease,
-      "how long a session waits for a client that was cut off; 10m unless told, 0 not at all");
+      "how long a session waits for a client that was cut off; default 10m; 0: not at all");
   app.add_option("--max-sessions", arguments.max_sessions,
                  "with --listen: how many clients at once")
       ->check(CLI::Range(size_t{1}, size_t{4096}))
       ->capture_default_str();
-  app.add_option(
-      "--max-memory", arguments.max_memory,
-      "what the tensors of one session may hold, as 500MiB or 20GiB; no limit unless told");
+  app.add_option("--max-memory", arguments.max_memory,
+                 "what the tensors of one session may hold, as 500MiB or 20GiB; default: no limit");
   app.add_option("--log-calls", arguments.log_calls,
                  "write the operators that a session runs to the file FILE.SESSION")
       ->envname("TORCH_REMOTE_LOG_CALLS");
@@ -85,9 +84,9 @@ void describe(CLI::App& app, Arguments& arguments) {
                  "a shared library whose operators clients may call too; may be given again")
       ->allow_extra_args(false);
   app.add_option("--schemas", arguments.schemas,
-                 "play the version of torch whose operators the file lists (for tests)");
+                 "imitate the version of torch whose operators the file lists (for tests)");
   app.add_option("--metrics", arguments.metrics,
-                 "unix:///path where whoever connects gets the server's figures as text");
+                 "unix:///path that sends the server's metrics as text to every connection");
   app.add_option("--parent-pid", arguments.parent_pid, "end when that process ends");
   app.add_option("--page-fd", arguments.page_fd,
                  "with --session-fd: shared memory for the session's figures and last calls");
@@ -134,7 +133,7 @@ ServeOptions options_of(const Arguments& arguments) {
                 std::nullopt, Activity::make_shared_memory(), std::move(place));
 }
 
-// What would fail in every session is told now.
+// Reports at the start what would fail in every session.
 void try_once(const ServeOptions& options) {
   try_call_log(options.call_log);
   const bool always_works = options.device == "auto" || options.device == "cpu";
@@ -164,21 +163,21 @@ int run(const Arguments& arguments) {
   try_once(options);
   listen(arguments.listen, arguments.metrics, options, limits_of(arguments));
   std::fflush(nullptr);
-  ::_exit(0);  // torch's own exit handlers have nothing to do here
+  ::_exit(0);  // torch's exit handlers have nothing to do here
 }
 
 }  // namespace
 }  // namespace torch_remote::server
 
 int main(int argc, char** argv) {
-  ::signal(SIGPIPE, SIG_IGN);  // whoever read standard error may be gone
+  ::signal(SIGPIPE, SIG_IGN);  // the reader of standard error may be gone
   CLI::App app("Runs tensor operators for torch-remote clients.", "torch-remote serve");
   torch_remote::server::Arguments arguments;
   torch_remote::server::describe(app, arguments);
   std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words.front() == "serve")
     words.erase(words.begin());
-  std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 wants them
+  std::vector<std::string> reversed(words.rbegin(), words.rend());  // the order that CLI11 takes
   try {
     app.parse(reversed);
     return torch_remote::server::run(arguments);

@@ -34,27 +34,26 @@ using Clock = std::chrono::steady_clock;
 // After this many failed authentications in a row, no connection is accepted for a second.
 constexpr int kFailuresBeforePause = 5;
 constexpr std::chrono::seconds kPause{1};
-// How long a client waits where all sessions are taken: a program that has stopped one and begins the next comes before
-// the process of the first has ended.
+// How long a new client waits while all sessions are taken: when a program stops a session and
+// begins the next at once, the process of the first has not ended yet.
 constexpr std::chrono::seconds kWaitForRoom{2};
 
 volatile std::sig_atomic_t asked_to_end = 0;
 
-// A connection whose preamble has not come yet.
 struct HalfOpen {
   Fd socket;
   Clock::time_point deadline;
   std::array<std::byte, wire::kPreambleBytes> preamble{};
   size_t received = 0;
-  bool is_refused = false;  // it has been told why, and is given time to read it
-  // Set once it has said all and there is no room for it: how long it waits for some.
+  bool is_refused = false;  // the reason is sent; it has time to read it
+  // Set when its preamble is read but all sessions are taken: when to stop waiting.
   std::optional<Clock::time_point> room_by = std::nullopt;
 };
 
 enum class Progress { kWaiting, kComplete, kGone };
 
-// Closing a socket with unread bytes would reset the connection, and the reason might never be read.
-Progress wait_for_goodbye(HalfOpen& client) {
+// Closing a socket with unread bytes would reset the connection before the client reads the reason.
+Progress wait_for_close(HalfOpen& client) {
   std::array<std::byte, wire::kMaxHandshakeBytes> unread;
   const ssize_t got = ::recv(client.socket.get(), unread.data(), unread.size(), MSG_DONTWAIT);
   return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR)) ? Progress::kWaiting
@@ -74,7 +73,7 @@ Progress read_preamble(HalfOpen& client) {
   return Progress::kComplete;
 }
 
-// Signals are only delivered inside ppoll(), so that none is missed between a look and a wait.
+// Signals are only delivered inside ppoll(), so none is missed between a check and a wait.
 class Signals {
  public:
   Signals() {
@@ -106,19 +105,19 @@ class Signals {
   sigset_t before_{};
 };
 
-// A listening socket that accept4() does not wait at: a client may be gone again before it is accepted.
-struct Door {
+// A listening socket whose accept() never blocks: a client may hang up before it is accepted.
+struct ListeningSocket {
   transport::Address address;
   Fd socket;
 
-  static Door open(const std::string& url) {
-    Door door{transport::parse_address(url), Fd()};
+  static ListeningSocket open(const std::string& url) {
+    ListeningSocket door{transport::parse_address(url), Fd()};
     door.socket = transport::listen_on(door.address);
     ::fcntl(door.socket.get(), F_SETFL, ::fcntl(door.socket.get(), F_GETFL) | O_NONBLOCK);
     return door;
   }
 
-  // Nothing: it left again, or descriptors ran out. The next round tries again.
+  // Empty: the client hung up, or descriptors ran out. The next round tries again.
   Fd accept() const { return Fd(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
 
   void remove() const {
@@ -135,7 +134,8 @@ ServeOptions with_listener(ServeOptions options, const LifetimeLimits& limits) {
 
 class Listener {
  public:
-  Listener(Door clients, Door metrics, const ServeOptions& options, const LifetimeLimits& limits)
+  Listener(ListeningSocket clients, ListeningSocket metrics, const ServeOptions& options,
+           const LifetimeLimits& limits)
       : clients_(std::move(clients)),
         metrics_(std::move(metrics)),
         options_(with_listener(options, limits)),
@@ -157,7 +157,7 @@ class Listener {
   bool is_due() const {
     const auto reason = activity_.reason_to_end(limits_);
     if (reason)
-      log(LogLevel::kWarning, "the server ends itself", {{"reason", *reason}});
+      log(LogLevel::kWarning, "the server ends", {{"reason", *reason}});
     return reason.has_value();
   }
 
@@ -206,7 +206,7 @@ class Listener {
     if (!client)
       return;
     if (half_open_.size() >= kMaxHalfOpen) {
-      log(LogLevel::kWarning, "too many connections that say nothing; dropping the oldest");
+      log(LogLevel::kWarning, "too many connections without a preamble; dropping the oldest");
       const auto silent = std::find_if(half_open_.begin(), half_open_.end(),
                                        [](const HalfOpen& one) { return !one.room_by; });
       half_open_.erase(silent == half_open_.end() ? half_open_.begin() : silent);
@@ -214,7 +214,7 @@ class Listener {
     half_open_.push_back({std::move(client), Clock::now() + kHandshakeTime});
   }
 
-  // What fits the socket's own buffer: nobody is waited for.
+  // Sends without waiting, as much as the socket's buffer takes.
   void tell_metrics() {
     if ((polled_[1].revents & POLLIN) == 0)
       return;
@@ -228,8 +228,7 @@ class Listener {
     for (size_t i = 0; i < count; ++i) {
       HalfOpen client = std::move(half_open_.front());
       half_open_.pop_front();
-      const Progress progress =
-          client.is_refused ? wait_for_goodbye(client) : read_preamble(client);
+      const Progress progress = client.is_refused ? wait_for_close(client) : read_preamble(client);
       if (progress == Progress::kComplete) {
         route(std::move(client));
       } else if (progress == Progress::kWaiting && Clock::now() < client.deadline) {
@@ -251,10 +250,11 @@ class Listener {
     }
     if (preamble.intent == 1)
       return pass_on(std::move(client), preamble.route);
-    reap();  // one that has just ended leaves room
-    // One that waits for room drops nobody: it may be another that has just been let in.
-    const bool may_drop = !client.room_by;
-    if (sessions_.size() >= options_.max_sessions && !(may_drop && sessions_.drop_a_stranger()))
+    reap();  // a session that has just ended leaves room
+    // A client evicts at most once: a later eviction might hit another client that was just let in.
+    const bool may_evict = !client.room_by;
+    if (sessions_.size() >= options_.max_sessions &&
+        !(may_evict && sessions_.evict_unproven_session()))
       return wait_for_room(std::move(client));
     begin_session(std::move(client), preamble);
   }
@@ -270,12 +270,12 @@ class Listener {
                                   ", and takes no more (--max-sessions)");
   }
 
-  // To the session's own process: whether this is its client is for it to find out.
+  // The session's process finds out whether this is its client.
   void pass_on(HalfOpen client, uint64_t route) {
     const Fd* const control = sessions_.find(route);
     if (control == nullptr)
       return refuse(std::move(client), sessions_.describe_missing(route));
-    // One that does not take it is ending, or stopped: the client will try again.
+    // A session that does not take it is ending or stopped; the client tries again.
     pass_descriptors(*control, client.preamble, std::array{client.socket.get()});
   }
 
@@ -329,13 +329,13 @@ class Listener {
     metrics_.remove();
   }
 
-  Door clients_;
-  Door metrics_;  // closed when nobody wants them
+  ListeningSocket clients_;
+  ListeningSocket metrics_;  // closed without --metrics
   const ServeOptions options_;
   const LifetimeLimits limits_;
   Activity& activity_;
   Signals signals_;
-  std::vector<pollfd> polled_;  // the doors, then half_open_
+  std::vector<pollfd> polled_;  // both listening sockets, then half_open_
   std::deque<HalfOpen> half_open_;
   Sessions sessions_;
   int failures_ = 0;
@@ -353,11 +353,12 @@ void listen(const std::string& url, const std::string& metrics, const ServeOptio
   }
   if (!metrics.empty() && transport::parse_address(metrics).scheme != "unix") {
     throw std::invalid_argument("--metrics " + metrics +
-                                " is refused: figures are told on a Unix socket only");
+                                " is refused: metrics are served on a Unix socket only");
   }
-  Door clients = Door::open(url);
+  ListeningSocket clients = ListeningSocket::open(url);
   const std::string ready = "listening on " + to_string(clients.address);
-  Listener listener(std::move(clients), metrics.empty() ? Door() : Door::open(metrics), options,
+  Listener listener(std::move(clients),
+                    metrics.empty() ? ListeningSocket() : ListeningSocket::open(metrics), options,
                     limits);
   std::printf("%s\n", ready.c_str());
   std::fflush(stdout);

@@ -9,20 +9,20 @@
 
 namespace torch_remote::server {
 
-constexpr size_t kMaxHalfOpen = 32;  // connections without a preamble; the oldest makes room
+constexpr size_t kMaxHalfOpen = 32;  // connections without a preamble
 
 // Note [The listener is small]
 //
-// One thread that accepts connections, reads their 32-byte preamble, and forks a process for each
-// session, or passes the connection to the process of the session that it is to resume. It never computes and asks nothing of CUDA: a parent that has run one OpenMP region
-// makes its children hang, and one that has asked whether CUDA is there makes CUDA fail in them.
-// libtorch is loaded, so that a session begins within milliseconds. No bytes can end it: it decodes
-// nothing but the preamble.
+// One thread accepts connections and reads their 32-byte preamble. It forks a process for each new
+// session and passes other connections to the process of the session that they resume. It never
+// computes and never asks CUDA: after one OpenMP region its children would hang, and after a query
+// for CUDA devices CUDA would fail in them. libtorch is loaded here, so that a session begins
+// within milliseconds. It decodes only the preamble, so that no bytes can end it.
 //
 // Prints "listening on URL" on standard output when ready. Returns when a signal or a limit ends
-// the server; its sessions have then been told to end. Throws std::invalid_argument or
-// ConnectionError when it cannot listen.
-// `metrics`: a unix:// URL where whoever connects gets the figures; empty: nowhere.
+// the server; the sessions have been told to end. Throws std::invalid_argument or ConnectionError
+// when it cannot listen. `metrics`: a unix:// URL that sends the metrics to every connection;
+// empty: none.
 void listen(const std::string& url, const std::string& metrics, const ServeOptions& options,
             const LifetimeLimits& limits);
 

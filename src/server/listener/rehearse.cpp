@@ -61,8 +61,8 @@ void rehearse(const std::function<void()>& attempt) {
   if (status == 0)
     return;
   const std::string kill = describe_kill(status);
-  throw std::invalid_argument("a process that tried what each session does (--library, --device) " +
-                              (kill.empty() ? "has ended itself" : "was " + kill));
+  throw std::invalid_argument("the process that tries --library and --device at the start " +
+                              (kill.empty() ? "exited without a result" : "was " + kill));
 }
 
 }  // namespace torch_remote::server

@@ -4,9 +4,9 @@
 
 namespace torch_remote::server {
 
-// Does in a process that ends again what every session will do (load libraries, ask CUDA), so that a listener can say
-// at its start what would fail each time: it may do none of that itself. Throws std::invalid_argument with the
-// attempt's words.
+// Runs `attempt` (load libraries, ask CUDA) in a process that then ends, because the listener must
+// not do it. So errors that every session would have appear at the start. Throws
+// std::invalid_argument with the attempt's error.
 void rehearse(const std::function<void()>& attempt);
 
 }  // namespace torch_remote::server

@@ -11,9 +11,9 @@
 namespace torch_remote::server {
 namespace {
 
-// Clients that come back are told how their session ended, if it is one of so many.
+// So many ended sessions are remembered, to tell clients that want to resume how theirs ended.
 constexpr size_t kMostEnded = 64;
-// In an error for the user; the log has all that the page has.
+// Calls shown in an error for the user; the log has all calls of the page.
 constexpr size_t kCallsForClient = 8;
 
 }  // namespace
@@ -59,7 +59,7 @@ void Sessions::remove(pid_t pid, int status) {
          {"how", kill},
          {"last_calls", session.page->last_calls()}});
     const std::string calls = session.page->last_calls(kCallsForClient);
-    remember(session.route, "was " + kill + (calls.empty() ? "" : "; its last: " + calls));
+    remember(session.route, "was " + kill + (calls.empty() ? "" : "; its last calls: " + calls));
   } else if (const std::string reason = session.page->end(); !reason.empty()) {
     remember(session.route, "has ended: " + reason);
   }
@@ -73,7 +73,7 @@ void Sessions::remember(uint64_t route, std::string end) {
     ended_.pop_front();
 }
 
-bool Sessions::drop_a_stranger() {
+bool Sessions::evict_unproven_session() {
   pid_t oldest = 0;
   uint64_t number = UINT64_MAX;
   for (const auto& [pid, session] : sessions_) {
@@ -86,7 +86,7 @@ bool Sessions::drop_a_stranger() {
     return false;
   ::kill(oldest, SIGKILL);
   sessions_.at(oldest).is_dropped = true;
-  log(LogLevel::kWarning, "a connection that has not proven itself makes room");
+  log(LogLevel::kWarning, "all sessions are taken; ending one whose client has not authenticated");
   return true;
 }
 

@@ -16,10 +16,10 @@
 
 namespace torch_remote::server {
 
-// A listener's sessions: their processes, how to reach them, and what they left behind. Confined to its thread.
+// The sessions of a listener: their processes, control sockets and pages. Confined to one thread.
 class Sessions {
  public:
-  // What a session needs before it has a process: `place` is for that, `control` stays here.
+  // A session without a process: its process gets `place`, the listener keeps `control`.
   struct New {
     SessionPlace place;
     Fd control;
@@ -28,20 +28,20 @@ class Sessions {
   // Throws std::system_error.
   New prepare();
   void add(pid_t pid, New session);
-  // A process that did not become one.
+  // For a session whose process could not be started.
   void discard(New session);
-  // That process has ended; `status` is waitpid()'s. One that was killed leaves a note with its last calls in the log.
+  // Process `pid` ended with waitpid()'s `status`. If it was killed, its last calls are logged.
   void remove(pid_t pid, int status);
-  // Ends the oldest process whose client has not proven itself. False: all have.
-  bool drop_a_stranger();
-  // In a session's own process: the others are none of its business.
+  // Kills the oldest process whose client has not proven who it is. False: there is none.
+  bool evict_unproven_session();
+  // For the process of a new session: closes its copies of the other sessions' sockets.
   void forget();
 
   size_t size() const { return sessions_.size(); }
 
-  // Where a session takes connections; null when there is none of that number.
+  // The socket by which a session takes connections; null when there is no such session.
   const Fd* find(uint64_t route) const;
-  // Why there is none, for its client: how it ended, and the last calls of one that was killed, where that is known.
+  // Why there is no such session, for its client: how it ended and, if killed, its last calls.
   std::string describe_missing(uint64_t route) const;
 
   std::vector<pid_t> processes() const;
@@ -64,7 +64,7 @@ class Sessions {
 
   std::unordered_map<pid_t, Entry> sessions_;
   std::vector<SessionPage*> free_pages_;
-  std::deque<std::pair<uint64_t, std::string>> ended_;  // and how; newest last
+  std::deque<std::pair<uint64_t, std::string>> ended_;  // route and how it ended; newest last
   ListenerFigures figures_;
 };
 

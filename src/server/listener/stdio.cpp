@@ -19,15 +19,16 @@
 
 // Note [Relaunch]
 //
-// A command whose standard input and output are the connection cannot be connected to again. When the connection is
-// lost (ssh dies, and with it the pipes), the client runs the same command again. Its process reads the preamble; if
-// that names a session, it sends the descriptors of its standard input and output to the session's process, which
-// does the handshake as with any client that comes back (server/session/resume.h). So no byte is copied by a third process.
+// A client cannot connect again to a command whose standard input and output are the connection.
+// When the connection is lost (ssh dies, and its pipes with it), the client runs the command again.
+// The new process reads the preamble. If that names a session, it sends the descriptors of its
+// standard input and output to the session's process, which does the handshake as for any client
+// that resumes (server/session/resume.h). So no third process copies bytes.
 //
-// The session is found by a socket in the kernel's abstract namespace: no file is left behind, and the kernel tells
-// both ends whose process the other is, so that nothing is taken from another user, nor given to one who has bound the
-// name of a session that is gone. Together with the descriptors goes one end of a socket pair:
-// the session closes it with the connection, and the command, which has the other end, ends.
+// It finds the session by a socket in the kernel's abstract namespace: that leaves no file, and
+// each end checks that the other belongs to the same user. With the descriptors goes one end of a
+// socket pair. The session closes it with the connection; then the command, which has the other
+// end, exits.
 
 namespace torch_remote::server {
 namespace {
@@ -46,7 +47,7 @@ Fd duplicate(int descriptor) {
   return copy;
 }
 
-// Standard output belongs to the protocol: whatever else is printed goes to standard error.
+// Standard output is the connection, so whatever else is printed goes to standard error.
 Standard take_standard() {
   Standard taken{duplicate(STDIN_FILENO), duplicate(STDOUT_FILENO)};
   const Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -88,7 +89,7 @@ void wait_until_left(const Fd& companion) {
 void pass_on(const Fd& session, const PreambleBytes& preamble, Standard standard) {
   auto [ours, theirs] = socket_pair();
   const std::array passed{standard.incoming.get(), standard.outgoing.get(), theirs.get()};
-  pass_descriptors(session, preamble, passed);  // one that does not take it is busy, or stopped
+  pass_descriptors(session, preamble, passed);  // fails if the session is busy or stopped
   standard = {};
   theirs.reset();
   wait_until_left(ours);
@@ -102,7 +103,7 @@ void pass_on(const Fd& session, const PreambleBytes& preamble, Standard standard
 }  // namespace
 
 void serve_stdio(const ServeOptions& options, bool only_resumes) {
-  // Neither the terminal that a client was started from, nor one that ssh gave us, ends a session.
+  // Signals from the client's terminal, or from one that ssh made, must not end a session.
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
   Standard standard = take_standard();

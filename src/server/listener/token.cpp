@@ -38,7 +38,7 @@ std::string random_hex() {
   return hex;
 }
 
-// Nothing when the file is there already.
+// Empty when the file exists.
 Fd make_file(const std::string& path) {
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file && errno != EEXIST)
