@@ -18,7 +18,7 @@ using Bytes = std::vector<std::byte>;
 
 enum class Intent : uint8_t { kNew = 0, kResume = 1 };
 
-// Reads exactly what a handshake has, so that the frames behind it stay in the stream.
+// Reads exactly the bytes of the handshake, so that the frames after it stay in the stream.
 class LimitedReader {
  public:
   LimitedReader(transport::Stream& stream, uint64_t limit) : stream_(stream), left_(limit) {}
@@ -78,7 +78,7 @@ struct Hellos {
   Bytes server;  // without the proof
 };
 
-// Our HELLO, and what both proofs are made over.
+// Sends our HELLO. Returns the bodies over which both proofs are made.
 Hellos exchange_hellos(transport::Stream& stream, Bytes client_body, const std::string& token) {
   wire::Hello hello;
   random_bytes(hello.nonce);
@@ -117,14 +117,14 @@ void check_preamble(const wire::Preamble& preamble, Intent wanted) {
     throw ProtocolError("there is no session to resume here");
 }
 
-// The client's process, where its id is one of ours too.
-pid_t neighbour(const wire::Hello& hello) {
+// The client's process id if it is on this machine, else 0.
+pid_t local_process(const wire::Hello& hello) {
   const auto here = wire::this_machine();
   const bool is_known = here != decltype(here){} && hello.machine == here;
   return is_known && hello.process <= INT32_MAX ? static_cast<pid_t>(hello.process) : 0;
 }
 
-// A client that has another token than this server, or only one of them has one, leaves when it sees the server's HELLO.
+// A client with another token, or where only one of both has a token, leaves at the server's HELLO.
 Bytes read_proof(LimitedReader& reader, const std::string& token) {
   try {
     return reader.read_block();
@@ -151,7 +151,7 @@ Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>
   Bytes body = reader.read_block();
   const wire::Hello hello = wire::decode_hello(body);
   Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version, hello.received,
-                    neighbour(hello)};
+                    local_process(hello)};
   const Hellos hellos = exchange_hellos(stream, std::move(body), token);
   check_proof(wire::decode_proof(read_proof(reader, token)), hellos, token, intent);
   return greeting;
@@ -218,7 +218,7 @@ void send_refusal(transport::Stream& stream, const std::string& reason) {
   try {
     send_welcome(stream, refusal(reason));
   } catch (const ConnectionError&) {
-    // The client did not wait for the reason.
+    // The client has left before it got the reason.
   }
 }
 

@@ -8,25 +8,24 @@
 
 namespace torch_remote::server {
 
-// When a server ends by itself, so that a forgotten machine stops costing money. Zero: never.
+// When a server ends by itself, so that a forgotten machine stops costing money. 0: never.
 struct LifetimeLimits {
   std::chrono::milliseconds idle{0};  // since the last call of any session
   std::chrono::milliseconds age{0};
 };
 
-// When the server was last used. Lies in memory that a listener shares with the sessions that it
-// forks. Thread-safe, process-safe.
+// When the server was last used. In memory that the listener shares with the sessions it forks.
+// Thread-safe and process-safe.
 class Activity {
  public:
-  // Leaks: processes that share it end on their own.
+  // Never unmapped.
   static Activity& make_shared_memory();
 
   void touch() noexcept { last_.store(now(), std::memory_order_relaxed); }
 
-  // Why the server should end now; nothing while it should not.
+  // Why the server should end now; empty while it should not.
   std::optional<std::string> reason_to_end(const LifetimeLimits& limits) const;
-  // Until reason_to_end() can have another answer; at most a second, so that it is asked often
-  // enough.
+  // How often to ask reason_to_end().
   static constexpr std::chrono::milliseconds kInterval{250};
 
  private:

@@ -24,19 +24,20 @@ void take_back(std::unique_ptr<transport::Stream> stream, const PreambleBytes& p
   session.resume(std::move(stream), greeting.received);
 }
 
-// The client is told nothing but what greet_again() says: it will try again.
+// Sends the client nothing more than greet_again() does; the client tries again.
 void try_to_take_back(std::unique_ptr<transport::Stream> stream, const PreambleBytes& preamble,
                       Session& session, const Identity& identity) noexcept {
   try {
     take_back(std::move(stream), preamble, session, identity);
   } catch (const AuthenticationError& error) {
-    log(LogLevel::kWarning, "somebody else was refused", {{"reason", error.what()}});
+    log(LogLevel::kWarning, "a client that is not this session's was refused",
+        {{"reason", error.what()}});
   } catch (const std::exception& error) {
-    log(LogLevel::kInfo, "a client that came back was lost again", {{"reason", error.what()}});
+    log(LogLevel::kInfo, "resuming with a client failed", {{"reason", error.what()}});
   }
 }
 
-// `under_way` is counted up here and down when it is over.
+// Counts `under_way` up, and down when the thread is done.
 void begin(std::unique_ptr<transport::Stream> stream, const PreambleBytes& preamble,
            Session& session, const Identity& identity,
            const std::shared_ptr<std::atomic<int>>& under_way) {
@@ -48,14 +49,15 @@ void begin(std::unique_ptr<transport::Stream> stream, const PreambleBytes& pream
   under_way->fetch_add(1);
 }
 
-// A socket; or two pipes, and what holds the process that passed them.
+// From one socket, or from two pipes and the socket that keeps the process that sent them waiting.
 std::unique_ptr<transport::Stream> stream_over(std::vector<Fd> passed, const std::string& peer) {
   if (passed.size() == 1) {
     const std::string who = describe_peer(passed[0]);
     return transport::socket_stream(std::move(passed[0]), who);
   }
   if (passed.size() != 3)
-    throw std::invalid_argument("a connection of " + std::to_string(passed.size()) + " parts");
+    throw std::invalid_argument("a connection of " + std::to_string(passed.size()) +
+                                " descriptors");
   return transport::pipe_stream(std::move(passed[0]), std::move(passed[1]), peer,
                                 std::move(passed[2]));
 }
@@ -69,13 +71,13 @@ void take_back_clients(Fd control, Session& session, const Identity& identity, s
     PreambleBytes preamble;
     for (std::vector<Fd> passed; !(passed = receive_descriptors(control, preamble)).empty();) {
       if (under_way->load() >= kMaxReturning) {
-        passed.clear();  // or it would wait for an answer
+        passed.clear();  // closes them, so that the client does not wait for an answer
         continue;
       }
       try {
         begin(stream_over(std::move(passed), peer), preamble, session, identity, under_way);
       } catch (const std::exception& error) {
-        log(LogLevel::kError, "a client could not be taken back", {{"reason", error.what()}});
+        log(LogLevel::kError, "cannot resume with a client", {{"reason", error.what()}});
       }
     }
     log(LogLevel::kInfo, "the listener is gone; the session ends with its connection");

@@ -8,20 +8,20 @@
 
 namespace torch_remote::server {
 
-// How a client that comes back is known.
+// How a session recognizes its client.
 struct Identity {
   std::string id;
   wire::Secret secret;
-  std::string token;  // empty: none is wanted
+  std::string token;  // empty: no token needed
 };
 
-// Handshakes of clients that come back under way; more are dropped. Each has kHandshakeTime.
+// Handshakes at the same time, each within kHandshakeTime. More are dropped.
 constexpr int kMaxReturning = 8;
 
-// Starts the thread `tr-resume`, which takes connections that a listener, or a command that was run again
-// (server/listener/stdio.h), passes over `control`, and gives those whose client proves that it is the session's own to the session. A thread of its own
-// for each, so that a stranger who says nothing does not keep the client out. The session is never destroyed. When the
-// listener is gone it ends: Session::expect_no_return().
+// Starts the thread `tr-resume`. It takes connections from `control`, which a listener or a command
+// that was run again (server/listener/stdio.h) sends, and resumes the session with a client that
+// proves to be its own. Each handshake has its own thread, so that others cannot keep the client
+// out. The session must never be destroyed. Without a listener: Session::expect_no_return().
 void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer);
 
 }  // namespace torch_remote::server

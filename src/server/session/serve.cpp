@@ -31,7 +31,7 @@ namespace {
 // How long a client that cannot resume may be silent, keepalive answers included.
 constexpr std::chrono::milliseconds kClientSilence = std::chrono::minutes(10);
 
-// How long a session may go on with what it was doing after its client has gone.
+// How long a session may finish its work after its client has gone.
 constexpr std::chrono::milliseconds kGrace{500};
 
 [[noreturn]] void leave(SessionExit code) {
@@ -39,7 +39,7 @@ constexpr std::chrono::milliseconds kGrace{500};
   ::_exit(static_cast<int>(code));
 }
 
-// False: it cannot be watched.
+// False: the process cannot be watched.
 bool wait_for_process(int pid) {
   try {
     const Fd process = watch_parent(pid);
@@ -48,11 +48,11 @@ bool wait_for_process(int pid) {
     }
     return true;
   } catch (const std::system_error& error) {
-    return error.code().value() == ESRCH;  // it had gone before we looked
+    return error.code().value() == ESRCH;  // it had ended before
   }
 }
 
-// Threads that outlive everything: each ends the process, or waits until it ends.
+// These threads are never joined: each ends the process, or runs until it ends.
 void leave_with_parent(int pid) {
   std::thread([pid] {
     name_this_thread("tr-parent");
@@ -61,8 +61,7 @@ void leave_with_parent(int pid) {
   }).detach();
 }
 
-// A client on this machine that was killed says nothing, and copies of its socket may live on in
-// processes that it forked.
+// A killed client sends nothing, and processes that it forked may keep its socket open.
 void leave_after_client(pid_t pid) {
   std::thread([pid] {
     name_this_thread("tr-client");
@@ -74,12 +73,12 @@ void leave_after_client(pid_t pid) {
   }).detach();
 }
 
-// SIGTERM: a client that listens is told. `session` is null until there is one.
+// On SIGTERM the client is told. `session` is null until it exists.
 void leave_on_sigterm(const std::atomic<Session*>& session) {
   sigset_t terminate;
   sigemptyset(&terminate);
   sigaddset(&terminate, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &terminate, nullptr);  // of every thread from now on
+  pthread_sigmask(SIG_BLOCK, &terminate, nullptr);  // in all threads started from now on
   std::thread([&session, terminate] {
     name_this_thread("tr-signal");
     int number = 0;
@@ -91,7 +90,7 @@ void leave_on_sigterm(const std::atomic<Session*>& session) {
   }).detach();
 }
 
-// An operator may take longer than a server may be idle: while one runs, it is used.
+// A running operator counts as activity, so that a long one does not trip the idle timeout.
 void watch_lifetime(const ServeOptions& options, Activity& activity,
                     std::shared_ptr<const std::atomic<bool>> is_busy) {
   if (options.limits.idle.count() == 0 && options.limits.age.count() == 0)
@@ -106,7 +105,7 @@ void watch_lifetime(const ServeOptions& options, Activity& activity,
       const auto reason = activity.reason_to_end(limits);
       if (!reason || (listener != 0 && ::getppid() == listener))
         continue;
-      log(LogLevel::kWarning, "the server ends itself", {{"reason", *reason}});
+      log(LogLevel::kWarning, "the server ends", {{"reason", *reason}});
       leave(SessionExit::kClosed);
     }
   }).detach();
@@ -116,8 +115,7 @@ void leave_soon() {
   std::thread([] {
     name_this_thread("tr-end");
     std::this_thread::sleep_for(kGrace);
-    log(LogLevel::kInfo, "session ended in the middle of its work",
-        {{"cause", "the client is gone"}});
+    log(LogLevel::kInfo, "session ended during a call", {{"cause", "the client is gone"}});
     leave(SessionExit::kClosed);
   }).detach();
 }
@@ -139,7 +137,7 @@ wire::Welcome make_welcome(const Greeting& greeting, const Identity& identity,
   return welcome;
 }
 
-// What the server was started with and cannot have ends a session before it begins; the client is told.
+// Sends the client the error when a session cannot begin because of the server's options.
 template <typename Make>
 auto tell_if_refused(transport::Stream& stream, Make&& make) {
   try {
@@ -150,8 +148,8 @@ auto tell_if_refused(transport::Stream& stream, Make&& make) {
   }
 }
 
-// A client that was stopped (Ctrl-Z, a debugger, a closed laptop) may come back: it resumes. One that started us
-// is watched.
+// A client that was stopped (Ctrl-Z, a debugger, a closed laptop) may resume. A client that started
+// this server is watched instead.
 transport::Connection::Options connection_options(const ServeOptions& options,
                                                   std::chrono::milliseconds lease) {
   transport::Connection::Options connection;
@@ -201,7 +199,7 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   if (greeting.process > 0 && options.parent_pid == 0)
     leave_after_client(greeting.process);
   const std::string peer = stream->peer();
-  // Never destroyed: threads that wait for signals and for the client use it to the end.
+  // Never destroyed: detached threads use it until the process ends.
   auto& session = *new Session(std::move(stream), devices, table,
                                {on_work, leave_soon, &call_log, &page, lease, options.max_memory},
                                connection_options(options, lease));
@@ -224,7 +222,7 @@ void serve_session(std::unique_ptr<transport::Stream> stream, const ServeOptions
                    SessionPlace place) {
   const std::string peer = stream->peer();
   auto& session = *new std::atomic<Session*>(nullptr);  // never destroyed
-  leave_on_sigterm(session);                            // before there are other threads
+  leave_on_sigterm(session);                            // before other threads start
   SessionExit code = SessionExit::kFailed;
   try {
     if (options.parent_pid != 0)

@@ -13,11 +13,11 @@
 namespace torch_remote::server {
 namespace {
 
-// Of what concerns the client, PyTorch warns on standard error, as it does locally.
+// PyTorch's warnings go to the server's standard error, as they do locally.
 class Warnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
-    // Clients keep a recurrent layer's weights apart. Nobody can do anything about it.
+    // The client keeps the weights of a recurrent layer apart; users cannot change that.
     if (!warning.msg().starts_with("RNN module weights are not part of single contiguous chunk"))
       c10::WarningHandler::process(warning);
   }
@@ -53,7 +53,7 @@ bool Session::run() {
         hooks_.on_work(false);
     }
   } catch (const ConnectionError&) {
-    // The connection has ended, and on_end() has kept the first cause.
+    // on_end() has kept the first cause.
   } catch (const DeviceLost& lost) {
     replies_.error(0, lost.error);
     return end_with("the device is lost: " + lost.error.message);
@@ -66,7 +66,7 @@ bool Session::run() {
 
 bool Session::next_frame(Frame& frame) {
   MutexLock lock(mutex_);
-  // While nobody can listen, answers are kept up to the limit, and then the calls wait.
+  // While the connection is broken, replies are kept up to a limit; then calls wait.
   while (!has_ended_ && (frames_.empty() || (is_broken_ && replies_.is_half_full())))
     changed_.wait(mutex_);
   if (has_ended_)
@@ -103,12 +103,11 @@ bool Session::end_with(const std::string& reason) {
   return false;
 }
 
-// A late attempt of a client that has come back another way already is refused: it would know less
-// than this end has been told.
+// Refuses an old attempt to resume that arrives after a newer one has succeeded.
 void Session::resume(std::unique_ptr<transport::Stream> stream, uint64_t client_received) {
   MutexLock lock(resume_mutex_);
   if (client_received < connection_.acknowledged())
-    throw ProtocolError("the client resumes with what it had received before");
+    throw ProtocolError("the client resumes with an old count of received frames");
   const auto received = connection_.suspend(
       std::make_exception_ptr(ConnectionError("the client came back on another connection")));
   if (!received)
@@ -131,12 +130,11 @@ void Session::stop(const std::string& reason, std::chrono::milliseconds wait) {
   connection_.close(reason, wait);
 }
 
-// A leak report, for what the client did not free. One that is killed frees nothing, and that is no
-// leak.
+// Reports how the session ended and what the client has not freed: a warning, unless the client
+// closed the connection or made no call.
 void Session::report_end() {
   const wire::Counters counters = interpreter_.counters();
   MutexLock lock(mutex_);
-  // A client that goes before its first call has lost nothing.
   const bool is_news = !cause_.empty() && counters.calls != 0;
   log(is_news ? LogLevel::kWarning : LogLevel::kInfo, "session ended",
       {{"cause", cause_.empty() ? "closed by the client" : cause_},

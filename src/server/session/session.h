@@ -22,42 +22,40 @@
 
 namespace torch_remote::server {
 
-// Bytes of frames that wait for the executor. A client's window is smaller: more, and it ignores
-// it.
+// Limit for frames that wait for the executor. Our client's window is smaller.
 constexpr uint64_t kMaxQueuedBytes = uint64_t{256} << 20;
 
 // One client's state on this server, after the handshake.
 //
-// The connection's reader thread queues frames; the thread that calls run() is the executor, which
-// applies them. The reader never waits for the executor, nor the executor for the network.
+// The connection's reader thread queues frames. The executor, the thread that calls run(), applies
+// them. The reader never waits for the executor, nor the executor for the network.
 class Session : private transport::Connection::Handler {
  public:
   struct Hooks {
-    std::function<void(bool)>
-        on_work;                   // executor: a frame begins (true) or has been applied (false)
-    std::function<void()> on_end;  // connection's threads: the client is gone
-    CallLog* call_log = nullptr;   // none: calls are not logged
-    SessionPage* page = nullptr;   // none: figures are not published
+    std::function<void(bool)> on_work;   // executor: a frame begins (true) or is applied (false)
+    std::function<void()> on_end;        // connection's threads: the client is gone
+    CallLog* call_log = nullptr;         // null: calls are not logged
+    SessionPage* page = nullptr;         // null: figures are not published
     std::chrono::milliseconds lease{0};  // how long a resumable connection may be broken
-    uint64_t max_memory = UINT64_MAX;    // that its storages hold
+    uint64_t max_memory = UINT64_MAX;    // for its storages
   };
 
   Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
           const OperatorTable& table, Hooks hooks, transport::Connection::Options options = {});
   ~Session() override;
 
-  // Until the client closes, the connection breaks or the client breaks the protocol. Does not
-  // throw what a client can cause; logs it. True: the client closed, or is gone.
+  // Runs until the client closes, the connection ends or the client breaks the protocol. Logs
+  // errors that a client can cause and does not throw them. True: the client has closed or is gone.
   bool run();
 
-  // Any thread: goes on over another stream, whose client has proven that it is this session's and
-  // has received so much; tells it what was received here. Throws ProtocolError or ConnectionError,
-  // and then the stream is of no use.
+  // Any thread: continues over another stream, whose client has proven that it is this session's
+  // and has received up to `client_received`. Sends it what was received here. Throws ProtocolError
+  // or ConnectionError; then the stream is unusable.
   void resume(std::unique_ptr<transport::Stream> stream, uint64_t client_received);
-  // Any thread: no client can be brought back any more. The session ends with the connection that it has; at once when
+  // Any thread: no client can resume any more. The session ends with its connection; at once when
   // that is broken.
   void expect_no_return();
-  // Any thread: tells the client why, and ends.
+  // Any thread: sends the client the reason and ends.
   void stop(const std::string& reason, std::chrono::milliseconds wait);
 
   wire::Counters counters() const { return interpreter_.counters(); }
@@ -72,7 +70,7 @@ class Session : private transport::Connection::Handler {
   bool end_with(const std::string& reason);
   void report_end();
   void publish_figures();
-  // False: nobody returns.
+  // False: no client can resume.
   bool set_broken(bool is_broken);
 
   std::vector<std::byte> take_messages(uint32_t& calls) override;
@@ -96,9 +94,9 @@ class Session : private transport::Connection::Handler {
   bool is_broken_ GUARDED_BY(mutex_) = false;
   bool nobody_returns_ GUARDED_BY(mutex_) = false;
 
-  Mutex resume_mutex_;  // one resume at a time; nothing is guarded by it
+  Mutex resume_mutex_;  // one resume at a time; guards no member
 
-  transport::Connection connection_;  // last: its threads use the rest
+  transport::Connection connection_;  // last: its threads use the members above
 };
 
 }  // namespace torch_remote::server
