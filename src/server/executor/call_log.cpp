@@ -14,10 +14,10 @@ namespace torch_remote::server {
 namespace {
 
 constexpr size_t kMostPending = size_t{64} << 10;
-// Of one session: a file that nobody looks at must not fill the disk.
+// Per session, so that a forgotten file does not fill the disk.
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
-// Nothing when it could not be made, and errno says why.
+// Empty on failure, with errno set.
 Fd make_file(const std::string& path) {
   return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
@@ -25,7 +25,7 @@ Fd make_file(const std::string& path) {
 Fd open_file(const std::string& path) {
   Fd file = make_file(path);
   if (!file) {
-    // Where the server keeps its files is none of the client's business.
+    // The client must not learn where the server keeps its files.
     log(LogLevel::kError, "calls cannot be logged",
         {{"file", path}, {"cause", std::strerror(errno)}});
     throw std::runtime_error("the server cannot write its log of calls");

@@ -8,19 +8,20 @@
 
 namespace torch_remote::server {
 
-// Whether a session could write a file `prefix`.SESSION; std::invalid_argument says why not. Leaves nothing behind.
+// Throws std::invalid_argument if a session could not write `prefix`.SESSION. Leaves no file.
 void try_call_log(const std::string& prefix);
 
-// The operators that a session has run, in order, for who runs the server: the last few in the session's page, and all
-// in a file where one is wanted (tests and debugging).
+// The operators that a session has run, in order, for whoever runs the server: the last ones in the
+// session's page and, if wanted, all in a file (for tests and debugging).
 //
 //   file := line*      line := "aten::add.Tensor" "\n"
 //
-// Names only: no values, no sizes. Clients can neither turn the file on nor name it. Confined to the executor thread.
+// Names only, no values or sizes. Clients can neither turn it on nor choose the file. Confined to
+// the executor thread.
 class CallLog {
  public:
-  // The file is `prefix`.`session`, new and readable by its owner alone; none when `prefix` is empty. Throws
-  // std::runtime_error when it cannot be made.
+  // The file is `prefix`.`session`, new and readable by its owner only; none if `prefix` is empty.
+  // Throws std::runtime_error when it cannot be made.
   CallLog(SessionPage& page, const std::string& prefix, const std::string& session);
   ~CallLog();
 
@@ -33,7 +34,7 @@ class CallLog {
       add_line(name);
   }
 
-  // Before a client is told that its calls have run. A disk that is full ends the log, not the session.
+  // Call before a client learns that its calls have run. A full disk only ends the log.
   void flush() noexcept;
 
  private:

@@ -8,7 +8,7 @@
 namespace torch_remote::server {
 namespace {
 
-// What is already so is left alone: some setters warn, and some are not available in every build.
+// Skips values that are already set: some setters warn, and some do not exist in every build.
 void apply(const wire::SettingValue& setting) {
   at::Context& context = at::globalContext();
   const marshal::SettingAccess& access =
@@ -17,7 +17,7 @@ void apply(const wire::SettingValue& setting) {
     if (access.read(context) == setting.value)
       return;
     if (setting.value < access.lowest || setting.value > access.highest)
-      throw std::invalid_argument("no such value");
+      throw std::invalid_argument("the value is out of range");
     access.write(context, static_cast<int32_t>(setting.value));
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "a setting is not available here",

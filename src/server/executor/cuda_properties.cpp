@@ -9,7 +9,7 @@
 namespace torch_remote::server {
 namespace {
 
-// Of cuda.h, whose numbers are part of the driver's ABI.
+// From cuda.h; these numbers are part of the driver's ABI.
 constexpr int kSuccess = 0;
 constexpr int kMultiprocessorCount = 16;
 constexpr int kCapabilityMajor = 75;
@@ -33,7 +33,7 @@ void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(library, name));
 }
 
-// torch has loaded the library already, and never lets go of it; nor do we.
+// torch has loaded the library already. Neither torch nor we ever unload it.
 Driver load_driver() {
   Driver driver;
   void* const library = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);

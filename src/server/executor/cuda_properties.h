@@ -4,10 +4,10 @@
 
 namespace torch_remote::server {
 
-// Name, memory, compute capability and multiprocessors of a CUDA device, numbered as torch numbers
-// them (after CUDA_VISIBLE_DEVICES). The driver is asked, since torch's own answers need CUDA's
-// headers; what it does not say is left as it is. Only in a session's own process, and only where
-// torch has started CUDA.
+// Fills in name, memory, compute capability and multiprocessors of a CUDA device, with torch's
+// number for it (after CUDA_VISIBLE_DEVICES). Asks the driver, because torch's functions need
+// CUDA's headers; leaves what the driver does not know. Only in a session's process where torch has
+// started CUDA.
 void describe_cuda_device(int index, wire::DeviceProperties& properties);
 
 }  // namespace torch_remote::server

@@ -49,7 +49,7 @@ unsigned cuda_devices() {
 }
 
 Devices one_cuda(const std::string& wanted) {
-  uint8_t index = 0;  // as many as a c10::Device can name, and more
+  uint8_t index = 0;  // its range exceeds that of c10::DeviceIndex
   const char* const end = wanted.data() + wanted.size();
   const auto [rest, error] = std::from_chars(wanted.data() + kOneCuda.size(), end, index);
   if (rest != end || error == std::errc::invalid_argument)

@@ -10,12 +10,12 @@
 
 namespace torch_remote::server {
 
-// The devices of a session: a session's device n is device(n) here. On CPU they are simulated: n
-// devices that share one processor but not a storage or a generator. Immutable.
+// The devices of a session, by the session's numbers. CPU devices are simulated: they share the
+// processor, but have their own storages and generators. Immutable.
 class Devices {
  public:
-  // `wanted` is auto, cpu, cuda or cuda:n. Asks CUDA, so only in a session's own process.
-  // Throws std::invalid_argument with a sentence for the user.
+  // `wanted` is auto, cpu, cuda or cuda:n. Asks CUDA, so call it only in a session's own process.
+  // Throws std::invalid_argument with a message for the user.
   static Devices choose(const std::string& wanted, unsigned simulated);
 
   Devices(c10::DeviceType type, unsigned count, c10::DeviceIndex first = 0);
@@ -24,11 +24,11 @@ class Devices {
 
   bool is_cuda() const { return type_ == c10::DeviceType::CUDA; }
 
-  // Throws ProtocolError for a device that is not there.
+  // Throws ProtocolError when there is no such device.
   c10::Device device(uint8_t index) const;
-  // A device's number in the session.
+  // The session's number for a device.
   uint8_t index_of(c10::Device device) const;
-  // Work queued on it is done. Throws what went wrong there.
+  // Waits until the device has done its work. Throws the device's error.
   void synchronize(uint8_t index) const;
 
   std::vector<wire::DeviceProperties> properties() const;
@@ -39,7 +39,7 @@ class Devices {
   c10::DeviceIndex first_;  // CUDA: the device that is the session's device 0
 };
 
-// What of the server's oneDNN and cuDNN decides the branch that composite operators take.
+// Fills in the facts about oneDNN and cuDNN that decide the branches of composite operators.
 void describe_libraries(wire::Welcome& welcome);
 
 }  // namespace torch_remote::server

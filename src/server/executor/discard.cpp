@@ -1,4 +1,4 @@
-// What an Executor does with calls that fail, and with those of a stopped thread: Note [Fail-stop] in
+// How an Executor handles failed calls and calls of stopped threads: Note [Fail-stop] in
 // wire/messages.h, Note [Missing storages] in server/executor/execute.h.
 #include "base/log.h"
 #include "server/executor/errors.h"
@@ -81,10 +81,10 @@ Cause Executor::fail(std::exception_ptr cause, const CallPlan& call, const Slots
   for (const TensorRecipe& view : call.plan.tensors) {
     if (!view.is_written)
       continue;
-    storages_.give_growth_back(*entries_[view.storage]);  // the client does not know of it
+    storages_.give_growth_back(*entries_[view.storage]);  // the client does not know the new size
     add_result(slots.storages[view.storage]);
   }
-  if (threads_.cause() != nullptr)  // a constant, for which there was no memory
+  if (threads_.cause() != nullptr)  // a constant that failed, as for lack of memory
     return threads_.cause();
   if (!is_waited_for_)
     return stop(std::move(failure));

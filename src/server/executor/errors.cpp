@@ -14,7 +14,7 @@ namespace {
 
 using wire::ErrorKind;
 
-// PyTorch's CPU allocator has no exception type of its own for this.
+// PyTorch's CPU allocator has no exception type for this.
 bool is_out_of_host_memory(const c10::Error& error) {
   const std::string_view text = error.what_without_backtrace();
   return text.find("DefaultCPUAllocator: can't allocate memory") != text.npos ||
@@ -41,8 +41,8 @@ ErrorKind kind_of(const c10::Error& error) {
   return ErrorKind::kRuntime;
 }
 
-// Of CUDA's errors those after which a process must be restarted, by its numbers: an uncorrectable fault of memory,
-// an illegal address, a timeout, a context that is gone, an assert, and the other ways in which a kernel can die.
+// CUDA's error codes after which the process must be restarted: uncorrectable memory error, illegal
+// address, timeout, destroyed context, assert, and other ways in which a kernel dies.
 bool is_lasting(int32_t code) {
   return code == 214 || code == 700 || code == 702 || code == 709 || code == 710 ||
          (code >= 714 && code <= 719);
@@ -80,7 +80,7 @@ wire::Error describe_failure(std::exception_ptr cause, const std::string& operat
   } catch (...) {
     failure.message = "an exception of an unknown type";
   }
-  if (failure.message.size() > wire::kMaxErrorText)  // it may be kept for long
+  if (failure.message.size() > wire::kMaxErrorText)  // cut, because it may be kept for long
     failure.message.resize(wire::kMaxErrorText);
   return failure;
 }

@@ -8,7 +8,7 @@
 
 namespace torch_remote::server {
 
-// The device does nothing more in this process: an assert in a kernel, a fault of its memory. Ends the session.
+// The device is unusable in this process (a kernel's assert, a memory fault). Ends the session.
 class DeviceLost : public std::runtime_error {
  public:
   explicit DeviceLost(wire::Error what)
@@ -17,9 +17,9 @@ class DeviceLost : public std::runtime_error {
   wire::Error error;
 };
 
-// What an exception of PyTorch's, or Refused, says to the client: its kind, and its text without
-// C++ frames. ProtocolError and ConnectionError end the session, so they are thrown on; so is what tells that the
-// device is lost, as DeviceLost.
+// Describes an exception to the client: its kind and its text without C++ frames. Throws
+// ProtocolError and ConnectionError again, because they end the session, and DeviceLost if the
+// device is lost.
 wire::Error describe_failure(std::exception_ptr cause, const std::string& operation);
 
 }  // namespace torch_remote::server

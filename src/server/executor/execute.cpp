@@ -11,7 +11,7 @@
 namespace torch_remote::server {
 namespace {
 
-// A model makes the same mistake at every step: after this many they are for debugging only.
+// After so many mispredictions they are logged for debugging only: a model repeats the same ones.
 constexpr uint64_t kLoudMispredictions = 20;
 
 std::string describe(c10::IntArrayRef sizes, c10::IntArrayRef strides, bool conj, bool neg) {
@@ -79,7 +79,7 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
   marshal::build_stack(plan, slots, tensors_, call_generators_, stack_);
   if (C10_LIKELY(call_log_ != nullptr))
     call_log_->add(calls_, call.operation->name);
-  if (C10_LIKELY(!plan.grad_mode))  // off is what the executor thread has
+  if (C10_LIKELY(!plan.grad_mode))  // the executor thread has it off
     return call.operation->handle->callBoxed(stack_);
   const at::AutoGradMode grad_mode(true);
   call.operation->handle->callBoxed(stack_);
@@ -106,7 +106,7 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
   tensors_.clear();
   written_.clear();
   arguments_.clear();
-  // First, for all: preparing may move a storage, and every view of it must be of the same one.
+  // First for all storages: this may move a storage, and all views of it must see the same memory.
   for (const TensorRecipe& view : plan.tensors) {
     storages_.settle(*entries_[view.storage]);
     if (view.is_written)
@@ -122,8 +122,8 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
   }
 }
 
-// An operator resizes an `out` that does not fit; addbmm_ does so with its `self`. A client that asked is told; one that did not had given it the shape
-// that it predicted.
+// Finds tensors that the operator has resized: an `out` that does not fit, or addbmm_'s `self`. The
+// client is told if it waits for the results; else it has predicted the shape and the call fails.
 void Executor::check_written(const CallPlan& call, const Slots& slots) {
   resized_.clear();
   for (const auto& [index, tensor] : written_) {
@@ -137,7 +137,7 @@ void Executor::check_written(const CallPlan& call, const Slots& slots) {
       refuse_resized(tensor, view);
     resized_.push_back(resized_result(index, tensor));
   }
-  // Now that none is refused.
+  // After all are checked.
   for (const wire::Result& result : resized_)
     storages_.keep_growth(*entries_[call.plan.tensors[result.tensor].storage]);
   written_.clear();
@@ -171,7 +171,7 @@ Cause Executor::run_known(const CallPlan& call, const Slots& slots, bool is_wait
   return cause;
 }
 
-// Null, or what is wrong with the first output that could not be stored.
+// Null, or the error of the first output that could not be stored.
 Cause Executor::store_outputs(const CallPlan& call, const Slots& slots) {
   const uint64_t* name = slots.outputs.data();
   std::exception_ptr refusal;
@@ -197,7 +197,7 @@ void Executor::store_output(const CallPlan& call, const wire::Output& output, c1
   }
   if (output.kind == wire::OutputKind::kInt &&
       !(value.isInt() && value.toInt() == output.integer)) {
-    ++mispredicted_;  // the client has already gone on with its number
+    ++mispredicted_;  // the client already uses its number
     log(LogLevel::kWarning, "mispredicted",
         {{"operator", call.operation->name}, {"difference", "a number"}});
   }
@@ -224,7 +224,7 @@ void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at:
                                 devices_.device(call.plan.device), here());
   try {
     if (C10_UNLIKELY(call.operation->shares_outputs))
-      tensor = own_output(std::move(tensor));  // as the client was told when it asked
+      tensor = own_output(std::move(tensor));  // as the client was told in its first query
     Matched matched = match_output(std::move(tensor), output.spec);
     if (C10_UNLIKELY(!matched.difference.empty())) {
       log(++mispredicted_ <= kLoudMispredictions ? LogLevel::kWarning : LogLevel::kDebug,
@@ -270,7 +270,7 @@ std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t na
       storages_.adopt(entry, std::move(tensor));
     }
   } catch (...) {
-    while (next > first)  // the client is not told their names
+    while (next > first)  // the client does not learn their names
       storages_.free(--next);
     throw;
   }

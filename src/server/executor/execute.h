@@ -19,24 +19,23 @@
 
 namespace torch_remote::server {
 
-// A signature of the session's client.
 struct CallPlan {
   marshal::Plan plan;
   const Operator* operation = nullptr;  // lives as long as the session
-  uint64_t slot = 0;                    // where the client keeps it
+  uint64_t slot = 0;                    // the client's number for the signature
 };
 
 // Runs calls. Confined to the executor thread, which is in inference mode.
 //
 // Note [Missing storages]
 //
-// What a failed or discarded call would have made is missing: its entry holds the cause in the place
-// of a value. A call that reads one, or writes it in part, fails with that cause. Overwriting one
-// whole makes it exist. Targets of a failed call hold what its kernel left, as locally, and those of a
-// discarded call what they held, or are missing if that is nothing.
+// A storage that a failed or discarded call should have made is missing: its entry has the cause
+// and no value. A call that reads it, or writes a part of it, fails with that cause. Overwriting
+// all of it gives it a value. Targets of a failed call keep what its kernel left, as locally.
+// Targets of a discarded call keep their value; without one they are missing.
 class Executor {
  public:
-  // Without a call log nothing is logged.
+  // `call_log` may be null.
   Executor(const Devices& devices, StorageTable& storages, Generators& generators,
            StoppedThreads& threads, CallLog* call_log)
       : devices_(devices),
@@ -45,16 +44,16 @@ class Executor {
         threads_(threads),
         call_log_(call_log) {}
 
-  // A failure of the operator stops the client's thread. Throws ProtocolError and ConnectionError only.
+  // An operator's failure stops the client's thread. Throws ProtocolError and ConnectionError only.
   void call(const CallPlan& call, const marshal::Slots& slots);
 
-  // The same for a call that the client waits for: what has kept it from running is returned (null:
-  // nothing has), and stops nothing.
+  // The same for a call that the client waits for: returns why it did not run, or null. Stops
+  // nothing.
   Cause checked_call(const CallPlan& call, const marshal::Slots& slots);
 
-  // The same for a call whose outputs the client could not predict: it is told, also how `out=`
-  // tensors were resized. Fresh outputs get the names first, first + 1, … first + names - 1. On
-  // failure `failure` is set, and nothing has been named.
+  // The same for a call whose outputs the client cannot predict: returns them, and the new sizes of
+  // `out=` tensors. Fresh outputs get the names first … first + names - 1. If `failure` is set,
+  // nothing has been named.
   struct Answer {
     std::vector<wire::Result> results;
     Cause failure;
@@ -62,19 +61,19 @@ class Executor {
 
   Answer query(const CallPlan& call, const marshal::Slots& slots, uint64_t first, uint64_t names);
 
-  // RESIZE and BEGIN, which are numbered as calls are.
+  // RESIZE and BEGIN, which have numbers like calls.
   void resize(const wire::Resize& message);
-  // `put_in(entry)` gives the storage the bytes. False: they are discarded.
+  // `put_in(entry)` writes the bytes to the storage. False: they are discarded.
   template <typename PutIn>
   bool upload(uint64_t storage, uint64_t length, PutIn&& put_in);
 
-  // The devices have done everything up to here.
+  // Call when the devices have finished everything up to here.
   void note_good() { last_good_ = number_; }
 
-  // Which calls it can have been.
+  // Sets the range of calls of which one has lost the device.
   void locate(wire::Error& lost) const;
 
-  // Forgets the last call's storages: they may be freed now.
+  // Drops the last call's storages, so that they can be freed.
   void let_go() {
     entries_.clear();
     tensors_.clear();
@@ -94,26 +93,26 @@ class Executor {
 
   // The storages that the call mentions, by number; those that it makes are made.
   void meet_storages(const marshal::Plan& plan, const marshal::Slots& slots);
-  // The cause of a missing storage that the call needs; null: none is missing.
+  // The cause of a missing storage that the call needs; null if none is missing.
   Cause find_missing(const marshal::Plan& plan, const marshal::Slots& slots) const;
-  // Runs the call, if its thread is not stopped and nothing that it needs is missing. Null: the results
-  // are on the stack. Else why not; and the thread is stopped, unless the call is waited for.
+  // Runs the call, unless its thread is stopped or a storage is missing. Null: the results are on
+  // the stack. Otherwise the cause, and the thread is stopped unless the client waits for the call.
   Cause run(const CallPlan& call, const marshal::Slots& slots, bool is_waited_for);
-  // Reads no tensor, draws no random number, and writes only storages first mentioned since the thread
-  // was stopped: it is run all the same.
+  // True if the call reads no tensor, draws no random number and writes only storages that are
+  // newer than the stop of its thread. A stopped thread's call is then run.
   bool is_constant(const CallPlan& call, const marshal::Slots& slots) const;
   void invoke(const CallPlan& call, const marshal::Slots& slots);
   void resolve_tensors(const marshal::Plan& plan, const marshal::Slots& slots);
   void find_generators(const CallPlan& call, const marshal::Slots& slots);
   void use_device(uint8_t device);
-  // Whether the kernel left the tensors that it wrote as they were; `resized_` has those where it did not.
+  // Puts the written tensors that the kernel has resized into `resized_`.
   void check_written(const CallPlan& call, const marshal::Slots& slots);
   void note_overwritten(const marshal::Plan& plan, const marshal::Slots& slots);
-  // Not run because its thread is stopped: what it would have made is missing.
+  // For a call of a stopped thread: what it should have made is missing.
   void discard(const marshal::Plan& plan, const Cause& cause);
-  // The failure of the call that was run last, by what it threw.
+  // Handles the failure of the call that ran last.
   Cause fail(std::exception_ptr cause, const CallPlan& call, const marshal::Slots& slots);
-  // The failure of a RESIZE or BEGIN. `has_lost_it`: what the storage held is of no use any more.
+  // Handles the failure of a RESIZE or BEGIN. `has_lost_it`: the storage's value is lost.
   void fail_other(std::exception_ptr cause, const char* what, Entry& entry, bool has_lost_it);
   Cause stop(wire::Error failure);
 
@@ -141,13 +140,13 @@ class Executor {
   const Operator* last_operation_ = nullptr;
   uint64_t mispredicted_ = 0;
 
-  // Of the call being run; kept so that running one allocates little.
+  // State of the current call, kept to save allocations.
   torch::jit::Stack stack_;
   c10::SmallVector<Entry*, 16> entries_;
   c10::SmallVector<at::Tensor, 16> tensors_;
   c10::SmallVector<at::Generator, 2> call_generators_;
-  c10::SmallVector<std::pair<uint32_t, at::Tensor>, 4> written_;  // of plan.tensors
-  std::vector<wire::Result> resized_;                             // of those, for the answer
+  c10::SmallVector<std::pair<uint32_t, at::Tensor>, 4> written_;  // index in plan.tensors
+  std::vector<wire::Result> resized_;                             // of written_, for the answer
   std::vector<const c10::TensorImpl*> arguments_;
 };
 

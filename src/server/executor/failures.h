@@ -10,7 +10,7 @@
 
 namespace torch_remote::server {
 
-// A call that failed, or an upload or resize; shared by everything that is missing because of it.
+// A failed call, upload or resize; shared by all storages that are missing because of it.
 using Cause = std::shared_ptr<const wire::Error>;
 
 // Which message made something, and which thread of the client's program sent it.
@@ -25,12 +25,12 @@ class StoppedThreads {
  public:
   explicit StoppedThreads(Replies& replies) : replies_(replies) {}
 
-  // THREAD: whose messages follow.
+  // THREAD: the messages that follow are from this thread.
   void set_current(uint64_t thread);
-  // GO_ON. A thread that is not stopped is left as it is.
+  // GO_ON. Does nothing if the thread is not stopped.
   void go_on(uint64_t thread);
 
-  // Why the thread whose messages are being applied is stopped; null: it runs.
+  // Why the current thread is stopped; null if it is not.
   const Cause& cause() const { return cause_; }
 
   uint64_t current() const { return current_; }

@@ -108,9 +108,9 @@ Origin Generators::made(uint64_t name) const {
 }
 
 void Generators::swap_in(uint8_t device) {
-  find(wire::kDefaultGenerator + current_);  // keeps device 0's before it is replaced
+  find(wire::kDefaultGenerator + current_);  // saves device 0's generator before it is replaced
   const at::Generator& wanted = find(wire::kDefaultGenerator + device);
-  // PyTorch gives no other way to replace a process's default generator.
+  // PyTorch has no other way to replace the default generator of a process.
   const_cast<at::Generator&>(at::detail::getDefaultCPUGenerator()) = wanted;  // NOLINT
   current_ = device;
 }

@@ -16,14 +16,13 @@ namespace torch_remote::server {
 
 // The generators of a session by name. Confined to the executor thread.
 //
-// The session's device 0 has the process's own default generator, so that a CPU server gives the
-// numbers that device="cpu" gives. Operators without a generator argument use the process's
-// default: where several devices are simulated on one processor, each has a default generator of
-// its own, and the right one is swapped in before such a call.
+// The session's device 0 uses the process's default generator, so that a CPU server gives the same
+// numbers as device="cpu". Simulated CPU devices have default generators of their own. An operator
+// without a generator argument uses the process's, so the device's is swapped in before the call.
 class Generators {
  public:
   explicit Generators(const Devices& devices);
-  ~Generators();  // puts the process's own default generator back
+  ~Generators();  // restores the process's default generator
   Generators(const Generators&) = delete;
   Generators& operator=(const Generators&) = delete;
 
@@ -37,7 +36,7 @@ class Generators {
   const at::Generator& find(uint64_t name);
   std::vector<std::byte> state(uint64_t name);
 
-  // Before a call on `device` that draws from the default generator.
+  // Call before an operator on `device` draws from the default generator.
   void use_default_of(uint8_t device) {
     if (device != current_ && is_swapping_)
       swap_in(device);
@@ -50,7 +49,7 @@ class Generators {
   const Devices& devices_;
   const bool is_swapping_;
   uint8_t current_ = 0;
-  std::vector<at::Generator> defaults_;  // by device; filled at first use
+  std::vector<at::Generator> defaults_;  // by device; made at first use
 
   struct Made {
     at::Generator generator;

@@ -48,7 +48,7 @@ Interpreter::Handler Interpreter::find_handler(wire::Tag tag) {
   }
 }
 
-// A newer client's, which it should not send without having seen the capability for it.
+// For a message of a newer client.
 void Interpreter::skip(wire::Tag tag) {
   wire::check_limit("messages of an unknown kind", ++skipped_, wire::kMaxSkippedTags);
   const std::string name = wire::to_text(tag);
@@ -106,7 +106,7 @@ void Interpreter::on_signature(wire::Reader& reader) {
 
 const CallPlan& Interpreter::plan_at(uint64_t slot) const {
   if (slot >= signatures_.size() || signatures_[slot] == nullptr) {
-    throw ProtocolError("a call has a signature that was not sent");
+    throw ProtocolError("a call uses a signature that was never sent");
   }
   return *signatures_[slot];
 }
@@ -183,7 +183,7 @@ void Interpreter::on_begin(wire::Reader& reader) {
       no_memory = std::current_exception();
     }
   }
-  // Where it is discarded the staging goes, and with it the bytes once they have all come.
+  // If the upload is discarded, its memory is freed when all bytes have arrived.
   executor_.upload(begin.storage, begin.length, [&](Entry& entry) {
     if (no_memory != nullptr)
       std::rethrow_exception(no_memory);
@@ -266,7 +266,7 @@ bool Interpreter::finish_work(uint64_t request) {
   return true;
 }
 
-// Failures of calls before it have been reported by now.
+// Failures of earlier calls have been reported by now.
 void Interpreter::query_barrier(uint64_t request) {
   if (finish_work(request))
     replies_.reply(request, {});

@@ -22,15 +22,15 @@
 
 namespace torch_remote::server {
 
-// Everything a session has made on the server, and what its messages do to it: one small handler
-// for each tag. Confined to the executor thread.
+// All state of a session, and a handler for each message that changes it. Confined to the executor
+// thread.
 class Interpreter {
  public:
   Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
               Replies& replies, CallLog* call_log = nullptr, uint64_t max_memory = UINT64_MAX);
 
-  // Applies the messages of one frame in order. Throws ProtocolError on bytes
-  // that no client of ours sends: the session cannot go on.
+  // Applies the messages of one frame in order. Throws ProtocolError, which ends the session, on
+  // bytes that our client never sends.
   void apply(std::span<const std::byte> payload);
 
   wire::Counters counters() const;
@@ -39,7 +39,7 @@ class Interpreter {
 
  private:
   using Handler = void (Interpreter::*)(wire::Reader&);
-  // Null: a tag that is not known.
+  // Null: an unknown tag.
   static Handler find_handler(wire::Tag tag);
   void skip(wire::Tag tag);
 
@@ -63,9 +63,9 @@ class Interpreter {
   void query_generator(uint64_t request, wire::Reader& reader);
   void query_operators(uint64_t request);
   void query_operator(uint64_t request, wire::Reader& reader);
-  // Waits until the devices have done everything before. False: they cannot, and the request is answered.
+  // Waits until the devices are done. False: one failed, and the request is answered with that.
   bool finish_work(uint64_t request);
-  // Of something that stops nothing and that nobody has to be told of again.
+  // Answers with an error that stops no thread.
   void answer_failure(uint64_t request, std::exception_ptr cause, const char* what);
   void answer_view(const wire::Read& read);
   void upload(const wire::Begin& begin, Entry& entry);
@@ -83,9 +83,9 @@ class Interpreter {
   std::vector<std::unique_ptr<const Operator>> operators_;   // by the client's numbers
   std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot
 
-  uint64_t skipped_ = 0;  // messages of a tag that is not known
+  uint64_t skipped_ = 0;  // messages with an unknown tag
 
-  // Of the frame being applied.
+  // State of the current frame.
   wire::NameState names_;
   marshal::Slots slots_;
 };

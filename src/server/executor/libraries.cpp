@@ -13,7 +13,7 @@
 namespace torch_remote::server {
 namespace {
 
-// A file of that name here comes before the loader's own places.
+// A file of that name in the current folder comes before the loader's search path.
 std::string place_of(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored) ? std::filesystem::absolute(path).string() : path;

@@ -12,7 +12,7 @@ namespace {
 
 using marshal::kAten;
 
-// Names without the namespace; an overload does not matter.
+// Names without the namespace, for all overloads.
 const std::unordered_set<std::string_view>& refused_names() {
   static const std::unordered_set<std::string_view> kNames = {
       // storages and raw memory
@@ -58,15 +58,15 @@ const std::unordered_set<std::string_view>& refused_names() {
   return kNames;
 }
 
-// _reshape_alias*, _nested_view_from*: views that nobody checks; clients make theirs themselves.
-// fbgemm_*: packed weights are pointers inside a byte tensor. *_getCurrentRawStream: a pointer.
+// _reshape_alias*, _nested_view_from*: views without checks; the client makes its views itself.
+// fbgemm_*: byte tensors that contain pointers. *_getCurrentRawStream: returns a pointer.
 bool has_refused_form(std::string_view name) {
   return name.starts_with("resize") || name.starts_with("fbgemm_") ||
          name.starts_with("_reshape_alias") || name.starts_with("_nested_view_from") ||
          name.ends_with("_getCurrentRawStream");
 }
 
-// Operators that fill self without looking at what was there.
+// Operators that overwrite self without reading it.
 bool is_overwriting(std::string_view name) {
   static const std::unordered_set<std::string_view> kNames = {
       "copy_",      "fill_",          "zero_",          "normal_", "uniform_",
@@ -98,12 +98,12 @@ bool travels(const c10::Type& type) {
 std::string refuse_schema(const c10::FunctionSchema& schema) {
   for (const c10::Argument& argument : schema.arguments()) {
     if (!travels(*argument.type())) {
-      return "takes a " + argument.type()->str() + ", which does not travel";
+      return "takes a " + argument.type()->str() + ", which cannot be sent";
     }
   }
   for (const c10::Argument& result : schema.returns()) {
     if (!travels(*result.type()))
-      return "returns a " + result.type()->str() + ", which does not travel";
+      return "returns a " + result.type()->str() + ", which cannot be sent";
   }
   return {};
 }
@@ -182,7 +182,7 @@ Operator OperatorTable::find(wire::Introduction introduction) const {
   operation.callee.schema = &operation.handle->schema();
   try {
     operation.claimed = claimed_schema(operation.name);
-  } catch (const std::exception& error) {  // another version's grammar
+  } catch (const std::exception& error) {  // the grammar of another version
     operation.handle.reset();
     operation.callee.schema = nullptr;
     operation.callee.refusal = "has a schema that this server cannot read";

@@ -31,7 +31,7 @@ void check_strided(const at::Tensor& tensor) {
                               "CPU, with .cpu()");
 }
 
-// No other tensor, and nothing inside PyTorch, sees this memory.
+// True if no other tensor, and nothing inside PyTorch, uses this memory.
 bool owns_storage_alone(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
@@ -106,7 +106,7 @@ wire::Result number_result(const c10::IValue& value) {
     result.kind = wire::ResultKind::kString;
     result.text = value.toStringRef();
   } else {
-    throw Refused("returned a " + value.tagKind() + ", which does not travel");
+    throw Refused("returned a " + value.tagKind() + ", which cannot be sent");
   }
   return result;
 }

@@ -17,26 +17,26 @@ namespace torch_remote::server {
 
 // Note [Predictions are checked]
 //
-// The client has already told the user sizes, strides and dtype of what a call returns, and that
-// fresh outputs share memory with nothing. Meta kernels, on which it relied, are sometimes wrong.
-// Other strides, a shared storage or an offset: the values are copied into the layout that was
-// predicted; counted and logged. Another size or dtype cannot be mended: Refused, and the call
-// fails.
+// The client has already told the user the sizes, strides and dtype of a call's results, and that
+// fresh outputs share no memory. PyTorch's Meta kernels, which it asks, are sometimes wrong. If the
+// strides differ, or the storage is shared or has an offset, the values are copied into the
+// predicted layout, and this is counted and logged. With another size or dtype the call fails
+// (Refused).
 struct Matched {
-  at::Tensor tensor;       // fit for StorageTable::adopt
-  std::string difference;  // what was mispredicted; empty when nothing was
+  at::Tensor tensor;       // ready for StorageTable::adopt
+  std::string difference;  // what was mispredicted; empty if nothing was
 };
 
 Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted);
 
-// An output nobody predicted, in a storage of its own.
+// For an output that was not predicted: moves it to a storage of its own if needed.
 at::Tensor own_output(at::Tensor actual);
 
-// The shape that a call gave to its n-th tensor.
+// The new shape that a call gave to its n-th tensor.
 wire::Result resized_result(uint64_t number, const at::Tensor& tensor);
 
-// What an operator returned, as a reply to a queried call says it. Tensors that are not among
-// `arguments`, whose index is `index`, are appended to `fresh`. Throws Refused for what does not travel.
+// What an operator returned, for the reply to a queried call. Tensors that are not in `arguments`
+// (looked up by `index`) are appended to `fresh`. Throws Refused for types that cannot be sent.
 wire::Result describe_result(c10::IValue value,
                              const std::vector<const c10::TensorImpl*>& arguments,
                              marshal::PointerIndex& index, std::vector<at::Tensor>& fresh);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kFrameTarget = size_t{1} << 20;
 
-// What must live until a bulk reply has been sent.
+// Kept alive until a bulk reply is sent.
 struct Sent {
   at::Tensor tensor;
   std::shared_ptr<const void> token;

@@ -17,28 +17,27 @@
 
 namespace torch_remote::server {
 
-// What a client may leave unread before its session ends: it asks and does not listen. Counts replies
-// that wait and those that were sent and are kept until the client has received them.
+// Limit for replies that the client has not received, queued or sent. More ends the session.
 constexpr uint64_t kMaxQueuedReplyBytes = uint64_t{256} << 20;
 
-// Replies on their way out. Thread-safe: the executor puts them in and never waits for the network,
-// the connection's writer thread takes them.
+// Replies to be sent. Thread-safe: the executor adds them and never waits for the network; the
+// connection's writer thread takes them.
 class Replies {
  public:
-  // Null while there is no connection; then replies wait.
+  // Null while there is no connection; replies are then kept.
   void attach(transport::Connection* connection);
 
   void reply(uint64_t request, std::span<const std::byte> body);
   void error(uint64_t request, const wire::Error& error);
-  // The elements of a CPU tensor in order. Small ones go inside a REPLY, others as bulk bytes on
-  // the lane `request`, without a REPLY: straight from the tensor's memory where that is
-  // contiguous, and then `token` is held until they have been sent.
+  // Sends the elements of a CPU tensor in order. Small ones go inside a REPLY, others as bulk bytes
+  // on lane `request`, without a REPLY. These are sent from the tensor's own memory if it is
+  // contiguous; `token` is then held until they are sent.
   void tensor(uint64_t request, const at::Tensor& tensor, std::shared_ptr<const void> token);
 
-  // Of kMaxQueuedReplyBytes, counting all that the client has not received yet, bulk bytes too.
+  // Half of kMaxQueuedReplyBytes, counting all that the client has not received, bulk bytes too.
   bool is_half_full();
 
-  // What goes out next, as one frame; empty when there is nothing.
+  // The next frame to send; empty for none.
   std::vector<std::byte> take();
 
  private:
@@ -48,10 +47,10 @@ class Replies {
 
   Mutex mutex_;
   wire::Writer writer_ GUARDED_BY(mutex_);
-  std::deque<std::vector<std::byte>> full_ GUARDED_BY(mutex_);  // frames that are long enough
+  std::deque<std::vector<std::byte>> full_ GUARDED_BY(mutex_);  // frames of full size
   uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;                // in full_
   transport::Connection* connection_ GUARDED_BY(mutex_) = nullptr;
-  std::atomic<uint64_t> bulk_bytes_{0};  // on their way
+  std::atomic<uint64_t> bulk_bytes_{0};  // bulk bytes not yet received
 };
 
 }  // namespace torch_remote::server

@@ -12,7 +12,7 @@ struct SchemaFile {
   std::vector<std::string> schemas;
 };
 
-// Throws std::invalid_argument with a sentence for the user.
+// Throws std::invalid_argument with a message for the user.
 SchemaFile read_schema_file(const std::string& path);
 
 }  // namespace torch_remote::server

@@ -61,7 +61,7 @@ bool is_same_view(const at::Tensor& tensor, const marshal::TensorRecipe& view, u
          impl.strides() == view.strides && impl.is_conj() == view.conj && impl.is_neg() == view.neg;
 }
 
-// The bytes of a storage as a tensor, to copy from or to.
+// Bytes of a storage as a tensor, for copies.
 at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t length) {
   marshal::TensorRecipe view;
   view.dtype = at::kByte;
@@ -70,7 +70,7 @@ at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t lengt
   return make_view(storage, view, offset);
 }
 
-// Its bytes are the whole storage, and lie where that would.
+// True if the upload fills the whole storage and is in the same kind of memory.
 bool becomes_the_storage(const Entry& entry, const Staging& staging) {
   return staging.length() == entry.nbytes && entry.device.is_cpu();
 }
@@ -172,12 +172,12 @@ at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view
       __builtin_add_overflow(begin, view.extent, &end) || end > INT64_MAX) {
     refuse_view(entry, view, offset);
   }
-  // A tensor without elements touches nothing, wherever it says that it begins.
+  // A tensor without elements needs no memory, whatever its offset.
   const uint64_t present = entry.storage ? entry.storage.nbytes() : entry.nbytes;
   if (view.extent != 0 && end > present)
     refuse_view(entry, view, offset);
-  // Two arguments that are not one tensor are not one here: kernels look at it. And a kernel may have given the last
-  // view another storage.
+  // A repeated argument needs a tensor object of its own, because kernels compare objects. And a
+  // kernel may have given the last view another storage.
   if (!view.is_repeat && is_same_view(entry.last_view, view, offset) &&
       entry.last_view.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
           entry.storage.unsafeGetStorageImpl())
@@ -204,7 +204,7 @@ void StorageTable::adopt(Entry& entry, at::Tensor tensor) {
 void StorageTable::resize(Entry& entry, uint64_t nbytes) {
   settle(entry);
   const uint64_t kept = std::min(present_bytes(entry), nbytes);
-  c10::Storage resized;  // no memory yet, where there is nothing to keep
+  c10::Storage resized;  // stays without memory if no bytes are kept
   hold(entry, entry.storage && kept != 0 ? nbytes : 0);
   if (entry.storage && kept != 0) {
     resized = allocate(nbytes, entry.device);
@@ -233,7 +233,7 @@ void StorageTable::give_growth_back(Entry& entry) {
   try {
     resize(entry, entry.nbytes);
   } catch (const std::exception&) {
-    set_bytes(entry, entry.storage.nbytes());  // no memory for the copy: it is counted, then
+    set_bytes(entry, entry.storage.nbytes());  // no memory for the copy: keep the new size
   }
 }
 
@@ -269,13 +269,13 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
   settle_arrived();
   hold(entry, entry.nbytes);
   if (!becomes_the_storage(entry, *staging))
-    ensure_memory(entry);  // now, where who sent it is told that there is none
+    ensure_memory(entry);  // now, so that the upload fails and not a later call
   entry.upload = std::move(staging);
   entry.upload_offset = offset;
   uploading_.push_back(&entry);
 }
 
-// Uploads that are all there go where they belong, so that what waits in staging is only what is on its way.
+// Moves complete uploads to their storages, so that staging holds only bytes still on the way.
 void StorageTable::settle_arrived() {
   std::erase_if(uploading_, [this](Entry* entry) {
     if (!entry->upload)
@@ -285,7 +285,7 @@ void StorageTable::settle_arrived() {
     try {
       finish_upload(*entry);
     } catch (const c10::OutOfMemoryError&) {
-      return false;  // whoever touches it is told
+      return false;  // the next call that uses it gets the error
     }
     return true;
   });
@@ -300,7 +300,7 @@ void StorageTable::finish_upload(Entry& entry) {
     try {
       return write(entry, entry.upload_offset, {staging->data(), staging->length()});
     } catch (...) {
-      entry.upload = staging;  // still to come
+      entry.upload = staging;  // to be tried again
       throw;
     }
   }

@@ -12,8 +12,7 @@ Staging::Staging(uint64_t length, std::shared_ptr<std::atomic<uint64_t>> total)
     : length_(length), total_(std::move(total)) {
   try {
     memory_ = c10::GetCPUAllocator()->allocate(length);
-  } catch (
-      const std::exception&) {  // of this upload alone, so that it is no reason to end the session
+  } catch (const std::exception&) {  // only this upload fails, not the session
     is_lost_ = true;
     return;
   }
@@ -53,7 +52,7 @@ std::span<std::byte> Uploads::target(uint64_t lane, uint64_t offset, uint64_t le
   Staging& staging = *found->second.staging;
   if (staging.is_complete_ || offset != staging.received_ ||
       length > staging.length_ - staging.received_) {
-    throw ProtocolError("bytes of an upload are out of place");
+    throw ProtocolError("bytes of an upload have a wrong offset or length");
   }
   if (staging.is_lost()) {
     thrown_away_.resize(length);
@@ -63,7 +62,7 @@ std::span<std::byte> Uploads::target(uint64_t lane, uint64_t offset, uint64_t le
 }
 
 void Uploads::received(uint64_t lane, uint64_t length, bool last) {
-  std::shared_ptr<Staging> done;  // its memory must not be freed under the lock
+  std::shared_ptr<Staging> done;  // frees its memory after the lock is released
   {
     MutexLock lock(mutex_);
     const auto found = lanes_.find(lane);
@@ -74,7 +73,7 @@ void Uploads::received(uint64_t lane, uint64_t length, bool last) {
     if (!last)
       return;
     if (staging.received_ != staging.length_)
-      throw ProtocolError("an upload is cut short");
+      throw ProtocolError("an upload has fewer bytes than it announced");
     staging.is_complete_ = true;
     if (found->second.is_taken) {
       done = std::move(found->second.staging);
@@ -88,7 +87,8 @@ std::shared_ptr<Staging> Uploads::take(uint64_t upload, uint64_t length) {
   MutexLock lock(mutex_);
   const auto found = lanes_.find(upload);
   if (found == lanes_.end() || found->second.is_taken || found->second.staging->length_ != length) {
-    throw ProtocolError("an upload that is not inline must begin its frame, once");
+    throw ProtocolError(
+        "an upload that is not inline must begin once, as the first message of its frame");
   }
   std::shared_ptr<Staging> staging = found->second.staging;
   found->second.is_taken = true;

@@ -15,12 +15,12 @@
 
 namespace torch_remote::server {
 
-// Bytes of uploads that have arrived, or are on their way, and are not in a storage yet. More than
-// this and the session ends: a client cannot make the server hold more host memory than that.
+// Limit for bytes of uploads, announced or arrived, that are not in a storage yet. It bounds the
+// host memory that a client can make the server use; more ends the session.
 constexpr uint64_t kMaxStagedBytes = uint64_t{64} << 30;
 
-// Memory that the reader thread fills with one upload. When the upload is a whole CPU storage it
-// becomes that storage's memory: it is read from the socket to where it stays.
+// Memory that the reader thread fills with one upload. An upload of a whole CPU storage is not
+// copied: this becomes the storage's memory.
 class Staging {
  public:
   Staging(uint64_t length, std::shared_ptr<std::atomic<uint64_t>> total);
@@ -32,10 +32,10 @@ class Staging {
 
   std::byte* data() { return static_cast<std::byte*>(memory_.get()); }
 
-  // There was no memory for it: its bytes are thrown away as they come.
+  // There was no memory for it, so arriving bytes are dropped.
   bool is_lost() const { return is_lost_; }
 
-  // For the executor, once the upload is complete.
+  // For the executor, after the upload is complete.
   c10::DataPtr take_memory() { return std::move(memory_); }
 
  private:
@@ -49,11 +49,11 @@ class Staging {
   bool is_complete_ = false;  // guarded by Uploads::mutex_
 };
 
-// Uploads on their way. Thread-safe: the reader thread fills, the executor waits.
+// Uploads that are arriving. Thread-safe: the reader thread fills them, the executor waits.
 //
-// A BEGIN has its place in the order of calls; its bytes come on a lane of their own, before or
-// after the executor gets to it. A client sends every BEGIN that is not inline as the first message
-// of a frame, so that the reader thread learns the length without decoding anything else.
+// A BEGIN is ordered among the calls. Its bytes come on their own lane, before or after the
+// executor reaches it. A client sends every BEGIN that is not inline as the first message of a
+// frame, so that the reader thread finds the length without decoding more.
 class Uploads {
  public:
   // Reader thread.
@@ -61,15 +61,15 @@ class Uploads {
   std::span<std::byte> target(uint64_t lane, uint64_t offset, uint64_t length);
   void received(uint64_t lane, uint64_t length, bool last);
 
-  // Executor: the memory of an upload whose BEGIN has come. Once for each. Throws c10::OutOfMemoryError when there was
-  // none for it.
+  // Executor: the memory of an upload, once, after its BEGIN. Throws c10::OutOfMemoryError if there
+  // was none for it.
   std::shared_ptr<Staging> take(uint64_t upload, uint64_t length);
-  // Executor: until all bytes are there. Throws ConnectionError when they will never be.
+  // Executor: waits for all bytes. Throws ConnectionError when the connection ends before.
   void wait(const Staging& staging);
 
   bool has_arrived(const Staging& staging);
 
-  // Any thread: nothing more will come.
+  // Any thread: no more bytes will come.
   void end();
 
  private:
