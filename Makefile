@@ -79,13 +79,14 @@ bench: build     ## Measure against the bars (CHECK=counts: only what no noise c
 	$(call need,benchmarks/python/bench.py)
 	@$(PYTHON) benchmarks/python/bench.py $(if $(CHECK),--check $(CHECK))
 
-lint: setup-checks setup  ## Format, clang-tidy, ruff, mypy, the include table, names in documents
+lint: setup-checks setup  ## Format, clang-tidy, ruff, mypy, the include table, width, names in documents
 	@$(CXX_FILES) | xargs -r clang-format-14 --dry-run -Werror
 	@tools/tidy.sh
 	@$(PYTHON) -m ruff check .
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
 	@$(PYTHON) tools/check_layers.py
+	@$(PYTHON) tools/check_width.py
 	@$(PYTHON) tools/check_docs.py
 
 format: setup-checks setup  ## Rewrite the sources in the project's format
