@@ -8,7 +8,7 @@
 
 namespace torch_remote::client {
 
-// The client's record of one storage. `DataPtr::get_context()` of every remote storage points to one.
+// The client's record of one storage: DataPtr::get_context() of every remote storage.
 struct StorageRecord {
   uint64_t name = 0;          // constant while the storage lives
   void* session = nullptr;    // client::Session, constant while the storage lives
@@ -16,11 +16,11 @@ struct StorageRecord {
   std::atomic<uint64_t> address{0};
   std::atomic<uint64_t> nbytes{0};
   std::atomic<bool> announced{false};  // the server has heard of it; changed under the submit lock
-  // The call that gives it its first value out of other tensors, and the last 32 bits of that call's
-  // thread. 0: it has a value, or constants give it one.
+  // The first call that used it, and the last 32 bits of the number of that call's thread. 0: none, or
+  // the server is known to have it.
   std::atomic<uint64_t> made_by{0};
   std::atomic<uint32_t> made_in{0};
-  StorageRecord* next = nullptr;  // free lists
+  StorageRecord* next = nullptr;  // in free lists
 
   // The call that the server first hears of it by is written. Under the submit lock.
   void note_made(uint64_t call, uint64_t thread) {
@@ -30,8 +30,8 @@ struct StorageRecord {
   }
 };
 
-// Finds the record of a remote tensor; set by the client. `find_record_slowly` is asked when the storage
-// was not made by our allocator (torch.save wraps our address in a storage of its own).
+// Finds the record of a remote tensor. `find_slowly` is called when our allocator did not make the
+// storage (torch.save wraps our address in a storage of its own).
 struct RecordLookup {
   c10::DeleterFnPtr deleter = nullptr;
   StorageRecord* (*find_slowly)(const at::TensorImpl& tensor) = nullptr;
@@ -40,8 +40,8 @@ struct RecordLookup {
 
 extern RecordLookup record_lookup;
 
-// The record of a tensor whose storage our allocator made, else null: for wrappers without a
-// storage too (Note [Wrapped tensors]).
+// The record of a tensor whose storage our allocator made, else null, as for wrappers without a
+// storage (Note [Wrapped tensors]).
 inline StorageRecord* own_record(const at::TensorImpl& tensor) {
   const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   if (C10_UNLIKELY(storage == nullptr))
@@ -57,8 +57,8 @@ inline StorageRecord* record_of(const at::TensorImpl& tensor) {
   return C10_LIKELY(record != nullptr) ? record : record_lookup.find_slowly(tensor);
 }
 
-// Where a tensor begins in its record's storage, in elements. Python's slice of a storage is a storage that begins
-// later in the same memory.
+// Where a tensor begins in its record's storage, in elements. In Python a slice of a storage is a
+// storage that begins later in the same memory.
 inline uint64_t offset_of(const at::TensorImpl& tensor, const StorageRecord& record) {
   const auto begin =
       reinterpret_cast<uint64_t>(tensor.unsafe_storage().unsafeGetStorageImpl()->data());
