@@ -12,7 +12,7 @@ bool relu(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// Of one floating tensor.
+// One floating input.
 bool unary(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   if (!are_alike(input, input))
@@ -21,7 +21,7 @@ bool unary(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// Written into an empty_like of the first argument, which is floating.
+// The kernel writes into empty_like of the first argument, which is floating.
 bool like_first(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   if (!are_alike(input, input))
@@ -94,7 +94,7 @@ bool bernoulli(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// softmax, with rows of -inf only made 0: where(a row of the mask, 0, softmax). (self, dim, dtype)
+// softmax, except that a row of nothing but -inf gives zeros. (self, dim, dtype)
 bool safe_softmax(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const int64_t dim = wrap_dim(arguments[1].toInt(), input.dim());

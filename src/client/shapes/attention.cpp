@@ -3,7 +3,7 @@
 namespace torch_remote::client::shapes {
 namespace {
 
-// Made as [batch, position, head, feature] and then transposed.
+// Allocated as [batch, position, head, feature] and then transposed.
 wire::Output transposed(at::ScalarType dtype, c10::IntArrayRef sizes) {
   Sizes made = sizes.vec();
   std::swap(made[1], made[2]);

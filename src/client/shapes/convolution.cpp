@@ -19,7 +19,8 @@ struct Convolution {
   int64_t groups;
 };
 
-// (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups); `from` is input's place.
+// `from` is the index of the input; then weight, bias, stride, padding, dilation, transposed,
+// output_padding, groups.
 Convolution read(Arguments arguments, size_t from) {
   return {tensor(arguments, from),       tensor(arguments, from + 1),
           integers(arguments[from + 3]), integers(arguments[from + 4]),
@@ -42,7 +43,7 @@ bool channels_match(const Convolution& call) {
   return call.input.size(1) == in && call.weight.size(0) % call.groups == 0;
 }
 
-// 0 or less where the kernel would raise.
+// 0 or less if the kernel would raise.
 int64_t output_size(const Convolution& call, size_t i) {
   const auto dim = static_cast<int64_t>(i) + 2;
   const int64_t reach = call.dilation[i] * (call.weight.size(dim) - 1) + 1;
@@ -60,12 +61,12 @@ int64_t output_channels(const Convolution& call) {
   return call.transposed ? call.weight.size(1) * call.groups : call.weight.size(0);
 }
 
-// With one spatial dimension the input is made contiguous first.
+// With one spatial dimension PyTorch makes the input contiguous first.
 bool is_standard_input(const at::Tensor& input) {
   return input.dim() == 3 ? becomes_standard(input) : is_standard(input);
 }
 
-// Which kernel runs decides the layout, but for these all of them agree.
+// The layout depends on which kernel runs, but all kernels agree on these calls.
 bool is_channels_last_call(const Convolution& call) {
   return is_channels_last(call.input) && is_plain(call.weight) &&
          (call.input.scalar_type() == at::kFloat || call.input.scalar_type() == at::kBFloat16);
@@ -131,7 +132,7 @@ bool adaptive_average(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// Where a window of `kernel` can begin along each of two dimensions; 0 when the arguments are wrong.
+// The number of places for a window of `kernel` in two dimensions; 0 if the arguments are wrong.
 int64_t count_windows(int64_t height, int64_t width, const Sizes& kernel, const Sizes& dilation,
                       const Sizes& padding, const Sizes& stride) {
   int64_t count = 1;

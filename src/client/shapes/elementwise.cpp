@@ -21,7 +21,8 @@ bool abs(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// The CPU's kernel keeps a buffer for the backward pass; CUDA's has an empty one, which Meta does not know.
+// The CPU's kernel returns a buffer for the backward pass, CUDA's an empty one, which Meta does not
+// predict.
 bool log_sigmoid_forward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   if (!is_standard(input) || !at::isFloatingType(input.scalar_type()))
@@ -53,13 +54,13 @@ bool clone(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// Of copy_ alone: kernels::copy_ has compared the two.
+// For copy_ only: kernels::copy_ has checked the arguments.
 bool copy(Arguments arguments, Outputs& outputs) {
   outputs.push_back(like(tensor(arguments, 0)));
   return true;
 }
 
-// A contiguous clone of the input, broadcast against the mask, and then filled.
+// A contiguous clone of the input, broadcast with the mask and then filled.
 bool masked_fill(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const at::Tensor& mask = tensor(arguments, 1);
@@ -71,7 +72,7 @@ bool masked_fill(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// The same, with values from a tensor.
+// As masked_fill, with values from a tensor.
 bool masked_scatter(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const at::Tensor& mask = tensor(arguments, 1);
@@ -83,7 +84,7 @@ bool masked_scatter(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// As it is cast to the dtype of the result, which keeps no strides that overlap.
+// A stand-in for `tensor` after the cast to `dtype`, which does not keep overlapping strides.
 at::Tensor cast_to(const at::Tensor& tensor, at::ScalarType dtype) {
   if (tensor.scalar_type() == dtype)
     return tensor;
@@ -118,7 +119,7 @@ bool logical_binary(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// A tensor unequal to itself.
+// Computed as `self != self`.
 bool isnan(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   if (!is_strided(input))
@@ -127,7 +128,7 @@ bool isnan(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// A subtraction: no bool, and nothing that a CPU would cast to another layout.
+// A subtraction: refuses bool, and operands that a CPU would cast to another layout.
 bool rsub_of(const at::Tensor& input, const at::Tensor& other, const at::Scalar& alpha,
              Outputs& outputs) {
   const at::ScalarType dtype = at::native::result_type(at::ITensorListRef({input, other}));
@@ -142,7 +143,7 @@ bool rsub_of(const at::Tensor& input, const at::Tensor& other, const at::Scalar&
   return true;
 }
 
-// The number is a tensor without dimensions, and the first operand. (self, other, alpha)
+// The number becomes a tensor without dimensions and is the first operand. (self, other, alpha)
 bool rsub_scalar(Arguments arguments, Outputs& outputs) {
   const at::Scalar other = arguments[1].toScalar();
   if (other.isBoolean())

@@ -2,12 +2,12 @@
 
 #include "client/shapes/shapes.h"
 
-// Most factories end in their `out=` form, with an empty tensor: what is told here is the size it has to have.
+// Most factories call their `out=` form with an empty tensor. These functions tell its final size.
 
 namespace torch_remote::client::shapes {
 namespace {
 
-// As many elements as there are already: they stay where they are.
+// `out` has this many elements already, so it is not resized.
 bool keeps(const at::Tensor& out, int64_t count, Outputs& outputs) {
   if (out.numel() != count)
     return false;
@@ -15,7 +15,7 @@ bool keeps(const at::Tensor& out, int64_t count, Outputs& outputs) {
   return true;
 }
 
-// Not where a tensor of another size was given: then a warning is due, in PyTorch's words.
+// Declines if `out` has another size already: PyTorch then prints a warning.
 bool sized(const at::Tensor& out, Sizes sizes, Outputs& outputs) {
   if (out.numel() > 0 && !out.sizes().equals(sizes))
     return false;
@@ -60,14 +60,13 @@ bool eye(Arguments arguments, Outputs& outputs) {
   return rows >= 0 && columns >= 0 && sized(tensor(arguments, 2), {rows, columns}, outputs);
 }
 
-// (n, *, generator, out). Other dtypes may be too small for n.
+// (n, *, generator, out). Declines other dtypes, which may be too small for n.
 bool randperm(Arguments arguments, Outputs& outputs) {
   const int64_t count = arguments[0].toInt();
   const at::Tensor& out = tensor(arguments, 2);
   return count >= 0 && out.scalar_type() == at::kLong && sized(out, {count}, outputs);
 }
 
-// (self, *, dtype, layout, device, pin_memory, memory_format). Preserved, unless another format is asked for.
 }  // namespace
 
 Table factory_table() {

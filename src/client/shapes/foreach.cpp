@@ -14,7 +14,7 @@ bool goes_with(const c10::IValue& item, const at::Tensor& first) {
          at::isFloatingType(tensor.scalar_type());
 }
 
-// PyTorch lays out an empty result in a way of its own.
+// False for a tensor without elements: PyTorch chooses other strides for those.
 bool has_layout_of(const at::Tensor& tensor, const at::Tensor& first) {
   return is_settled(tensor) && tensor.numel() != 0 && tensor.strides().equals(first.strides());
 }
@@ -41,7 +41,7 @@ bool each_elementwise(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// (self, ord, dtype): a number for each tensor.
+// (self, ord, dtype): one number for each tensor.
 bool each_norm(Arguments arguments, Outputs& outputs) {
   const auto items = arguments[0].toListRef();
   if (items.empty() || !arguments[2].isNone())

@@ -64,7 +64,7 @@ bool repeat(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// (repeats, output_size): the caller may say how long it will be.
+// (repeats, output_size): known only if the caller gives output_size.
 bool repeat_interleave(Arguments arguments, Outputs& outputs) {
   if (arguments[1].isNone() || tensor(arguments, 0).dim() != 1 || tensor(arguments, 0).numel() == 0)
     return false;
@@ -80,7 +80,7 @@ bool stack(Arguments arguments, Outputs& outputs) {
   const int64_t dim = wrap_dim(arguments[1].toInt(), first.dim() + 1);
   if (dim < 0)
     return false;
-  // A cat, which keeps channels_last: along a new last dimension its operands have that dimension already.
+  // stack is a cat, which keeps channels_last; a new last dimension counts for the operands too.
   const bool has_layouts = first.dim() + (dim == first.dim() ? 1 : 0) > 3;
   for (const c10::IValue& item : items) {
     const at::Tensor& other = item.toTensor();
@@ -104,7 +104,7 @@ bool constant_pad(Arguments arguments, Outputs& outputs) {
     return false;
   for (size_t i = 0; i < pad.size() / 2; ++i) {
     if (pad[2 * i] < 0 || pad[2 * i + 1] < 0)
-      return false;  // then it may be a clone of a part
+      return false;  // the result may be a clone of a part
     sizes[sizes.size() - 1 - i] += pad[2 * i] + pad[2 * i + 1];
   }
   outputs.push_back(contiguous(input.scalar_type(), std::move(sizes)));
@@ -124,7 +124,7 @@ bool roll(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// Into a dimension of size 0: Meta selects its first element to look at, and there is none.
+// An index into a dimension of size 0: Meta would select its first element, which does not exist.
 bool index_nothing(Arguments arguments, Outputs& outputs) {
   const at::Tensor& self = tensor(arguments, 0);
   const int64_t dim = wrap_dim(arguments[1].toInt(), self.dim());
@@ -137,16 +137,16 @@ bool index_nothing(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// A clone keeps this tensor's strides, or what infer_dense_strides makes of them.
+// Whether a clone keeps this tensor's strides, or what infer_dense_strides makes of them.
 bool is_cloned_as_it_is(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// (self, dim, index, value): a clone, and then filled.
+// (self, dim, index, value): a clone, then filled.
 bool index_fill(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const at::Tensor& index = tensor(arguments, 2);
-  // In PyTorch's words: its kernels say so, and its Meta kernel does not look.
+  // PyTorch's text: its kernels check this, its Meta kernel does not.
   TORCH_CHECK(
       input.is_complex() || !arguments[3].isScalar() || !arguments[3].toScalar().isComplex(),
       "index_fill_(): Converting complex Scalar to non-complex type is not supported");
@@ -160,7 +160,7 @@ bool index_fill(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// (self, index, source, accumulate): a clone, and then written.
+// (self, index, source, accumulate): a clone, then written.
 bool put(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const at::Tensor& index = tensor(arguments, 1);
@@ -177,11 +177,11 @@ at::Tensor index_at(c10::ArrayRef<c10::IValue> indices, size_t dim) {
   return dim < indices.size() && indices[dim].isTensor() ? indices[dim].toTensor() : at::Tensor();
 }
 
-// The shape of what `indices`, none of them a mask, take from `input`. False: they do not fit.
+// The shape of input[indices], without masks. False: they do not fit.
 bool indexed_shape(const at::Tensor& input, c10::ArrayRef<c10::IValue> indices, Sizes& sizes) {
   if (indices.size() > static_cast<size_t>(input.dim()))
     return false;
-  std::vector<int64_t> indexed;  // the indices' own shape
+  std::vector<int64_t> indexed;  // the broadcast shape of the index tensors
   size_t first = 0;
   size_t runs = 0;
   for (size_t i = 0; i < static_cast<size_t>(input.dim()); ++i) {
@@ -212,7 +212,7 @@ bool has_mask(c10::ArrayRef<c10::IValue> indices) {
   return false;
 }
 
-// Elements picked by a mask of the first dimensions: how many there are, only data tells.
+// One mask over the first dimensions. The number of elements that it picks depends on data.
 bool is_mask_of(const at::Tensor& input, const c10::IValue& list) {
   const auto indices = list.toListRef();
   if (indices.size() != 1 || !is_given(indices[0]))
@@ -222,7 +222,7 @@ bool is_mask_of(const at::Tensor& input, const c10::IValue& list) {
          mask.sizes().equals(input.sizes().slice(0, static_cast<size_t>(mask.dim())));
 }
 
-// (self, indices, values, accumulate): a clone, and then written. What a mask takes, only the data tells.
+// (self, indices, values, accumulate): a clone, then written.
 bool index_put(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const at::Tensor& values = tensor(arguments, 2);
@@ -265,7 +265,7 @@ bool bucketize(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// (self, offset, dim1, dim2): zeros, and then a copy.
+// (self, offset, dim1, dim2): zeros, then a copy.
 bool diag_embed(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const int64_t first = wrap_dim(arguments[2].toInt(), input.dim() + 1);

@@ -65,7 +65,6 @@ std::vector<at::Tensor> metas_of_outs(const OperatorInfo& info, const torch::jit
   return metas;
 }
 
-// Runs `kernel` on meta tensors.
 template <typename Kernel>
 Inference run_meta(const OperatorInfo& info, Arguments arguments, Mentioned mentioned,
                    Kernel&& kernel) {
@@ -74,15 +73,17 @@ Inference run_meta(const OperatorInfo& info, Arguments arguments, Mentioned ment
   try {
     kernel(meta.stack());
   } catch (...) {
-    // A CPU computes in the common dtype and casts into `out=`; Meta, as CUDA, takes the dtype of `out=` for it.
+    // With an `out=` of another dtype a CPU computes in the common dtype, Meta and CUDA in that of
+    // `out=`. So Meta may refuse what the server accepts.
     if (is_doubtful(info, arguments))
       return {};
     if (info.meta != nullptr)
-      resize_outs(info, arguments, outs);  // as far as the same function comes locally
+      // locally, the same shape code resizes `out=` before it throws
+      resize_outs(info, arguments, outs);
     throw;
   }
-  // An `out=` keeps its size until the kernel has taken its dtype, and only the kernel knows what becomes of an input
-  // that it resizes.
+  // The kernel checks the dtype of an `out=` before it resizes it, and only the kernel knows what
+  // happens to an input that is resized.
   if (is_doubtful(info, arguments) || resizes_inputs(info, arguments, outs))
     return {};
   if (resize_outs(info, arguments, outs))
@@ -92,8 +93,8 @@ Inference run_meta(const OperatorInfo& info, Arguments arguments, Mentioned ment
   return {Inferred::kKnown, outputs_of(meta.stack(), meta, mentioned)};
 }
 
-// Whether strides say nothing: those of a dimension of size 1, or of a tensor without elements. C++ code has its ways
-// with them, which Meta kernels in Python do not know.
+// Whether some strides have no effect: in a dimension of size 1, or without elements. Meta kernels
+// in Python treat such strides differently from PyTorch's C++ code.
 bool has_idle_strides(const at::TensorImpl& tensor) {
   if (tensor.numel() == 0)
     return true;
@@ -123,8 +124,8 @@ Inference ask_dispatcher(const OperatorInfo& info, Arguments arguments, Mentione
   }
 }
 
-// A CPU casts operands to the common dtype before it lays out the result, and the cast of a tensor that overlaps itself
-// does not: its strides, which say nothing to Meta and to CUDA, have a say there. So Meta is given the cast's.
+// A CPU casts operands to the common dtype first, and the cast of a tensor that overlaps itself is
+// dense. The strides of the result depend on that, so Meta gets the strides of the cast.
 void cast_as_cpu_does(const OperatorInfo& info, Arguments arguments, torch::jit::Stack& stack) {
   if (!info.has_fresh_outputs || arguments.size() < 2 || !arguments[0].isTensor() ||
       !arguments[1].isTensor())
@@ -143,7 +144,7 @@ void cast_as_cpu_does(const OperatorInfo& info, Arguments arguments, torch::jit:
       at::detail::empty_strided_meta(dense.spec.sizes, dense.spec.strides, cast.scalar_type());
 }
 
-// PyTorch's C++ shape code. It speaks of meta tensors where the user has remote ones.
+// PyTorch's C++ shape code. Its errors name the meta device; the user's tensors are remote.
 Inference ask_meta_function(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
   constexpr std::string_view kMixed = "at least two devices, meta and ";
   try {
@@ -152,7 +153,7 @@ Inference ask_meta_function(const OperatorInfo& info, Arguments arguments, Menti
       info.meta->callBoxed(info.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
     });
   } catch (const c10::Error& error) {
-    // Some shape code looks at the first row, on meta tensors only, also where there is none: index_add.
+    // Some shape code (index_add) selects the first row of a meta tensor, even of an empty one.
     if (std::any_of(mentioned.begin(), mentioned.end(),
                     [](const at::TensorImpl* tensor) { return tensor->numel() == 0; }))
       return {};
@@ -167,7 +168,7 @@ Inference ask_meta_function(const OperatorInfo& info, Arguments arguments, Menti
   }
 }
 
-// Nothing new comes out: every return is an argument that was written.
+// No new tensor: every return is an argument that the call writes.
 Inference return_arguments(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
   Inference inference;
   for (const ReturnInfo& result : info.returns) {
@@ -187,8 +188,8 @@ Inference return_arguments(const OperatorInfo& info, Arguments arguments, Mentio
   return inference;
 }
 
-// Our shape function. Of an `out=` form it tells the size that each tensor has to have. Of a call
-// in place it tells what the form that makes a new tensor would make: that has to be like `self`.
+// For an `out=` form our shape function tells the final size of each `out=`. For a call in place it
+// tells what the form with a new tensor would make, which has to match `self`.
 Inference ask_shape_function(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
   std::vector<Output> told;
   if (!info.shape(arguments, told))
@@ -210,7 +211,7 @@ Inference ask_shape_function(const OperatorInfo& info, Arguments arguments, Ment
   return return_arguments(info, arguments, mentioned);
 }
 
-// Where the arguments do not say for sure that the call is right, it declines.
+// Declines if the arguments alone do not prove the call valid.
 Inference ask_arguments(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
   const auto is_tensor = [](const c10::IValue& value) {
     return (value.isTensor() && value.toTensor().defined()) || value.isOptionalTensorList();
@@ -228,7 +229,7 @@ bool is_mask(const c10::IValue& index) {
   return index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte;
 }
 
-// Indexing depends on data with a mask among the indices.
+// With a mask among the indices, the size of the result depends on data.
 bool has_mask(const OperatorInfo& info, Arguments arguments) {
   if (!info.depends_on_data || !info.has(kTakesHostIndices) || !info.out_arguments.empty())
     return false;

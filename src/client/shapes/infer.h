@@ -12,7 +12,7 @@ namespace torch_remote::client {
 enum class Inferred {
   kKnown,    // `outputs` is filled in
   kUnknown,  // only the server can tell
-  kResized,  // an `out=` tensor was resized to fit: the call has to be looked at again
+  kResized,  // an `out=` tensor was resized to fit: capture the call again
 };
 
 struct Inference {
@@ -21,12 +21,11 @@ struct Inference {
   Way by = Way::kServer;  // who told them
 };
 
-// Metadata of a call's outputs, by the first of OperatorInfo::ways that answers. What the C++ code
-// throws is what the local call would throw, so it goes to the user; what a Python kernel throws is
-// not taken for granted and makes the answer unknown: the server then says what is wrong in the
-// very words of the local kernel.
+// The metadata of a call's outputs, from the first of OperatorInfo::ways that answers. Errors of
+// PyTorch's C++ shape code are those of the local call, so they reach the user. An error of a Meta
+// kernel in Python may have another text, so the answer is unknown and the server runs the call.
 //
-// `mentioned` are the tensors of the call in the order the key mentions them.
+// `mentioned` are the tensors of the call, in the order of the key.
 Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                 c10::ArrayRef<const at::TensorImpl*> mentioned);
 

@@ -11,8 +11,8 @@ wire::Output matrices(at::ScalarType dtype, c10::IntArrayRef sizes, bool column_
   return fresh(dtype, sizes.vec(), Sizes(strides.begin(), strides.end()));
 }
 
-// (A, B, left, check_errors): result, LU, pivots, info. A CPU answers a complex one from the right with a conjugated
-// view, of which PyTorch's shape code knows nothing.
+// (A, B, left, check_errors): result, LU, pivots, info. Declines complex with left=False: a CPU
+// then returns a conjugated view, which PyTorch's shape code does not predict.
 bool solve(Arguments arguments, Outputs& outputs) {
   const at::Tensor& a = tensor(arguments, 0);
   const at::Tensor& b = tensor(arguments, 1);

@@ -16,7 +16,7 @@ bool is_loss_input(const at::Tensor& input) {
   return is_strided(input) && at::isFloatingType(input.scalar_type());
 }
 
-// Undefined, or of the input's dtype and broadcast to its size.
+// Undefined, or of the input's dtype and broadcastable to its size.
 bool goes_with(const at::Tensor& other, const at::Tensor& input) {
   return !other.defined() || (is_strided(other) && other.scalar_type() == input.scalar_type() &&
                               expands_to(other.sizes(), input.sizes()));
@@ -73,7 +73,7 @@ bool huber(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// Into zeros of the input's size. (grad_output, input, target, …)
+// The kernel writes into zeros of the input's size. (grad_output, input, target, …)
 bool regression_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
   if (!is_loss_input(input) || !goes_with(tensor(arguments, 0), input) ||
@@ -83,7 +83,7 @@ bool regression_backward(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// Log-probabilities [batch, class, height, width] and a class for each pixel.
+// Log-probabilities [batch, class, height, width] and one class for each pixel.
 bool are_pixels(const at::Tensor& input, const at::Tensor& target, const at::Tensor& weight) {
   return is_loss_input(input) && input.dim() == 4 && target.dim() == 3 && input.numel() > 0 &&
          (target.scalar_type() == at::kLong || target.scalar_type() == at::kByte) &&
@@ -113,7 +113,7 @@ bool nll_loss2d_backward(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// A row of targets for each sample, or all of them one after the other.
+// A row of targets for each sample, or all targets in one dimension.
 bool are_targets(const at::Tensor& targets, const Sizes& lengths) {
   const auto batch = static_cast<int64_t>(lengths.size());
   if (targets.scalar_type() != at::kLong && targets.scalar_type() != at::kInt)
@@ -126,7 +126,8 @@ bool are_targets(const at::Tensor& targets, const Sizes& lengths) {
          *std::max_element(lengths.begin(), lengths.end()) <= targets.size(1);
 }
 
-// Log-probabilities [time, batch, label]. (log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
+// Log-probabilities are [time, batch, label]. (log_probs, targets, input_lengths, target_lengths,
+// …)
 bool ctc_loss(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const Sizes times = integers(arguments[2]);

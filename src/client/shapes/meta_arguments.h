@@ -9,8 +9,8 @@
 
 namespace torch_remote::client {
 
-// The call's arguments on the meta device; one meta tensor for each tensor, so that a tensor that comes
-// back is known again, and one meta storage for each storage, so that those that overlap are refused.
+// The call's arguments on the meta device. Each tensor has one meta tensor, so that a returned
+// argument is recognised, and each storage one meta storage, so that overlaps are refused.
 class MetaArguments {
  public:
   explicit MetaArguments(c10::ArrayRef<c10::IValue> arguments);
@@ -26,7 +26,7 @@ class MetaArguments {
   c10::Storage storage_for(const at::Tensor& tensor);
 
   torch::jit::Stack stack_;
-  // By number, in the order in which they are met.
+  // By number, in order of appearance.
   std::vector<const at::TensorImpl*> reals_;
   std::vector<const at::TensorImpl*> meta_impls_;
   std::vector<at::Tensor> metas_;

@@ -18,7 +18,7 @@ bool is_float(const at::Tensor& tensor) {
          tensor.scalar_type() == at::kBFloat16;
 }
 
-// Of layer norm's statistics: a CPU computes in the dtype of its parameters, CUDA never in half precision.
+// The dtype of layer norm's statistics: a CPU uses that of the weight, CUDA never half precision.
 at::ScalarType statistics_dtype(const at::Tensor& input, const at::Tensor& weight) {
   if (is_full_float(input))
     return input.scalar_type();
@@ -38,8 +38,8 @@ bool layer_norm_parameters_fit(const at::Tensor& input, const at::Tensor& weight
   return fits(weight, dtype, normalized) && fits(bias, dtype, normalized);
 }
 
-// Statistics have one element for each normalised row, and keep the input's number of dimensions.
-// (input, normalized_shape, weight, bias, eps)
+// Statistics have one element for each row, and as many dimensions as the input. (input,
+// normalized_shape, weight, bias, eps)
 bool layer_norm(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const at::Tensor weight = optional_tensor(arguments, 2);
@@ -57,7 +57,7 @@ bool layer_norm(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// The gradients that are wanted, each like the argument it is for. False where there is none.
+// The gradients in `mask`, each like its target. False: the layout depends on the kernel.
 bool gradients(const c10::IValue& mask, const std::array<at::Tensor, 3>& targets,
                Outputs& outputs) {
   const auto wanted = mask.toBoolList();
@@ -73,7 +73,7 @@ bool gradients(const c10::IValue& mask, const std::array<at::Tensor, 3>& targets
   return true;
 }
 
-// (grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask): all in contiguous memory.
+// (grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask). All are contiguous.
 bool layer_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
   if (!is_strided(input) || !is_strided(tensor(arguments, 0)) || !is_float(input))
@@ -83,7 +83,7 @@ bool layer_norm_backward(Arguments arguments, Outputs& outputs) {
                    {result, optional_tensor(arguments, 5), optional_tensor(arguments, 6)}, outputs);
 }
 
-// Inputs that every batch norm kernel gives an output of the same layout for.
+// Inputs for which every batch norm kernel gives the output the same layout.
 bool is_batch(const at::Tensor& input) {
   return input.dim() >= 2 && input.numel() > 0 && is_full_float(input) &&
          (is_standard(input) || is_channels_last(input));
@@ -97,7 +97,7 @@ bool parameters_fit(Arguments arguments, size_t from, size_t count, const at::Te
   return true;
 }
 
-// In evaluation a CPU keeps no statistics.
+// In evaluation mode a CPU returns no statistics.
 void batch_norm_outputs(const at::Tensor& input, bool training, Outputs& outputs) {
   const bool has_statistics = training || !kernels::is_on_cpu_server(input);
   const Sizes statistics = {has_statistics ? input.size(1) : 0};
@@ -127,14 +127,14 @@ bool batch_norm_no_stats(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// (grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask)
+// (grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, mask)
 bool batch_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
   const at::Tensor& weight = optional_tensor(arguments, 2);
   if (!is_batch(input) || !weight.defined() || !parameters_fit(arguments, 2, 3, input))
     return false;
   const bool is_standard_call = is_standard(input) && is_standard(tensor(arguments, 0));
-  // Which of CUDA's kernels runs decides the layout.
+  // On CUDA the layout depends on which kernel runs.
   if (!is_standard_call && !kernels::is_on_cpu_server(input))
     return false;
   return gradients(arguments[9], {input, weight, weight}, outputs);
@@ -170,7 +170,7 @@ bool is_weight_norm(const at::Tensor& direction, const at::Tensor& length) {
          direction.scalar_type() == length.scalar_type() && direction.dim() == length.dim();
 }
 
-// The weight, and the norms, which take over the strides of g. (v, g, dim)
+// The weight, and the norms, which have the strides of g. (v, g, dim)
 bool weight_norm(Arguments arguments, Outputs& outputs) {
   const at::Tensor& direction = tensor(arguments, 0);
   const at::Tensor& length = tensor(arguments, 1);

@@ -25,7 +25,7 @@ bool is_mentioned(c10::ArrayRef<c10::IValue> arguments, const at::Tensor& tensor
   });
 }
 
-// Whether a tensor among the arguments, other than itself, lies in the same storage.
+// Whether another tensor among the arguments has the same storage.
 bool shares_storage(const at::Tensor& tensor, c10::ArrayRef<c10::IValue> arguments) {
   const auto shares = [&](const c10::IValue& value) {
     return value.isTensor() && value.toTensor().defined() && !value.toTensor().is_same(tensor) &&

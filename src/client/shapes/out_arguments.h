@@ -6,21 +6,21 @@
 #include "client/operators/operator.h"
 #include "wire/messages.h"
 
-// `out=` tensors, of which `metas` or `outs` are the twins on the meta device after a shape function has run.
+// `metas` are the meta tensors of the `out=` tensors, after shape code has run on them.
 namespace torch_remote::client {
 
-// Gives `out=` tensors the size that their twins have come to have. True when one changed.
+// Gives `out=` tensors the sizes of their meta tensors. True if one changed.
 bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                  const std::vector<at::Tensor>& metas);
 
-// An input that is also the output, of another size: only the kernel knows whether it refuses that, and why.
+// Whether an `out=` that has to be resized is also an input: only the kernel knows if it refuses.
 bool resizes_inputs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                     const std::vector<at::Tensor>& metas);
 
-// Whether the kernel might refuse an `out=` tensor for its dtype or for overlapping, which Meta kernels do not look at.
+// Whether the kernel might refuse an `out=` for its dtype or for overlaps: Meta checks neither.
 bool is_doubtful(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments);
 
-// Meta kernels may give other strides than the kernel does to an `out=` without elements.
+// Whether an `out=` has no elements: Meta kernels may give it other strides than the kernel does.
 bool has_empty_out(const std::vector<at::Tensor>& outs);
 
 // The server's kernel has resized tensors that the call writes: so are ours, with the warning that PyTorch gives for it.

@@ -6,7 +6,8 @@
 namespace torch_remote::client::shapes {
 namespace {
 
-// Sizes without the dimensions, all of them if there are none given. False: one is wrong or given twice.
+// Sizes after a reduction over `dims`, or over all if none are given. False: a dim is wrong or
+// repeated.
 bool reduce(const at::Tensor& input, const c10::IValue& dims, bool keep, Sizes& sizes) {
   const Sizes given = dims.isNone() ? Sizes{} : integers(dims);
   uint64_t mask = given.empty() ? ~uint64_t{0} : 0;
@@ -57,7 +58,7 @@ bool logsumexp(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// Sums of integers are int64, unless another dtype is asked for.
+// The sum of integers is int64, unless another dtype is given.
 at::ScalarType sum_dtype(const at::Tensor& input, const c10::IValue& dtype) {
   if (!dtype.isNone())
     return dtype.toScalarType();
@@ -71,7 +72,7 @@ bool sum_all(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// (self, dim, keepdim, *, dtype). PyTorch's Meta takes no dimensions for none.
+// (self, dim, keepdim, *, dtype). An empty list means all dimensions; PyTorch's Meta reduces none.
 bool nansum(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   const bool reduces_all =
@@ -91,7 +92,7 @@ bool mean_all(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// One of the elements.
+// The result is one of the elements.
 bool pick(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   if (input.numel() == 0 || input.is_complex())
@@ -124,7 +125,7 @@ bool dot_of(Arguments arguments, Outputs& outputs, bool is_conj) {
   return true;
 }
 
-// The kernels take conj views as they are, and give one where BLAS has no function for the product.
+// The kernels accept conj views, and return one where BLAS has no function for the product.
 bool dot(Arguments arguments, Outputs& outputs) {
   const bool is_conj = tensor(arguments, 0).is_conj() && tensor(arguments, 1).is_conj();
   return dot_of(arguments, outputs, is_conj);
@@ -145,7 +146,7 @@ bool mv(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// (log_probs, targets, input_lengths, target_lengths, blank, zero_infinity): losses, and alphas for backward.
+// (log_probs, targets, input_lengths, target_lengths, …): losses, and alphas for the backward.
 bool ctc_loss(Arguments arguments, Outputs& outputs) {
   const at::Tensor& log_probs = tensor(arguments, 0);
   const at::Tensor& targets = tensor(arguments, 1);

@@ -5,7 +5,7 @@
 namespace torch_remote::client::shapes {
 namespace {
 
-// Gradients of views are new zeros of the viewed tensor's size, with the gradient copied to its place.
+// The gradient of a view is zeros of the viewed tensor's size with the gradient copied into them.
 bool zeros(const at::Tensor& grad, Sizes sizes, Outputs& outputs) {
   if (!is_strided(grad) ||
       std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; }))
@@ -30,7 +30,7 @@ bool select_backward(Arguments arguments, Outputs& outputs) {
          zeros(tensor(arguments, 0), sizes, outputs);
 }
 
-// A place counted from either end, and not beyond it.
+// An index counted from either end, clamped to the size.
 int64_t clamp_place(int64_t place, int64_t size) {
   return std::clamp<int64_t>(place < 0 ? place + size : place, 0, size);
 }
