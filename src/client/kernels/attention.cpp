@@ -47,8 +47,8 @@ struct Attention {
   }
 };
 
-// The sizes that the server is asked about. A symbolic size stands for many: asked about is a
-// common one, with contiguous strides.
+// The sizes in the question to the server. For a symbolic size, which stands for many, it is a
+// common size with contiguous strides.
 std::vector<int64_t> sizes_asked_about(const at::Tensor& tensor) {
   constexpr int64_t kCommon = 64;
   std::vector<int64_t> sizes;
@@ -89,8 +89,8 @@ std::string choice_key(const Attention& call) {
   return {reinterpret_cast<const char*>(view.data()), view.size()};
 }
 
-// A tensor that the server can be asked about: one of its own in the place of a wrapped one, whose
-// choice depends on the same sizes (Note [Wrapped tensors]).
+// The tensor in the question to the server. For a wrapped tensor it is a remote one of the same
+// sizes (Note [Wrapped tensors]).
 at::Tensor asked_about(const at::Tensor& tensor) {
   if (own_record(*tensor.unsafeGetTensorImpl()) != nullptr)
     return tensor;
@@ -100,7 +100,7 @@ at::Tensor asked_about(const at::Tensor& tensor) {
       c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), tensor.scalar_type());
 }
 
-// Goes past the dispatcher, whose modes would take the question for a part of what they trace.
+// Bypasses the dispatcher: its modes would record the question as part of what they trace.
 int64_t ask_choice(const Attention& call) {
   static const auto operation =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sdp_choice", "");
@@ -119,7 +119,7 @@ int64_t ask_choice(const Attention& call) {
   return stack[0].toInt();
 }
 
-// The server's own choice: asked once for each kind of call, then remembered.
+// The server's own choice, asked once for each kind of call.
 int64_t remembered_choice(const Attention& call) {
   static auto* mutex = new Mutex;
   static auto* choices = new std::unordered_map<std::string, int64_t>;
@@ -139,7 +139,7 @@ int64_t remembered_choice(const Attention& call) {
   return choice;
 }
 
-// What a CPU would choose: its own function, which looks at metadata only.
+// PyTorch's function for a CPU, which looks at metadata only.
 int64_t cpu_choice(const Attention& call) {
   return at::_ops::_fused_sdp_choice::redispatch(
       c10::DispatchKeySet(c10::DispatchKey::CPU), call.query, call.key, call.value, call.mask,
@@ -169,7 +169,7 @@ void check(const Attention& call) {
       mask->dtype(), " and  query.dtype: ", query.dtype(), " instead.");
 }
 
-// What a mask adds where a key takes no part. Up to torch 2.11 cuDNN is given a finite number (pytorch#177868).
+// The mask's value for a key to leave out: up to torch 2.11 finite for cuDNN (pytorch#177868).
 double masked_value(const Attention& call, int64_t backend) {
   constexpr double kMostNegativeHalf = -65504;
   const bool is_finite =
@@ -177,7 +177,7 @@ double masked_value(const Attention& call, int64_t backend) {
   return is_finite ? kMostNegativeHalf : -std::numeric_limits<double>::infinity();
 }
 
-// True takes part in attention and becomes 0.
+// Turns a bool mask into numbers to add: True (takes part in attention) becomes 0.
 std::optional<at::Tensor> additive(const Attention& call, int64_t backend) {
   if (!call.mask.has_value() || call.mask->scalar_type() != at::kBool)
     return call.mask;
@@ -206,7 +206,7 @@ at::Tensor flash_on_cuda(const Attention& call) {
   return out.sym_size(-1) == width ? out : out.slice(-1, 0, width);
 }
 
-// The kernel wants the mask spread over all heads and its rows aligned.
+// The kernel wants a mask expanded to all heads, with aligned rows.
 at::Tensor mask_for_efficient(const Attention& call) {
   constexpr int64_t kAlignment = 16;
   const std::vector<c10::SymInt> sizes = {call.query.sym_size(0), call.query.sym_size(1),
@@ -243,7 +243,7 @@ at::Tensor on_cuda(Attention& call, int64_t backend) {
   }
 }
 
-// Without a row or a key there is nothing to compute: zeros that hang on the inputs.
+// Without a query row or a key the result is zeros, which depend on the inputs for autograd.
 at::Tensor nothing(const Attention& call) {
   std::vector<c10::SymInt> sizes = call.query.sym_sizes().vec();
   sizes.back() = call.value.sym_size(-1);

@@ -29,8 +29,8 @@ std::optional<at::Tensor> contiguous(const std::optional<at::Tensor>& tensor) {
 
 }  // namespace
 
-// On a CUDA server PyTorch takes cuDNN's kernel where it can, whose roundings are not those of its
-// own. Arguments that do not fit go the other way, where they are refused.
+// On a CUDA server PyTorch uses cuDNN's kernel where it can, which rounds differently from its own.
+// Wrong arguments go to PyTorch's own kernel, which refuses them.
 BatchNormResult batch_norm_impl_index(const at::Tensor& input,
                                       const std::optional<at::Tensor>& weight,
                                       const std::optional<at::Tensor>& bias,

@@ -9,8 +9,8 @@
 #include <c10/core/SymInt.h>
 #include <c10/core/SymIntArrayRef.h>
 
-// Composite operators that take the branch the server's device would take: it is not the one of this process.
-// Each calls differentiable operators, so autograd flows through it.
+// Composite operators that branch on the device: they take the branch of the server's device. Each
+// calls differentiable operators, so autograd works through it.
 namespace torch_remote::client::kernels {
 
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key,
@@ -18,8 +18,7 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         const std::optional<at::Tensor>& mask, double dropout_p,
                                         bool is_causal, std::optional<double> scale,
                                         bool enable_gqa);
-// What PyTorch's own composition asks, which runs under vmap: on a CPU server as a CPU chooses, else
-// the plain way.
+// PyTorch's own composition calls this under vmap. A CPU server: the CPU's choice; else math.
 int64_t attention_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout_p, bool is_causal,
                          std::optional<double> scale, bool enable_gqa);
@@ -48,8 +47,8 @@ BatchNormResult batch_norm_impl_index(const at::Tensor& input,
                                       const std::optional<at::Tensor>& variance, bool training,
                                       double momentum, double eps, bool cudnn_enabled);
 
-// One call. torch.jit.trace does not record `convolution`: it relies on PyTorch's kernel, which calls
-// `_convolution`, and records that. So while a trace is recorded PyTorch's kernel runs here.
+// One call. torch.jit.trace records `_convolution`, which PyTorch's kernel calls, and not
+// `convolution`. So while a trace is recorded PyTorch's kernel runs here.
 void convolution(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;

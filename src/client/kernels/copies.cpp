@@ -11,13 +11,13 @@
 namespace torch_remote::client::kernels {
 namespace {
 
-// What PyTorch's own copy_ refuses, in its words and order.
+// Refuses what PyTorch's own copy_ refuses, with the same texts in the same order.
 void check_copy(const at::Tensor& self, const at::Tensor& source) {
   if (self.numel() != 0)
     if (self.numel() != 0)
       at::assert_no_internal_overlap(self);
   if (source.device() ==
-      self.device())  // else they share nothing, and the source may have no storage yet
+      self.device())  // on two devices they share no memory, and the source may have no storage yet
     at::assert_no_partial_overlap(self, source);
   if (self.sizes().equals(source.sizes()))
     return;
@@ -26,7 +26,7 @@ void check_copy(const at::Tensor& self, const at::Tensor& source) {
               " doesn't match the broadcast shape ", c10::IntArrayRef(sizes));
 }
 
-// The same elements, by another tensor: PyTorch's own copy_ stops here too, before it looks for overlaps.
+// Two tensors over the same elements. PyTorch's copy_ returns here too, before it checks overlaps.
 bool is_same_view(const at::Tensor& self, const at::Tensor& source) {
   return self.device() == source.device() && self.is_alias_of(source) &&
          self.storage_offset() == source.storage_offset() && self.sizes().equals(source.sizes()) &&
@@ -55,7 +55,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
   return destination;
 }
 
-// Copy-on-write would have to know of every write on the server.
+// A real clone: copy-on-write would have to notice every write on the server.
 at::Tensor lazy_clone(const at::Tensor& self) {
   return at::clone(self);
 }
@@ -77,7 +77,7 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
          self.strides().equals(other.strides());
 }
 
-// One stream, in order: a storage is never given back before the calls that use it.
+// Nothing to do: the server frees a storage after the calls before it in the one stream.
 void record_stream(at::Tensor& /*self*/, at::Stream /*stream*/) {}
 
 }  // namespace torch_remote::client::kernels

@@ -8,7 +8,7 @@
 namespace torch_remote::client::kernels {
 namespace {
 
-// PyTorch's _use_cudnn_ctc_loss. It reads the lengths, which waits where they are on the server, as on CUDA.
+// PyTorch's _use_cudnn_ctc_loss. It reads the lengths: if they are remote it waits, as on CUDA.
 bool uses_cudnn_ctc(const at::Tensor& log_probs, const at::Tensor& targets,
                     const at::Tensor& input_lengths, const at::Tensor& target_lengths,
                     int64_t blank) {
@@ -34,7 +34,7 @@ bool uses_cudnn_ctc(const at::Tensor& log_probs, const at::Tensor& targets,
 
 }  // namespace
 
-// The form with lengths as numbers is not here: it takes cuDNN only for targets on the CPU, and those do not travel.
+// ctc_loss with lengths as numbers is not needed here: it uses cuDNN only for targets on the CPU.
 at::Tensor ctc_loss_tensor(const at::Tensor& log_probs, const at::Tensor& targets,
                            const at::Tensor& input_lengths, const at::Tensor& target_lengths,
                            int64_t blank, int64_t reduction, bool zero_infinity) {

@@ -16,10 +16,10 @@ namespace {
 
 // Note [cuDNN's dropout state]
 //
-// cuDNN keeps the random state of a recurrent network's dropout in a buffer of its own, which it changes in place.
-// PyTorch has one for each device, and seeds it from the device's default generator when it is first needed and when it
-// is next needed after somebody has seeded that generator. The drawn seed is a number that PyTorch reads: the same sync
-// as on CUDA. We do the same and keep the tensor here.
+// cuDNN keeps the random state of a recurrent network's dropout in a buffer, which it changes in
+// place. PyTorch has one buffer for each device. It seeds the buffer from the device's default
+// generator at the first use, and again at the first use after that generator was seeded. PyTorch
+// reads the drawn seed, so this waits, as on CUDA. We do the same and keep the tensor here.
 struct DropoutState {
   Session* session = nullptr;
   at::Tensor buffer;
@@ -72,7 +72,7 @@ Three run(const CudnnRecurrent& network, const at::Tensor& input, bool batch_fir
   const c10::SymInt hidden_size = has_projections ? cx.sym_size(2) : hx.sym_size(2);
   const c10::SymInt projection_size = has_projections ? hx.sym_size(2) : 0;
   const int64_t each = (has_biases ? 4 : 2) + (has_projections ? 1 : 0);
-  // Weights are separate tensors here, so cuDNN's kernel makes its buffer of them at each call.
+  // The weights are separate tensors here: cuDNN's kernel copies them to one buffer each time.
   auto result = at::_cudnn_rnn_symint(
       input, params, each, std::nullopt, hx, cx, static_cast<int64_t>(mode), hidden_size,
       projection_size, num_layers, batch_first, dropout, train, bidirectional,

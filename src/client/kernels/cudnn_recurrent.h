@@ -8,7 +8,7 @@ namespace torch_remote::client::kernels {
 
 enum class CudnnMode : int64_t { kRelu = 0, kTanh = 1, kLstm = 2, kGru = 3 };  // cuDNN's numbers
 
-// A whole recurrent network, as cuDNN takes it. `cx` is undefined but for LSTM.
+// A whole recurrent network, as cuDNN takes it. `cx` is defined for LSTM only.
 struct CudnnRecurrent {
   CudnnMode mode;
   at::Tensor hx, cx;
@@ -20,12 +20,11 @@ struct CudnnRecurrent {
   bool bidirectional;
 };
 
-// Where PyTorch takes cuDNN on the server's device.
+// Whether PyTorch would use cuDNN on the server's device.
 bool uses_cudnn_rnn(const at::Tensor& input);
 
-// One call. Output, hy, cy.
+// One call. Returns output, hy, cy.
 Three cudnn_rnn(const CudnnRecurrent& network, const at::Tensor& input, bool batch_first);
-// The same for a packed sequence.
 Three cudnn_rnn(const CudnnRecurrent& network, const at::Tensor& data,
                 const at::Tensor& batch_sizes);
 

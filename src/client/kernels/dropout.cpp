@@ -7,7 +7,7 @@
 
 namespace torch_remote::client::kernels {
 
-// A CPU computes a mask and multiplies; CUDA has one kernel for both. Their roundings differ.
+// A CPU makes a mask and multiplies; CUDA has one kernel for both, which rounds differently.
 at::Tensor dropout(const at::Tensor& input, double p, bool train) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
   if (p == 0 || !train || input.sym_numel() == 0)

@@ -29,13 +29,13 @@ at::Tensor filled(at::Tensor made) {
   return made;
 }
 
-// Factories run on the device asked for, or on the current one.
+// Sets the current device, if one is given, while a factory runs.
 class OnDevice {
  public:
   explicit OnDevice(std::optional<at::Device> device) : before_(current_device()) {
     if (!device.has_value() || !device->has_index() || device->index() == before_)
       return;
-    Machines::instance().place(device->index());  // refuses one that is not there
+    Machines::instance().place(device->index());  // raises if the device does not exist
     set_current_device(device->index());
   }
 
@@ -87,7 +87,6 @@ at::Tensor efficient_zero_tensor(c10::SymIntArrayRef size, std::optional<at::Sca
                                    c10::dtype_or_default(dtype), std::nullopt);
 }
 
-// The indices are few and known here: made on the host, sent as bytes.
 at::Tensor tril_indices(int64_t row, int64_t column, int64_t offset,
                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                         std::optional<at::Device> device, std::optional<bool> pin_memory) {

@@ -14,7 +14,7 @@ bool is_channels_last(const at::Tensor& tensor) {
   return format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d;
 }
 
-// What rms_norm itself composes on every device.
+// Inputs for which rms_norm is composed on every device.
 bool is_always_composed(const at::Tensor& input, const std::optional<at::Tensor>& weight) {
   const bool is_mixed = weight.has_value() && weight->defined() && weight->dtype() != input.dtype();
   return is_mixed || input.is_complex() || is_channels_last(input);
@@ -22,7 +22,7 @@ bool is_always_composed(const at::Tensor& input, const std::optional<at::Tensor>
 
 }  // namespace
 
-// CUDA's kernel knows one layout.
+// CUDA's kernel accepts contiguous inputs only.
 at::Tensor group_norm(const at::Tensor& input, int64_t groups,
                       const std::optional<at::Tensor>& weight,
                       const std::optional<at::Tensor>& bias, double eps, bool cudnn_enabled) {
@@ -36,7 +36,7 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized,
                     const std::optional<at::Tensor>& weight, std::optional<double> eps) {
   if (is_always_composed(input, weight))
     return at::compositeimplicitautograd::rms_norm_symint(input, normalized, weight, eps);
-  // PyTorch's own checks of the shapes come with its rms_norm alone, which would take the fused operator here.
+  // Only PyTorch's rms_norm checks the shapes, and it would call the fused operator here.
   const c10::SymIntArrayRef sizes = input.sym_sizes();
   const auto tail = sizes.size() < normalized.size()
                         ? c10::SymIntArrayRef()

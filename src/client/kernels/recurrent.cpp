@@ -36,7 +36,7 @@ Two run_padded(Cell cell, const at::Tensor& input, const at::Tensor& hx, at::Ten
   return {batch_first ? output.transpose(0, 1) : output, hy};
 }
 
-// oneDNN's LSTM: the conditions PyTorch has for it on a CPU.
+// PyTorch's conditions for oneDNN's LSTM on a CPU.
 bool uses_mkldnn(const at::Tensor& input) {
   const wire::Welcome& server = server_of(input);
   if (!server.mkldnn || !at::globalContext().userEnabledMkldnn() || input.sym_numel() == 0)
@@ -119,7 +119,7 @@ Two without_cell(const Three& result) {
   return {std::get<0>(result), std::get<1>(result)};
 }
 
-// Sequences of one length are no longer packed for oneDNN's LSTM: since torch 2.13 (pytorch#185531).
+// Since torch 2.13 oneDNN's LSTM gets packed sequences of equal length unpacked (pytorch#185531).
 bool unpacks_for_mkldnn(const at::Tensor& data, const std::vector<int64_t>& batch_sizes) {
   return !batch_sizes.empty() && batch_sizes.front() == batch_sizes.back() && uses_mkldnn(data) &&
          !server_of(data).torch_version.starts_with("2.11.");
@@ -253,7 +253,7 @@ Two rnn_relu_data(const at::Tensor& data, const at::Tensor& batch_sizes, const a
 
 namespace {
 
-// What PyTorch's cells look at, in its words.
+// The checks of PyTorch's cells, with their texts.
 void check_cell_input(const at::Tensor& input, const at::Tensor& w_ih) {
   TORCH_CHECK(input.sym_size(1) == w_ih.sym_size(1), "input has inconsistent input_size: got ",
               input.sym_size(1), " expected ", w_ih.sym_size(1));

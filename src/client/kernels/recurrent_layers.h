@@ -10,9 +10,9 @@
 
 // Note [Recurrent layers on a CPU server]
 //
-// PyTorch composes recurrent layers from other operators, and does it differently on a CPU: the input is multiplied
-// by its weights for all steps at once, the gates are computed by separate operators, and a whole LSTM layer is one
-// oneDNN call where that can be used. To be bit for bit the same the client composes them in that way.
+// PyTorch composes recurrent layers from other operators, differently on a CPU: one product of
+// input and weights for all steps, separate operators for the gates, and one oneDNN call for a
+// whole LSTM layer where possible. The client does the same, so that results are equal bit by bit.
 namespace torch_remote::client::kernels {
 
 using Tensors = std::vector<at::Tensor>;
@@ -32,7 +32,7 @@ struct Weights {
 
 std::vector<Weights> weights_of(at::TensorList params, bool has_biases, bool has_projections);
 
-// A hidden state: one tensor, or for LSTM two. A cell takes an input that has been multiplied by its weights.
+// A hidden state: one tensor, or two for LSTM. A cell gets the product of input and weights.
 using State = Tensors;
 using Cell = State (*)(const at::Tensor& gates_of_input, const State& state,
                        const Weights& weights);
@@ -47,7 +47,7 @@ struct Padded {
   at::Tensor data;
 };
 
-// Sequences of different lengths, packed: at each step the first `batch_sizes[step]` of them go on.
+// Packed sequences of different lengths: `batch_sizes[step]` of them have an element at a step.
 struct Packed {
   at::Tensor data;
   std::vector<int64_t> batch_sizes;
@@ -62,7 +62,7 @@ struct LayerOptions {
   bool bidirectional;
 };
 
-// All layers, one after the other. `first` has a state for each layer and direction; so has what comes back.
+// Runs the layers in turn. `first` and the result have one state per layer and direction.
 std::pair<at::Tensor, std::vector<State>> run_layers(Cell cell, Padded sequence,
                                                      const std::vector<State>& first,
                                                      const std::vector<Weights>& weights,

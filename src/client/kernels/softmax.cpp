@@ -9,7 +9,7 @@
 namespace torch_remote::client::kernels {
 namespace {
 
-// CUDA's kernels read half precision and write single.
+// CUDA's kernels can read half precision and write float.
 bool converts_itself(const at::Tensor& input, std::optional<at::ScalarType> dtype) {
   return input.scalar_type() == at::kHalf && dtype == at::kFloat && is_on_cuda_server(input);
 }

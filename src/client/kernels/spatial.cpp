@@ -44,12 +44,12 @@ at::Tensor grid_sampler(const at::Tensor& input, const at::Tensor& grid, int64_t
                                                      align_corners);
 }
 
-// A CPU has a kernel that keeps no indices. It stands inside this operator: the server finds it.
+// A CPU has a kernel without indices, called inside this operator: the server runs it whole.
 at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
                       at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
   const bool needs_indices = (input.requires_grad() && at::GradMode::is_enabled()) ||
                              input._fw_grad(/*level=*/0).defined();
-  // The call below goes past the dispatcher, so it is for plain tensors: Note [Wrapped tensors].
+  // The call below bypasses the dispatcher, so it needs plain tensors: Note [Wrapped tensors].
   if (needs_indices || at::isTensorSubclassLike(input) || is_on_cuda_server(input)) {
     return at::compositeimplicitautograd::max_pool1d(input, kernel_size, stride, padding, dilation,
                                                      ceil_mode);

@@ -1,4 +1,4 @@
-// The kernels of ours, by operator.
+// Our kernels, by operator.
 #include <ATen/ops/channel_shuffle_native.h>
 #include <torch/library.h>
 
@@ -37,7 +37,7 @@ constexpr OperatorRow kRows[] = {
       {"view_as_complex", unboxed<&view_as_complex>},
       {"unsafe_split.Tensor", unboxed<&unsafe_split>},
       {"unsafe_split_with_sizes", unboxed<&unsafe_split_with_sizes>},
-      {"channel_shuffle", unboxed<&at::native::channel_shuffle>},  // without elements
+      {"channel_shuffle", unboxed<&at::native::channel_shuffle>},  // for a tensor without elements
       {"resize_", unboxed<&resize_>}, {"set_.source_Storage", unboxed<&set_source_storage>},
       {"set_.source_Storage_storage_offset", unboxed<&set_source_storage_offset>},
       {"set_.source_Tensor", unboxed<&set_source_tensor>}, {"set_", unboxed<&set_empty>}}},

@@ -9,10 +9,11 @@
 #include <ATen/core/stack.h>
 #include <c10/core/SymIntArrayRef.h>
 
-// Kernels that work on metadata alone: factories, views, resizes. Nothing travels but where it says so.
+// Kernels that work on metadata (factories, views, resizes). They send nothing unless it says so.
 namespace torch_remote::client::kernels {
 
-// Under torch.use_deterministic_algorithms(True) new memory has a known value, as on every device.
+// Whether new memory has to be filled, as on every device:
+// torch.use_deterministic_algorithms(True).
 bool fills_new_memory();
 
 at::Tensor empty_memory_format(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
@@ -22,8 +23,8 @@ at::Tensor empty_memory_format(c10::SymIntArrayRef size, std::optional<at::Scala
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory);
-// Zeros without memory, with which forward-mode differentiation leaves out what is known to be zero.
-// When an operator does use such a tensor, find_record_slowly() gives it memory filled with zeros.
+// Zeros without memory, by which forward-mode differentiation marks what is known to be zero. If an
+// operator uses one, find_record_slowly() gives it memory filled with zeros.
 at::Tensor efficient_zero_tensor(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                                  std::optional<bool> pin_memory);

@@ -102,7 +102,7 @@ at::Tensor& set_source_storage_offset(at::Tensor& self, at::Storage source, c10:
   const auto strides = C10_AS_INTARRAYREF_SLOW(stride);
   const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
   if (strides.data() == nullptr) {
-    if (!impl.sizes().equals(sizes))  // else the strides stay, as locally
+    if (!impl.sizes().equals(sizes))  // if the size does not change, the strides stay, as locally
       impl.set_sizes_contiguous(sizes);
   } else {
     impl.set_sizes_and_strides(sizes, strides);
