@@ -5,8 +5,8 @@
 
 namespace torch_remote::client {
 
-// What a call of one operator of `aten` on a remote tensor does, for docs/operators.md. Read from
-// the records that registration and calls go by.
+// What a call of one `aten` operator does on a remote tensor, for docs/operators.md. Read from the
+// tables that registration and calls use.
 struct OperatorFacts {
   std::string name;       // "aten::add.Tensor"
   std::string route;      // view, kernel, branch, structured, composed, sent, refused
@@ -15,7 +15,7 @@ struct OperatorFacts {
   std::string reason;     // why it is special, if it is
 };
 
-// Every operator of `aten` that takes a tensor or makes one. After register_backend().
+// All `aten` operators that take or make a tensor. Call it after register_backend().
 std::vector<OperatorFacts> operator_facts();
 
 }  // namespace torch_remote::client

@@ -42,7 +42,8 @@ ReturnInfo return_info(const c10::FunctionSchema& schema, const c10::Argument& r
   return info;
 }
 
-// Of the form that makes a new tensor: "aten::masked_fill.Scalar" for "aten::masked_fill_.Scalar".
+// The name of the form without in place: "aten::masked_fill.Scalar" for
+// "aten::masked_fill_.Scalar".
 std::string functional_name(const wire::Introduction& operation) {
   std::string name = operation.name;
   if (name.ends_with('_'))
@@ -50,7 +51,7 @@ std::string functional_name(const wire::Introduction& operation) {
   return operation.overload.empty() ? name : name + "." + operation.overload;
 }
 
-// Who tells the outputs where neither our shape function nor the arguments do.
+// Who tells the outputs if neither our shape function nor the arguments do.
 Way last_way(const OperatorInfo& info) {
   using marshal::ArgumentKind;
   const auto count = [&](ArgumentKind kind) {
@@ -58,30 +59,28 @@ Way last_way(const OperatorInfo& info) {
                          [kind](const auto& argument) { return argument.kind == kind; });
   };
   const auto outs = static_cast<std::ptrdiff_t>(info.out_arguments.size());
-  // Indexing depends on data only with a mask among the indices, which infer() looks for.
+  // Indexing depends on data only if an index is a mask, which infer() checks.
   if (info.has(kAsksServer) || (info.depends_on_data && outs == 0 && !info.has(kTakesHostIndices)))
     return Way::kServer;
   if (info.meta != nullptr)
     return Way::kMeta;
-  // Which dtypes an `out=` may have, and how it is laid out when it is resized, only the kernel
-  // knows. What has no input (randperm, normal with numbers) is a factory's work: its `out=` was
-  // made to fit.
+  // Only the kernel knows which dtypes an `out=` may have and its layout after a resize. Operators
+  // without input (randperm, normal with numbers) get an `out=` that already fits.
   if (outs > 0 && (count(ArgumentKind::kTensor) > outs || count(ArgumentKind::kTensorList) > 0))
     return Way::kServer;
-  // Meta has a fallback that throws, so the computed table does not tell. Another library may add a
-  // kernel at any time.
+  // Meta has a fallback that throws, so the computed table does not tell whether there is a kernel.
+  // Another library may add one at any time.
   const bool has_kernel = info.is_foreign || is_composed(info.handle) ||
                           info.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   return has_kernel ? Way::kPython : Way::kServer;
 }
 
-// Of a call that makes nothing new. With only one tensor it is right for sure, unless PyTorch's
-// shape code has something to say. Lists are checked by infer() where they are written tensor by
-// tensor, else by the kernel.
+// For calls that make nothing new. A call with one tensor is always valid, unless PyTorch's shape
+// code refuses it. infer() checks lists that are written tensor by tensor, the kernel others.
 std::vector<Way> ways_in_place(const OperatorInfo& info) {
   if (info.depends_on_data && !info.has(kTakesHostIndices))
     return {Way::kServer};
-  int least = 0, most = 0;  // tensors that a call has
+  int least = 0, most = 0;  // least and most tensors in a call
   for (const c10::Argument& argument : info.handle.schema().arguments()) {
     const std::string type = argument.type()->str();
     least += type == "Tensor" || type == "Tensor?[]" ? 1 : 0;
@@ -159,8 +158,8 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
     if (returns.back().written_argument < 0)
       has_fresh_outputs = true;
   }
-  // A number for the user is read from data; one that comes with tensors (flash attention's sequence lengths) is
-  // metadata, told by the server once for each signature.
+  // A number alone is read from data. One that comes with tensors (flash attention's sequence
+  // lengths) is metadata, which the server tells once for each signature.
   const bool returns_numbers = tensors != returns.size();
   depends_on_data = returns_numbers && tensors == 0;
   if (has_dynamic_tag(operation) || has(kDependsOnData))
@@ -178,7 +177,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
 
 namespace {
 
-// Every operator that was ever called. Leaks: used at exit.
+// All operators called so far. Leaks: used at exit.
 struct KnownOperators {
   Mutex mutex;
   std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorInfo>> all

@@ -13,12 +13,11 @@
 
 namespace torch_remote::client {
 
-// Works out an operator's outputs from its arguments without running anything. False: it does not know;
-// ask Meta.
+// Computes an operator's outputs from its arguments without running it. False: unknown, ask Meta.
 using ShapeFunction = bool (*)(c10::ArrayRef<c10::IValue> arguments,
                                std::vector<wire::Output>& outputs);
 
-// Who tells a call's outputs.
+// Who tells the outputs of a call.
 enum class Way : uint8_t {
   kShape,      // our shape function
   kArguments,  // they are arguments, or there are none
@@ -33,10 +32,10 @@ std::string_view word(Way way);
 struct ReturnInfo {
   bool is_tensor = false;
   bool is_list = false;
-  int written_argument = -1;  // this return is that argument, which the operator writes
+  int written_argument = -1;  // the argument that the operator writes and returns here
 };
 
-// What is fixed about an operator, worked out the first time it is called. Never deleted.
+// The fixed facts about an operator, computed at its first call. Never deleted.
 struct OperatorInfo {
   explicit OperatorInfo(const c10::OperatorHandle& operation);
 
@@ -49,14 +48,15 @@ struct OperatorInfo {
   std::vector<ReturnInfo> returns;
   std::vector<uint32_t> out_arguments;  // `out=`: written, not read, resized to fit
   bool has_fresh_outputs = false;       // some return is a new tensor
-  bool depends_on_data = false;         // only the server can tell what comes out, each time anew
-  bool writes_list = false;             // its first argument, tensor by tensor: _foreach_add_
-  bool makes_view = false;              // and no kernel of ours does: another library's
-  bool is_foreign = false;  // another library's: nothing tells whether data decides what comes out
-  Traits traits = kPlain;   // what the table says (operator_table.h)
-  int check_errors = -1;    // its argument of that name, which makes it check values
-  std::vector<Way> ways;    // in the order infer() tries them; where all decline, the server tells
-  ShapeFunction shape = nullptr;  // of a call in place: that of the form that makes a new tensor
+  bool depends_on_data = false;  // the outputs depend on data: the server tells them at each call
+  bool writes_list = false;  // it writes the tensors of its first argument, a list: _foreach_add_
+  bool makes_view = false;   // returns a view, and we have no kernel for it: another library's
+  bool is_foreign = false;   // another library's: its outputs may depend on data
+  Traits traits = kPlain;    // its rows in operator_table.h
+  int check_errors = -1;     // index of its argument `check_errors`, which makes it check values
+  std::vector<Way> ways;     // in the order infer() tries them; if all decline, the server tells
+  // for a call in place: the function of the form that makes a new tensor
+  ShapeFunction shape = nullptr;
   const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any
 
   bool has(Traits some) const { return (traits & some) != 0; }
@@ -73,11 +73,11 @@ bool is_composed(const c10::OperatorHandle& operation);
 // Whether it returns a view of an argument.
 bool returns_view(const c10::FunctionSchema& schema);
 
-// Generated from the installed PyTorch's headers: at::meta::… by operator name (tools/gen_meta_table.py).
+// at::meta::… by operator name, generated from PyTorch's headers (tools/gen_meta_table.py).
 const c10::KernelFunction* find_meta_kernel(std::string_view name);
-// Whether that table has "aten::add_…" for "aten::add".
+// Whether that table has "aten::add_…", given "aten::add".
 bool has_form_in_place(std::string_view name);
-// Our own, for hot operators that have none (shapes/).
+// Ours, for frequent operators that are not in that table (shapes/).
 ShapeFunction find_shape_function(std::string_view name);
 
 }  // namespace torch_remote::client

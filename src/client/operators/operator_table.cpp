@@ -24,7 +24,7 @@ constexpr OperatorRow kRows[] = {
     {kUsual, kSpansDevices, "copies between two devices of a server without passing through here",
      {"copy_"}},
 
-    // The server tells the result, once for each signature, where our shape function declines.
+    // The server tells the result, once for each signature, if our shape function declines.
     {kUsual, kAsksServer, "Meta is wrong about its result, mostly about strides",
      {"roll.*", "addr.*", "_fft_r2c.*", "_fft_c2r.*", "_fft_c2c.*", "linalg_eig.*",
       "_linalg_eigvals.*", "_linalg_svd.*", "_linalg_eigh.*", "geqrf.*", "max_unpool2d.*",
@@ -79,8 +79,8 @@ constexpr OperatorRow kRows[] = {
     {kSent, kPlain, "our rms_norm calls it where the server has that kernel", {"_fused_rms_norm"}},
     {kComposed, kPlain, "makes a tensor here, and fills it by one call at most",
      {"_to_copy.*", "empty_like.*", "zeros_like.*", "ones_like.*", "full_like.*", "rand_like.*",
-      "randn_like.*", "randint_like.*", "new_empty.*", "new_empty_strided.*", "new_full.*", "new_zeros.*",
-      "new_ones.*", "_new_zeros_with_same_feature_meta.*", "_pin_memory.*", "lift.*"}},
+      "randn_like.*", "randint_like.*", "new_empty.*", "new_empty_strided.*", "new_full.*",
+      "new_zeros.*", "new_ones.*", "_new_zeros_with_same_feature_meta.*", "_pin_memory.*", "lift.*"}},
     {kComposed, kPlain, "only looks at metadata",
      {"is_same_size.*", "_has_same_storage_numel.*", "is_pinned.*", "dense_dim.*",
       "sparse_dim.*"}},
@@ -92,7 +92,7 @@ constexpr OperatorRow kRows[] = {
     {kComposed, kPlain, "becomes another overload, whose result PyTorch's C++ code tells",
      {"sort", "rsub.Scalar"}},
 
-    // Jagged nested tensors are dense ones in a Python class: their operators are not among these.
+    // Jagged nested tensors are not concerned: they are dense tensors in a Python class.
     {kRefused, kPlain, "makes a tensor that a remote device does not hold",
      {"_to_sparse*", "to_mkldnn*", "quantize_per_*", "_nested_tensor_from*", "_nested_from_*",
       "_nested_view_from_buffer*", "_sparse_coo*", "_sparse_compressed*", "_sparse_csr_tensor*",

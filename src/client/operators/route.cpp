@@ -16,8 +16,7 @@ bool has_kernel(const c10::OperatorHandle& operation, DispatchKey key) {
   return operation.hasKernelForDispatchKey(key);
 }
 
-// split_copy.Tensor_out: views and copies into what the caller has, so sizes are known only one by
-// one.
+// split_copy.Tensor_out and the like copy views into a list of the caller's tensors.
 bool fills_a_list(const c10::FunctionSchema& schema) {
   return std::any_of(
       schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
@@ -33,7 +32,7 @@ bool mentions_another_layout(std::string_view name) {
                      [name](std::string_view part) { return name.find(part) != name.npos; });
 }
 
-// mul.Scalar is mul.Tensor with the number in a tensor: one call that way too, and PyTorch's C++
+// mul.Scalar becomes mul.Tensor with the number in a tensor: still one call, and PyTorch's C++
 // shape code tells its result.
 bool becomes_another_overload(const c10::FunctionSchema& schema) {
   constexpr std::string_view kScalar = "Scalar";
@@ -45,21 +44,21 @@ bool becomes_another_overload(const c10::FunctionSchema& schema) {
                           schema.overload_name().substr(kScalar.size())) != nullptr;
 }
 
-// Operators that PyTorch would take apart on the client although the server can run them whole.
+// Operators that PyTorch would decompose on the client although the server can run them whole.
 bool travels_whole(const c10::OperatorHandle& operation) {
   const auto& schema = operation.schema();
   if (!schema.name().starts_with(marshal::kAten) || returns_view(schema) ||
       mentions_another_layout(schema.name()) || fills_a_list(schema) ||
       !mentions(schema.arguments(), "Tensor") || becomes_another_overload(schema))
     return false;
-  // squeeze_, t_, …: metadata of this side. squeeze_copy, …: a view and a clone, unless there is a
-  // kernel for it.
+  // squeeze_, t_, … change metadata on the client only. squeeze_copy, … are a view and a clone,
+  // unless there is a kernel for them.
   if (operation.hasTag(at::Tag::inplace_view))
     return false;
   if (operation.hasTag(at::Tag::view_copy) && !has_kernel(operation, DispatchKey::CPU))
     return false;
-  // A few have a composed kernel beside the one for CPU and CUDA (silu_backward); the server would
-  // use the latter.
+  // A few have a composed kernel beside that for CPU and CUDA, which the server uses
+  // (silu_backward).
   if (has_kernel(operation, DispatchKey::CompositeImplicitAutograd))
     return has_kernel(operation, DispatchKey::CPU);
   return !operation.hasTag(at::Tag::generated);
