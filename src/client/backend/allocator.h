@@ -4,7 +4,7 @@
 
 namespace torch_remote::client {
 
-// Hands out names and addresses; the server allocates when a storage is first used. No GIL, no I/O.
+// Gives out names and addresses; the server allocates at a storage's first use. No GIL, no I/O.
 class RemoteAllocator final : public c10::DeviceAllocator {
  public:
   static RemoteAllocator& instance();  // leaks

@@ -21,11 +21,11 @@ using wire::GeneratorMessage;
 
 constexpr size_t kCudaStateBytes = 16;  // seed and offset
 constexpr uint64_t kCudaOffsetStep = 4;
-// Snapshots that nobody has read. Beyond this many a state's bytes are fetched at once, so that no program can
-// run into the server's limit by keeping states.
+// Snapshots that were not read. Beyond this many, a state's bytes are fetched at once, so that a
+// program that keeps many states does not exceed the server's limit.
 constexpr int64_t kMaxSnapshots = wire::kMaxGenerators / 2;
 
-std::atomic<int64_t> live_generators{0};  // those that are no device's default
+std::atomic<int64_t> live_generators{0};  // without the default generators
 
 void check_room() {
   TORCH_CHECK(live_generators.load() < static_cast<int64_t>(wire::kMaxGenerators),
@@ -54,7 +54,7 @@ void send(Session& session, Messages messages) {
   session.submit(0, appending(messages));
 }
 
-// For callers that hold a lock: raising takes the GIL. Whoever uses a lost session next is told.
+// For callers that hold a lock: raising takes the GIL. The next use of a lost session raises.
 void send_if_open(Session& session, Messages messages) {
   session.try_submit(0, appending(messages));
 }
@@ -75,7 +75,7 @@ int64_t state_bytes(wire::DeviceKind kind) {
   return kind == wire::DeviceKind::kCuda ? int64_t{kCudaStateBytes} : cpu;
 }
 
-// The seed in a state, which is refused here in the words of the kind of generator that it is for.
+// The seed in a state. Refuses other states with the text of that kind of generator.
 uint64_t seed_in(const c10::TensorImpl& state, wire::DeviceKind kind) {
   if (kind == wire::DeviceKind::kCpu) {
     at::Generator reader = at::detail::createCPUGenerator();
@@ -101,14 +101,14 @@ RemoteGenerator::RemoteGenerator(c10::DeviceIndex device, bool is_default)
 
 RemoteGenerator::~RemoteGenerator() {
   if (in_forked_child() || is_exiting())
-    return;  // where no lock can be trusted
+    return;  // locks may be held by threads that no longer run
   live_generators -= is_default_ ? 0 : 1;
   MutexLock lock(mutex_);
   if (session_ == nullptr)
     return;
   try {
     send_if_open(*session_, {message(name_, GeneratorAction::kFree, 0)});
-  } catch (...) {  // a destructor says nothing; the session's end frees it too
+  } catch (...) {  // a destructor must not throw; the end of the session frees it too
   }
 }
 
@@ -140,7 +140,7 @@ uint64_t RemoteGenerator::name() const {
 
 void RemoteGenerator::set_current_seed(uint64_t seed) {
   if (in_forked_child())
-    return;  // where no lock can be trusted
+    return;  // locks may be held by threads that no longer run
   MutexLock lock(mutex_);
   seed_ = seed;
   seeded_ = true;
@@ -148,11 +148,11 @@ void RemoteGenerator::set_current_seed(uint64_t seed) {
   if (!is_default_) {
     if (session_ != nullptr)
       send_if_open(*session_, {message(name_, GeneratorAction::kSeed, seed)});
-    return;  // else told at its first use
+    return;  // the server gets the seed at the first use
   }
   const DevicePlace where = Machines::instance().place_if_there(device_.index());
   if (where.session == nullptr)
-    return;  // told when it comes up
+    return;  // the server gets the seed when the device is connected
   send_if_open(*where.session,
                {message(wire::kDefaultGenerator + where.device, GeneratorAction::kSeed, seed)});
 }
@@ -181,7 +181,7 @@ uint64_t RemoteGenerator::seed() {
 
 std::optional<uint64_t> RemoteGenerator::seed_before_use() const {
   const uint64_t random = c10::detail::getNonDeterministicRandom(true);
-  MutexLock lock(mutex_);  // under which attach() publishes the device
+  MutexLock lock(mutex_);  // attach() publishes the device under it
   if (Machines::instance().has_device(device_.index()))
     return std::nullopt;
   if (is_default_ && !seeded_) {
@@ -213,7 +213,7 @@ RemoteGenerator* RemoteGenerator::clone_impl() const {
   return copy.release();
 }
 
-// at::Generator looks at the storage of what it is given, so this one is fetched in any case.
+// at::Generator reads the storage of the result, so the bytes are fetched.
 c10::intrusive_ptr<c10::TensorImpl> RemoteGenerator::get_state() const {
   const KeepGil keep;
   const at::Tensor state = take_state();
@@ -261,7 +261,7 @@ void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
   const KeepGil keep;
   const auto* const state = dynamic_cast<const GeneratorState*>(&new_state);
   const c10::intrusive_ptr<StateSource> source = state == nullptr ? nullptr : state->snapshot();
-  // Only take_state() makes a GeneratorState: its source is a RemoteGenerator.
+  // Every GeneratorState is made by take_state(), so its source is a RemoteGenerator.
   const auto* const snapshot = static_cast<const RemoteGenerator*>(source.get());
   if (snapshot != nullptr && !snapshot->is_told())
     return set_current_seed(snapshot->current_seed());

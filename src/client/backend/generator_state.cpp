@@ -33,10 +33,10 @@ c10::intrusive_ptr<StateSource> GeneratorState::snapshot() const {
 void GeneratorState::fetch() const {
   if (is_here_.load(std::memory_order_acquire))
     return;
-  const KeepGil keep;  // whoever looks may hold a lock that PyTorch takes under the GIL
+  const KeepGil keep;  // the caller may hold a lock that PyTorch takes under the GIL
   const c10::intrusive_ptr<StateSource> source = snapshot();
   if (source == nullptr)
-    return;  // another thread has fetched it
+    return;  // another thread has fetched the bytes
   const std::vector<std::byte> bytes = source->read_snapshot();
   const auto count = static_cast<int64_t>(bytes.size());
   TORCH_CHECK(!is_sized_ || count == numel(), "the server's generators have ", count,
@@ -44,7 +44,7 @@ void GeneratorState::fetch() const {
               " here: the two have different versions of torch");
   at::Tensor tensor = at::detail::empty_cpu({count}, at::kByte, false, std::nullopt);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-  c10::intrusive_ptr<StateSource> done;  // freed after the lock
+  c10::intrusive_ptr<StateSource> done;  // destroyed after the lock
   MutexLock lock(mutex_);
   if (snapshot_ == nullptr)
     return;

@@ -13,7 +13,6 @@
 
 namespace torch_remote::client {
 
-// A generator whose state is on the server.
 class StateSource : public c10::GeneratorImpl {
  public:
   using c10::GeneratorImpl::GeneratorImpl;
@@ -24,19 +23,19 @@ class StateSource : public c10::GeneratorImpl {
 
 // Note [A generator's state]
 //
-// What torch.remote.get_rng_state() gives is a CPU byte tensor like any other device's, with one difference inside: its
-// bytes are still on the server, as a generator that nobody draws from (a snapshot), until someone asks this tensor for its
-// storage. Then they are fetched, once, and the snapshot is freed. fork_rng and torch.utils.checkpoint take a
-// state and put it back without looking at it: they never wait (decision 0006).
+// torch.remote.get_rng_state() returns a CPU byte tensor, as for other devices, but its bytes stay
+// on the server, in a generator that nobody draws from (a snapshot), until its storage is asked
+// for. Then they are fetched, once, and the snapshot is freed. fork_rng and torch.utils.checkpoint
+// take a state and put it back without reading it, so they never wait (decision 0006).
 //
-// PyTorch reaches bytes through has_storage() and storage(), which are virtual so that backends can have such
-// tensors. The few functions that go past them (`x.data = state`, resize_) find no storage and say so; none finds
-// wrong bytes. Thread-safe.
+// PyTorch reaches bytes through has_storage() and storage(), which are virtual for such tensors.
+// The few functions that bypass them (`x.data = state`, resize_) find no storage and raise; none
+// reads wrong bytes. Thread-safe.
 class GeneratorState final : public c10::TensorImpl {
  public:
   GeneratorState(c10::intrusive_ptr<StateSource> snapshot, int64_t nbytes);
-  // Of a device that is not there yet. Only its server knows how many bytes a state has, so asking
-  // for the size fetches them too.
+  // For a device that is not connected yet. Only its server knows the size of a state, so asking
+  // for the size fetches the bytes too.
   explicit GeneratorState(c10::intrusive_ptr<StateSource> snapshot);
 
   bool has_storage() const override;
@@ -47,7 +46,7 @@ class GeneratorState final : public c10::TensorImpl {
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
 
-  // Null once the bytes are here: they may have been changed since.
+  // Null once the bytes are fetched: the user may have changed them.
   c10::intrusive_ptr<StateSource> snapshot() const;
   void fetch() const;
 
@@ -60,7 +59,7 @@ class GeneratorState final : public c10::TensorImpl {
  private:
   void set_bytes(const c10::Storage& bytes) REQUIRES(mutex_);
 
-  const bool is_sized_;  // from the beginning
+  const bool is_sized_;  // known at construction
   std::atomic<bool> mutable is_here_{false};
   Mutex mutable mutex_;
   c10::intrusive_ptr<StateSource> mutable snapshot_ GUARDED_BY(mutex_);

@@ -8,7 +8,7 @@
 namespace torch_remote::client {
 namespace {
 
-// An event remembers its device, so that waiting for it knows whom to wait for.
+// An event keeps its device, so that synchronizing it waits for that device.
 struct Event {
   c10::DeviceIndex device;
 };

@@ -4,8 +4,8 @@
 
 namespace torch_remote::client {
 
-// Autograd calls setDevice on every registered guard and getStream for every node it saves: both must be cheap
-// and must not throw. There is one in-order stream for each device.
+// Autograd calls setDevice on every guard, and getStream for every node: both must be fast and must
+// not throw. Each device has one in-order stream.
 struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kPrivateUse1; }
 
@@ -34,10 +34,10 @@ struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::DEFAULT, stream.device());
   }
 
-  // A fixed upper bound: autograd sizes its queues by it once, and devices may be connected later.
+  // A fixed maximum: autograd sizes its queues by it once, and devices may be connected later.
   c10::DeviceIndex deviceCount() const noexcept override;
 
-  // One stream, in order: an event has happened for whoever comes after it.
+  // With one in-order stream an event has always happened before whatever comes later.
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex device,
               c10::EventFlag flag) const override;
   void block(void* event, const c10::Stream& stream) const override;

@@ -11,8 +11,7 @@ struct RemoteHooks final : at::PrivateUse1HooksInterface {
 
   bool hasPrimaryContext(c10::DeviceIndex index) const override;
 
-  // PyTorch calls this before it pins memory or looks at streams, for which no server is needed. The first tensor
-  // starts one.
+  // PyTorch calls this before it pins memory or uses streams: neither needs a server.
   void init() const override {}
 
   c10::DeviceIndex deviceCount() const override;
