@@ -57,8 +57,7 @@ bool travels_whole(const c10::OperatorHandle& operation) {
     return false;
   if (operation.hasTag(at::Tag::view_copy) && !has_kernel(operation, DispatchKey::CPU))
     return false;
-  // A few have a composed kernel beside that for CPU and CUDA, which the server uses
-  // (silu_backward).
+  // A few have a composed kernel beside that for CPU and CUDA, which the server runs.
   if (has_kernel(operation, DispatchKey::CompositeImplicitAutograd))
     return has_kernel(operation, DispatchKey::CPU);
   return !operation.hasTag(at::Tag::generated);
