@@ -22,8 +22,8 @@ Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
   read.offset = offset_of(*tensor.unsafeGetTensorImpl(), record);
   read.spec = marshal::spec_of(tensor);
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    session.stream().announce(writer, record,
-                              {0, record.server_device});  // making a storage does not fail
+    // Creating a storage cannot fail, so no line is noted.
+    session.stream().announce(writer, record, {0, record.server_device});
     download.call = session.stream().last_call();
     encode(writer, read);
     return true;

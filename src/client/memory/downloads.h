@@ -11,7 +11,6 @@ namespace torch_remote::client {
 
 class Session;
 
-// A READ that was sent.
 struct Download {
   Session* session = nullptr;
   RequestPtr request;
@@ -19,17 +18,16 @@ struct Download {
 };
 
 // Asks for the elements of a remote tensor (contiguous, conj and neg resolved) and returns at once.
-// They are written to `into`, which `owner`, or else the caller, keeps until they are there.
+// The bytes are written to `into`, which `owner`, or else the caller, keeps alive until then.
 Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
                         std::shared_ptr<const void> owner);
 
-// Nobody waits for this one yet: client/session/pending.h. Where there are very many it waits for an older one.
+// Leaves a download pending (client/session/pending.h). If there are very many, waits for one.
 void keep_pending(const Download& download, const c10::Storage& destination);
-// Waits for pending downloads that write to this CPU tensor's memory, so that copies to and from it
-// keep their order. What failed is left for Session::synchronize() to raise.
+// Waits for pending downloads into this CPU tensor's memory, so that copies to and from it keep
+// their order. Session::synchronize() raises what failed.
 void finish_downloads_to(const at::Tensor& tensor);
 
-// The memory that the elements of a CPU tensor lie in.
 std::span<std::byte> memory_of(const at::Tensor& tensor);
 // A contiguous CPU tensor for the elements of a remote one.
 at::Tensor empty_for(const at::Tensor& tensor);

@@ -22,7 +22,7 @@ bool owns_record(const c10::StorageImpl& storage) {
   return storage.data_ptr().get_deleter() == &delete_record;
 }
 
-// The name stays, so that every view of the storage sees the change; the address moves to a range of the new size.
+// The name stays, so that all views of the storage see the new size; the address changes.
 void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
   if (!owns_record(storage)) {
@@ -31,14 +31,14 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
     storage.set_nbytes(nbytes);
     return;
   }
-  // Before the message: it refuses what no server has.
+  // Before the message: it raises if no server could hold that much.
   const uint64_t address = RecordPool::instance().new_address(nbytes);
   Session& session = *session_of(*record);
   const CallSite site{current_line(), record->server_device, kResizeSite};
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     record->nbytes.store(nbytes, std::memory_order_relaxed);
     if (!record->announced.load(std::memory_order_relaxed))
-      return false;  // the server will hear the new size
+      return false;  // the first mention of the storage sends its size
     session.stream().number_call(site);
     encode(writer, wire::Resize{record->name, record->server_device, nbytes});
     return true;

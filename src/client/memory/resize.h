@@ -4,13 +4,13 @@
 
 namespace torch_remote::client {
 
-// Grows or shrinks a remote storage; what fits of its bytes is kept.
+// Grows or shrinks a remote storage and keeps the bytes that fit.
 void resize_storage(c10::StorageImpl& storage, uint64_t nbytes);
 
-// Whether it is a storage of ours, and not one that Python made of a part of one.
+// Whether the storage has a record. One that Python made over a part of another storage has none.
 bool owns_record(const c10::StorageImpl& storage);
 
-// The server has resized the storage already: the size and the address follow.
+// Takes over the size of a storage that the server has resized already.
 void take_size(c10::StorageImpl& storage, uint64_t nbytes);
 
 }  // namespace torch_remote::client

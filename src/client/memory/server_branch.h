@@ -13,12 +13,12 @@
 //
 // Kernels at AutogradPrivateUse1 also get tensors that only stand for remote ones: functorch's
 // wrappers (torch.func.grad, jvp), fake and functional tensors (torch.compile, torch.export),
-// subclasses with __torch_dispatch__. These have our device and no storage of ours, and their sizes
-// may be symbolic. So such a kernel asks for the server by place_of(), for sizes by sym_size(), and
-// leaves all work to operators it calls through the dispatcher.
+// subclasses with __torch_dispatch__. They have our device but no storage of ours, and their sizes
+// may be symbolic. So such a kernel uses place_of() to find the server and sym_size() for sizes,
+// and leaves all work to operators that it calls through the dispatcher.
 namespace torch_remote::client::kernels {
 
-// The session and the server's device of a tensor; a wrapped tensor's device index tells them.
+// The session and server device of a tensor; for a wrapped tensor, those of its device index.
 inline DevicePlace place_of(const at::Tensor& tensor) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (const StorageRecord* record = own_record(impl))
@@ -41,7 +41,7 @@ inline bool is_on_cuda_server(const at::Tensor& tensor) {
   return tensor.device().is_privateuseone() && !is_on_cpu_server(tensor);
 }
 
-// PyTorch's cudnn_is_acceptable, asked on the server.
+// PyTorch's cudnn_is_acceptable, for the server's device.
 inline bool accepts_cudnn(const at::Tensor& tensor) {
   return at::globalContext().userEnabledCuDNN() && is_on_cuda_server(tensor) &&
          server_of(tensor).cudnn != 0 && tensor.sym_numel() != 0;

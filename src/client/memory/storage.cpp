@@ -41,8 +41,8 @@ c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
 
 namespace {
 
-// Gives a storage without memory a record, and zeros if it stands for them. Two threads may come here
-// with one storage: the first to be done gives it its memory.
+// Gives a storage without memory a record, filled with zeros if it stands for zeros. If two threads
+// do this for one storage, the first to finish wins.
 StorageRecord* give_memory(c10::StorageImpl& storage, c10::DeviceIndex index, bool is_zeros) {
   static auto* mutex = new Mutex;
   c10::Storage made(c10::Storage::use_byte_size_t(), storage.nbytes(),
