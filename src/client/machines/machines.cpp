@@ -49,7 +49,8 @@ Session* Machines::open(const std::string& url, std::optional<std::string> token
     endpoint.token = token             ? *std::move(token)
                      : endpoint.redial ? token_from_environment()
                                        : "";  // an embedded server needs none
-  } catch (const std::exception&) {  // told as other reasons why a server cannot be reached are
+  } catch (const std::exception&) {
+    // Raised when the session opens, like other reasons why a server cannot be reached.
     endpoint.open = [why = std::current_exception()]() -> std::unique_ptr<transport::Stream> {
       std::rethrow_exception(why);
     };
@@ -58,7 +59,7 @@ Session* Machines::open(const std::string& url, std::optional<std::string> token
 }
 
 int Machines::add(Session* session) {
-  free_index();  // or there is no room for it
+  free_index();  // raises if no index is free
   int id = 0;
   {
     MutexLock lock(mutex_);
@@ -67,12 +68,12 @@ int Machines::add(Session* session) {
     machine.session = session;
     machines_.push_back(machine);
   }
-  publish(id, session, 0);  // it has one device at least
+  publish(id, session, 0);  // every machine has at least one device
   initialized_.store(true, std::memory_order_release);
   return id;
 }
 
-// Stays free: only whoever has opening_ takes one.
+// The index stays free while the caller holds opening_.
 c10::DeviceIndex Machines::free_index() {
   for (size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].session.load() == nullptr)
@@ -81,8 +82,8 @@ c10::DeviceIndex Machines::free_index() {
   TORCH_CHECK(false, "all ", kMaxDevices, " remote devices are in use; stop a machine first");
 }
 
-// Gives a device of a machine its index. Its default generator starts from what the user has seeded: the server
-// is told before any thread can find the device.
+// Gives a device of a machine its index. The server gets the seed of its default generator before
+// any thread can find the device.
 void Machines::publish(int id, Session* session, uint8_t device) {
   const c10::DeviceIndex index = free_index();
   attach_(index, *session, device, [&] {
@@ -128,7 +129,7 @@ int Machines::connect_through(const std::string& url, std::vector<std::string> c
 void Machines::start_default() {
   if (is_initialized() || is_exiting())
     return;
-  MutexLock opening(opening_);  // one thread starts it, the others wait for that
+  MutexLock opening(opening_);  // one thread starts it, the others wait
   {
     MutexLock lock(mutex_);
     if (has_machine())
@@ -139,7 +140,7 @@ void Machines::start_default() {
 
 void Machines::warn_after_stop() {
   if (is_exiting())
-    return;  // a daemon thread that goes on: it starts nothing
+    return;  // a daemon thread during exit starts no machine
   std::string url;
   {
     MutexLock lock(mutex_);
@@ -327,7 +328,7 @@ void Machines::stop(int id, bool wait) {
       stopped_url_ = session->link().endpoint().url;
     initialized_.store(has_machine(), std::memory_order_release);
   }
-  // At exit report_untold() has waited already.
+  // At exit report_untold() has already waited.
   session->stop(std::chrono::seconds(is_exiting() ? 1 : 2),
                 "the machine was stopped by this process");
   if (is_exiting())
@@ -339,7 +340,7 @@ void Machines::stop(int id, bool wait) {
   release_ended();
 }
 
-// One whose threads have not ended (it was dialling, say) has its turn again later.
+// A session whose threads have not ended (it is dialling, for instance) is released later.
 void Machines::release_ended() {
   std::vector<Session*> sessions;
   {

@@ -16,7 +16,7 @@
 
 namespace torch_remote::client {
 
-// Autograd sizes its queues once from this; each costs it a thread. The true count is device_count().
+// Autograd creates one queue and thread for each of these. device_count() is the true number.
 constexpr c10::DeviceIndex kMaxDevices = 16;
 
 struct DevicePlace {
@@ -24,39 +24,41 @@ struct DevicePlace {
   uint8_t device = 0;  // the server's number for it
 };
 
-// The machines this process is connected to, and which of their devices is which `remote:k`. Thread-safe.
-// Sessions are never deleted: tensors of a stopped machine still point to theirs, to say what became of it.
+// The machines this process is connected to, and which of their devices is which `remote:k`.
+// Sessions are never deleted: tensors of a stopped machine still point to theirs. Thread-safe.
 class Machines : private SessionOwner {
  public:
-  // A new machine's device gets an index. Tells the server what its default generator was seeded with
-  // before, then calls `publish`, which lets others find the device.
+  // Called when a device of a new machine gets an index. Sends the seed of its default generator to
+  // the server, then calls `publish`, which lets others find the device.
   using Attach = void (*)(c10::DeviceIndex index, Session& session, uint8_t device,
                           const std::function<void()>& publish);
 
   static Machines& instance();  // leaks
 
-  // Once, before any machine is there.
+  // Once, before the first machine.
   void set_attach(Attach attach) { attach_ = attach; }
 
-  // Connects to a new machine; the first one becomes remote:0. Returns its id. No token: the environment's.
+  // Connects to a new machine and returns its id. The first one becomes remote:0. Without `token`,
+  // that of the environment is used.
   int connect(const std::string& url, std::optional<std::string> token = std::nullopt);
-  // The same through a command whose standard input and output are the connection; `url` is for messages.
+  // Connects through a command's standard input and output. `url` is for messages.
   int connect_through(const std::string& url, std::vector<std::string> command);
-  // Starts the default machine (TORCH_REMOTE, else embedded) unless one is connected. Not after shutdown().
+  // Starts the default machine (TORCH_REMOTE, else embedded) if none is connected; not during exit.
   void start_default();
   // Ends a session. `wait`: after its calls are done; it is then stopped in any case, and a failure that
   // the user was not told of is raised. Further ones are printed.
   void stop(int id, bool wait = false);
-  // A machine that could not be reached: its index is free again, and the default may be tried anew.
+  // Frees the index of a machine that could not be reached, so that the default can be tried again.
   void drop_unreached(const Session* session) override;
 
-  // Where a device lives. Starts the default machine if it may; waits for handshakes for others than remote:0.
+  // The session and server device of an index. May start the default machine; waits for handshakes
+  // if the index is not remote:0.
   DevicePlace place(c10::DeviceIndex index) {
     const DevicePlace there = place_if_there(index);
     return there.session != nullptr ? there : find_place(index);
   }
 
-  // The same without starting or waiting for anything: the session is null where there is no device.
+  // As place(), but starts and waits for nothing. The session is null if the device does not exist.
   DevicePlace place_if_there(c10::DeviceIndex index) const {
     if (index < 0 || index >= kMaxDevices)
       return {};
@@ -76,7 +78,7 @@ class Machines : private SessionOwner {
   // Which remote:k a server's device is; 0 for a machine that was stopped.
   c10::DeviceIndex index_of(const Session* session, uint8_t device) const override;
   std::vector<c10::DeviceIndex> devices_of(int id);
-  // Those that have an index by now, without waiting for the handshake.
+  // The devices that have an index now, without waiting for the handshake.
   std::vector<c10::DeviceIndex> known_devices_of(int id);
   Session* session(int id);
   std::vector<Session*> sessions();
@@ -84,8 +86,8 @@ class Machines : private SessionOwner {
 
   void set_server_path(std::string path);
   void abandon_in_forked_child() noexcept;
-  // At exit: waits for what was sent and stops all machines. False: stderr was told of failures, or of calls that
-  // nobody knows the outcome of.
+  // At exit: waits for what was sent and stops all machines. False: something was printed to
+  // stderr, failures or calls whose outcome is unknown.
   bool shutdown();
 
  private:
@@ -103,8 +105,8 @@ class Machines : private SessionOwner {
   };
 
   DevicePlace find_place(c10::DeviceIndex index);
-  // Says once that another machine is about to take the place of the one that the user has stopped:
-  // a program must not go on with this machine's CPU in place of a GPU elsewhere without a word.
+  // Warns once that a new machine replaces one that the user has stopped: a program must not go on
+  // with this machine's CPU in place of a remote GPU unnoticed.
   void warn_after_stop();
   int add(Session* session) REQUIRES(opening_);
   bool has_machine() REQUIRES(mutex_);
@@ -124,11 +126,11 @@ class Machines : private SessionOwner {
   std::array<Place, kMaxDevices> places_;
   std::atomic<bool> has_reported_{false};  // something was printed
   std::atomic<bool> initialized_{false};
-  Mutex opening_;  // who gives devices an index; before mutex_
+  Mutex opening_;  // held while devices get their index; taken before mutex_
   Mutex mutex_;
   std::vector<Machine> machines_ GUARDED_BY(mutex_);
   std::string server_path_ GUARDED_BY(mutex_);
-  std::string stopped_url_ GUARDED_BY(mutex_);      // for warn_after_stop(); empty: nothing to say
+  std::string stopped_url_ GUARDED_BY(mutex_);      // for warn_after_stop(); empty: no warning
   std::vector<Session*> ended_ GUARDED_BY(mutex_);  // not released yet
 };
 
