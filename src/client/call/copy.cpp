@@ -21,7 +21,7 @@
 namespace torch_remote::client {
 namespace {
 
-// Pageable uploads up to this size are copied and sent behind the caller's back; larger ones are waited for.
+// Uploads from pageable memory return at once up to this size, after a copy. Larger ones wait.
 constexpr uint64_t kCopiedUpload = 1 << 20;
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
@@ -29,7 +29,6 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
           static_cast<size_t>(tensor.nbytes())};
 }
 
-// Sends BEGIN for `bytes` into `record` at `offset`, and the bytes.
 class Upload {
  public:
   Upload(StorageRecord& record, uint64_t offset) : record_(record), session_(*session_of(record)) {
@@ -49,7 +48,7 @@ class Upload {
     });
   }
 
-  // `owner` keeps the bytes. Returns at once, or with `wait` when the server has them all.
+  // `owner` keeps the bytes alive. With `wait`, returns when the server has received them.
   void send_bulk(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, bool wait) {
     session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
       return declare(writer);
@@ -65,7 +64,7 @@ class Upload {
   }
 
  private:
-  // The server must know the storage before bytes can go into it. Within submit().
+  // Announces the storage: the server must know it before its bytes arrive. Within submit().
   bool declare(wire::Writer& writer) { return session_.stream().announce(writer, record_, site_); }
 
   StorageRecord& record_;
@@ -111,7 +110,7 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
          a.is_non_overlapping_and_dense();
 }
 
-// `destination.copy_(source)` on the server, as one call.
+// `destination.copy_(source)` as one call.
 void copy_on_server(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   static const auto operation = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
   torch::jit::Stack stack{destination, source, non_blocking};
@@ -120,7 +119,7 @@ void copy_on_server(const at::Tensor& destination, const at::Tensor& source, boo
 
 void copy_from_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   finish_downloads_to(source);
-  // As CUDA does: the host converts, then the bytes travel.
+  // As with CUDA, the host converts before the upload.
   at::Tensor ready = source.scalar_type() == destination.scalar_type()
                          ? source
                          : source.to(destination.scalar_type());
@@ -137,7 +136,7 @@ void copy_from_host(const at::Tensor& destination, const at::Tensor& source, boo
   copy_on_server(destination, staged, non_blocking);
 }
 
-// The dimensions of a dense tensor, the one with the largest steps in memory first.
+// The dimensions of a dense tensor, the largest stride first.
 c10::DimVector memory_order(const at::Tensor& tensor) {
   c10::DimVector order(tensor.dim());
   std::iota(order.begin(), order.end(), 0);
@@ -146,8 +145,8 @@ c10::DimVector memory_order(const at::Tensor& tensor) {
   return order;
 }
 
-// CUDA's rule: a copy to pinned memory that the host does not have to convert or spread. CUDA waits
-// for all other copies to the host.
+// CUDA's rule: only a copy to pinned memory that needs no conversion and no scattering may be
+// pending. CUDA waits for all other copies to the host.
 bool may_be_pending(const at::Tensor& destination, const at::Tensor& source) {
   return destination.scalar_type() == source.scalar_type() && !destination.is_conj() &&
          !destination.is_neg() && destination.is_non_overlapping_and_dense() &&
@@ -155,7 +154,8 @@ bool may_be_pending(const at::Tensor& destination, const at::Tensor& source) {
 }
 
 void download_later(const at::Tensor& destination, const at::Tensor& source) {
-  // A READ gives elements in order: the view gets the order of the destination's memory.
+  // A READ returns elements in logical order, so the view gets the order in memory of
+  // `destination`.
   const at::Tensor view = source.expand(destination.sizes()).permute(memory_order(destination));
   session_of(*record_of(view))->wait_for_credit({nullptr, record_of(view)->name});
   keep_pending(start_download(view, memory_of(destination), nullptr), destination.storage());
@@ -165,7 +165,7 @@ void copy_to_host(const at::Tensor& destination, const at::Tensor& source, bool 
   finish_downloads_to(destination);
   if (non_blocking && may_be_pending(destination, source))
     return download_later(destination, source);
-  // The converting and spreading copy happens on the host, as with CUDA.
+  // As with CUDA, the host converts and scatters.
   destination.copy_(download(source));
 }
 

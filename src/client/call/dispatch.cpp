@@ -20,8 +20,7 @@ namespace {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 
-// A capture for the length of one call. Inference may dispatch again on the same thread, so there is one for
-// each depth.
+// The capture of one call. Inference may dispatch again on the same thread: one for each depth.
 class CaptureScope {
  public:
   CaptureScope() {
@@ -75,7 +74,7 @@ void replace_stack(torch::jit::Stack* stack, size_t arguments, Results& results)
     stack->push_back(std::move(result));
 }
 
-// Where a call went and why, for TORCH_REMOTE_LOG=debug.
+// Logs where a call went and why, for TORCH_REMOTE_LOG=debug.
 void tell(const OperatorInfo& info, const char* where, const char* why) {
   if (!log_enabled(LogLevel::kDebug))
     return;
@@ -111,7 +110,7 @@ SignaturePtr make_signature(const OperatorInfo& info, const Capture& capture, Ar
   return signature;
 }
 
-// Whether an index must be sent first. What PyTorch says of indices before it looks at their values is said here.
+// Whether an index must be uploaded first. Raises what PyTorch raises before it reads values.
 bool check_index(const c10::IValue& index, c10::Device indexed) {
   if (!index.isTensor() || !index.toTensor().defined())
     return false;
@@ -127,7 +126,7 @@ bool check_index(const c10::IValue& index, c10::Device indexed) {
   return tensor.device().is_cpu() && tensor.dim() > 0;
 }
 
-// CUDA takes index tensors from the CPU; so do we, by sending them first.
+// CUDA accepts index tensors on the CPU. We upload them first.
 void prepare_indices(torch::jit::Stack* stack, size_t arguments) {
   const c10::Device indexed = torch::jit::last(*stack, arguments)[0].toTensor().device();
   for (size_t i = stack->size() - arguments; i < stack->size(); ++i) {
@@ -146,8 +145,8 @@ void prepare_indices(torch::jit::Stack* stack, size_t arguments) {
   }
 }
 
-// Locally a _foreach operator writes each tensor of its list by an operator that bumps its version; PyTorch has no
-// such kernel for the list.
+// Locally a _foreach operator writes each tensor by an operator that bumps its version. PyTorch has
+// no kernel that does so for a list.
 void bump_versions(const c10::IValue& list) {
   if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView))
     return;
@@ -155,13 +154,13 @@ void bump_versions(const c10::IValue& list) {
     item.toTensor().unsafeGetTensorImpl()->bump_version();
 }
 
-// PyTorch's own views have kernels of ours (kernels/views.cpp).
+// Only for other libraries' operators: kernels/views.cpp has PyTorch's own views.
 [[noreturn]] void refuse_view(const OperatorInfo& info) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, info.name,
-      ": returns a view of its argument, and views are made on this side, where only PyTorch's own "
-      "are known; call it "
-      "on tensor.cpu(), or compose the view of PyTorch's (view, as_strided, …)");
+      ": returns a view of its argument, and torch_remote makes views on the client, where it "
+      "knows only PyTorch's own; call it on tensor.cpu(), or make the view with "
+      "PyTorch's operators (view, as_strided, …)");
 }
 
 enum class Step { kDone, kAgain };
@@ -182,7 +181,8 @@ Step ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture&
   return Step::kDone;
 }
 
-// Whether this call has to raise its own error: the caller asks for that, or a kernel is likely to refuse it.
+// Whether to wait for the outcome, so that the call itself raises: because the user asked for that,
+// or a kernel may refuse it.
 bool must_tell_outcome(const OperatorInfo& info, Arguments arguments, const Signature& signature) {
   if (signature.is_doubted.load(std::memory_order_relaxed) || info.has(kChecksValues) ||
       is_blocking())
@@ -266,7 +266,8 @@ void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(info.writes_list))
     bump_versions(written);
   if (C10_UNLIKELY(is_exiting()))
-    park_if_exiting();  // rather than in PyTorch, which would take the GIL: Note [The GIL at exit]
+    // Not back to PyTorch, which would take the GIL: Note [The GIL at exit].
+    park_if_exiting();
 }
 
 }  // namespace torch_remote::client

@@ -7,8 +7,8 @@
 
 namespace torch_remote::client {
 
-// Every operator that is not a view, a factory or a copy ends here: the boxed kernel for PrivateUse1, both as
-// its fallback and registered for each operator that would otherwise decompose on the client.
+// The boxed kernel of PrivateUse1 for every operator but views, factories and copies: its fallback,
+// and registered for each operator that PyTorch would decompose on the client.
 void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 
 }  // namespace torch_remote::client

@@ -21,8 +21,8 @@ bool holds(const c10::IValue& value, const Claim& claim) {
   });
 }
 
-// Whether `claim(written, other)` holds for a tensor that is written and one among the other arguments. Lists that are
-// written are left out: they are as long as a model has parameters, and often lie in one storage.
+// Whether `claim(written, other)` holds for a written tensor and another argument. Skips written
+// lists: they have an item for each parameter of a model, often in one storage.
 template <typename Claim>
 bool any_pair(const OperatorInfo& info, Arguments arguments, const Claim& claim) {
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -55,8 +55,7 @@ bool is_argument_twice(const OperatorInfo& info, Arguments arguments) {
   });
 }
 
-// Of a call in place, PyTorch's shape code has seen that two arguments are one tensor. What has a form in place takes
-// its input as `out=` too.
+// PyTorch's shape code checks calls in place. Operators with such a form accept an input as `out=`.
 bool can_write_inputs(const OperatorInfo& info) {
   return info.out_arguments.empty() ? info.meta != nullptr
                                     : has_form_in_place(info.introduction.name);

@@ -2,15 +2,15 @@
 
 #include "client/operators/operator.h"
 
-// Memory that a call writes twice, or that is another argument's too. What PyTorch's shape code says of it is said at the
-// call; the rest only a kernel refuses, and so the client waits for the outcome of a call that a kernel might refuse.
+// Memory that a call writes twice, or that another argument shares. PyTorch's shape code refuses
+// some of it at the call. The rest only kernels refuse, so the client waits for such calls.
 namespace torch_remote::client {
 
-// What a call's signature tells of the tensors that it writes.
+// Fixed for a signature.
 struct Overlaps {
-  // One overlaps itself, or is another argument too where nothing here knows that the kernel can do that.
+  // A written tensor overlaps itself, or is another argument too and the kernel may not allow that.
   bool may_be_refused = false;
-  // One shares its storage with another argument: where they lie in it, each call tells.
+  // A written tensor shares its storage with another argument: each call has to compare offsets.
   bool shares_storage = false;
 };
 

@@ -15,12 +15,12 @@
 namespace torch_remote::client {
 namespace {
 
-// Limits on downloads that were asked for and not taken yet.
+// Limits on downloads that were sent and not taken.
 constexpr uint64_t kMostBytes = 64 << 20;
 constexpr size_t kMostWaiting = 1024;
 
-// A result from here on has pages of its own, which the system gets back when it is dropped. On the
-// heap small objects would cut up the room of each, and a saved model would stay in memory.
+// A result of this size or more gets pages of its own, which return to the system when it is freed.
+// On the heap, small objects between them would keep a saved model's memory occupied.
 constexpr size_t kOwnPages = 1 << 20;
 
 thread_local std::unique_ptr<Prefetch> active_plan;
@@ -59,8 +59,7 @@ void Prefetch::plan(const at::Tensor& tensor) {
   if (is_given_up_ || own_record(*tensor.unsafeGetTensorImpl()) == nullptr || tensor.numel() == 0 ||
       find(tensor) != nullptr)
     return;
-  // Not the tensor itself: Module.to() gives a parameter other data, or swaps it, which needs its
-  // only reference.
+  // A detached alias: Module.to() may swap the parameter, which must have no other reference.
   const at::AutoDispatchBelowADInplaceOrView guard;
   const at::Tensor alias = tensor.detach();
   const StorageRecord* const record = record_of(alias);
@@ -96,7 +95,7 @@ bool Prefetch::start() {
     StorageRecord& record = *record_of(entry.tensor);
     Session& session = *session_of(record);
     sessions.insert(&session);
-    // Now, because it gets a number.
+    // Announced before last_calls_ is read, because announcing is numbered as a call.
     session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
       return session.stream().announce(writer, record, {0, record.server_device});
     });
@@ -127,7 +126,7 @@ void Prefetch::fill_window() {
       return;
     Session& session = *session_of(*record_of(entry.tensor));
     if (session.stream().submitted() != last_calls_.at(&session))
-      return;  // another thread makes calls: what is sent now would be read anew
+      return;  // another thread makes calls: a value that is asked for now would be discarded
     send(entry);
   }
 }
@@ -165,7 +164,7 @@ std::optional<at::Tensor> Prefetch::take(const at::Tensor& tensor) {
   window_ -= result.nbytes();
   entry->tensor.reset();
   entry->result.reset();
-  entry->download = {};  // its request keeps the result too
+  entry->download = {};  // its request also holds the result
   return result;
 }
 

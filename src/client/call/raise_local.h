@@ -4,7 +4,7 @@
 
 namespace torch_remote::client {
 
-// Throws what the local operator would have thrown: the same type, the same text.
+// Throws the exception of the local operator: same type, same text.
 [[noreturn]] void raise_as_local(const wire::Error& error);
 
 }  // namespace torch_remote::client

@@ -25,7 +25,7 @@ bool equals_default(const OperatorInfo& info, uint32_t index, const c10::IValue&
   return argument.isNone() ? value->isNone() : !value->isNone() && *value == argument;
 }
 
-// Arguments that equal the schema's default: a server whose operator lacks them can do without.
+// Arguments equal to the schema's default: a server's operator may lack those.
 std::vector<uint32_t> defaults_of(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   std::vector<uint32_t> defaults;
   for (uint32_t i = 0; i < arguments.size(); ++i) {
@@ -35,7 +35,7 @@ std::vector<uint32_t> defaults_of(const OperatorInfo& info, c10::ArrayRef<c10::I
   return defaults;
 }
 
-// Tells the server of a signature, and of its operator if that is new to it. Under the submit lock.
+// Sends a signature, and its operator if the server does not know it. Under the submit lock.
 void announce_signature(wire::Writer& writer, SignatureTable& table, Signature& signature,
                         c10::ArrayRef<c10::IValue> arguments, Counters& counters) {
   const OperatorInfo& info = *signature.operation;
@@ -73,8 +73,8 @@ void add_output_bytes(Signature& signature, const Output& output) {
     add_output_bytes(signature, item);
 }
 
-// What a query answered, as a prediction for the next call of the same signature. `nbytes` gets those of each storage,
-// which may be larger than its tensor.
+// Turns a result of a query into a prediction for the signature's next call. `nbytes` gets the size
+// of each storage, which may be larger than its tensor.
 bool to_output(const Result& result, Output& output, std::vector<uint64_t>& nbytes) {
   switch (result.kind) {
     case ResultKind::kFresh:
@@ -194,7 +194,7 @@ bool send_call(Session& session, SignaturePtr& signature, const Capture& capture
     if (signature->slot == Signature::kNotOnWire)
       signature = table.add(signature);
     if (!signature->outputs_known)
-      return false;  // another thread added this signature first, without its outputs: ask the server
+      return false;  // another thread added it without outputs: ask the server
     if (!signature->announced)
       announce_signature(writer, table, *signature, arguments, session.stream().counters());
     session.stream().mirror_context(writer);
@@ -237,7 +237,7 @@ void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& sig
 
 namespace {
 
-// How many names a queried call may need. Those that it does not take are not used again: there are enough.
+// How many names a queried call may need. Names that it does not use are lost; there are enough.
 uint64_t names_for(const OperatorInfo& info) {
   const bool has_list = std::any_of(info.returns.begin(), info.returns.end(),
                                     [](const ReturnInfo& result) { return result.is_list; });
@@ -271,7 +271,7 @@ class ResultReader {
         return result.text;
       case ResultKind::kList:
         break;
-      case ResultKind::kResized:  // stands behind the returns: follow_resizes()
+      case ResultKind::kResized:  // comes after the returns: follow_resizes()
         raise(ErrorClass::kProtocol,
               "a result says how a tensor was resized in the place of a return");
     }
@@ -303,7 +303,7 @@ class ResultReader {
   uint64_t next_;
 };
 
-// The next call of this signature need not ask.
+// Stores the outputs, so that the next call of this signature need not ask.
 void remember(Session& session, const Signature& signature, const std::vector<Result>& results) {
   auto known = c10::make_intrusive<Signature>();
   known->key = signature.key;
@@ -337,7 +337,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
     if (signature->slot == Signature::kNotOnWire)
       signature = table.add(signature);
     if (signature->outputs_known)
-      return false;  // another thread has asked meanwhile
+      return false;  // another thread has asked meanwhile: its outputs are known
     if (!signature->announced)
       announce_signature(writer, table, *signature, arguments, session.stream().counters());
     session.stream().mirror_context(writer);

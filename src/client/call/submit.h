@@ -11,11 +11,11 @@
 
 namespace torch_remote::client {
 
-// Once a signature's outputs are known: how many bytes each fresh one takes.
+// Once a signature's outputs are known: computes the bytes of each fresh one.
 void finish_signature(Signature& signature);
 
-// For a signature with a `match`, at every call: what the server's operator lacks equals its default. Slots are not
-// part of the signature, so the first call says nothing about the next. Raises NotImplementedError.
+// For a signature with a `match`: raises NotImplementedError unless each argument that the server's
+// operator lacks has its default. At every call, since numbers are not part of a signature.
 void check_match(const Signature& signature, c10::ArrayRef<c10::IValue> arguments,
                  Session& session);
 
@@ -23,10 +23,9 @@ void check_match(const Signature& signature, c10::ArrayRef<c10::IValue> argument
 at::Tensor tensor_on(StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes,
                      c10::Device device);
 
-// The results of a call as they go back on the stack.
 using Results = c10::SmallVector<c10::IValue, 4>;
 
-// Makes the output tensors a signature predicts, on `device`, with storages of their own.
+// Makes the output tensors that a signature predicts, on `device`, with new storages.
 class Outputs {
  public:
   Outputs(const Signature& signature, const Capture& capture, c10::Device device,
@@ -54,12 +53,13 @@ class Outputs {
 bool send_call(Session& session, SignaturePtr& signature, const Capture& capture, Outputs& outputs,
                c10::ArrayRef<c10::IValue> arguments, CallSite site, Request* outcome);
 
-// Waits for the outcome of a call that was sent. Raises the server's error as the local operator would.
+// Waits for the outcome of a call that was sent. Raises its error as the local operator would.
 void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& signature,
                       const Capture& capture, const std::shared_ptr<Request>& outcome);
 
-// Sends a call and waits for what came out; nullopt: look at the call again (as with send_call). The results' metadata become part of the signature unless the
-// operator depends on data. Raises the server's error as the local operator would.
+// Sends a call and waits for its results. nullopt: capture the call again, as for send_call. Unless
+// the operator depends on data, the results' metadata become part of the signature. Raises the
+// server's error as the local operator would.
 std::optional<Results> query_call(Session& session, const OperatorInfo& info,
                                   SignaturePtr signature, const Capture& capture,
                                   c10::ArrayRef<c10::IValue> arguments, c10::Device device,
