@@ -1,4 +1,4 @@
-// Everything PyTorch is told of this backend. The only file with registration macros.
+// All registrations with PyTorch. The only file with registration macros.
 #include "client/register.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -25,14 +25,13 @@ namespace {
 using c10::DispatchKey;
 using torch::CppFunction;
 
-// For kernels at one key. Lasts as long as the process.
+// A library for kernels at one key. Never deleted.
 torch::Library& library_of(DispatchKey key, const char* operators = "aten") {
   return *new torch::Library(torch::Library::IMPL, operators, key, __FILE__, __LINE__);
 }
 
-// Composite operators that end in a tensor of another layout would make one unasked: refused at
-// every key that leads to them; and below BackendSelect where an argument says so, since they put
-// tensors of the CPU together.
+// A composite operator that ends in a tensor of another layout is refused at every key that leads
+// to it; below BackendSelect only if its `device` is remote, since it may get CPU tensors there.
 void refuse(const c10::OperatorHandle& operation, const char* name) {
   static torch::Library* const libraries[] = {
       &library_of(DispatchKey::PrivateUse1), &library_of(DispatchKey::AutogradPrivateUse1),
@@ -58,7 +57,7 @@ void register_operator(const c10::OperatorHandle& operation) {
     special.kernel(dense, name.c_str());
   else if (route == Route::kSent && is_composed(operation))  // else dispatch() is the fallback
     dense.impl(name.c_str(), CppFunction::makeFromBoxedFunction<&dispatch>());
-  // The same function at both keys, since tensors made in inference mode have no Autograd key.
+  // The same function at both keys: tensors made in inference mode have no Autograd key.
   if (route == Route::kBranch)
     special.kernel(autograd, name.c_str());
 }

@@ -2,7 +2,7 @@
 
 namespace torch_remote::client {
 
-// Makes PrivateUse1 ours. Once for each process; the backend's name is given from Python.
+// Registers this backend for PrivateUse1. Once for each process; Python sets the backend's name.
 void register_backend();
 
 }  // namespace torch_remote::client
