@@ -4,7 +4,7 @@
 #if PY_VERSION_HEX < 0x030B0000
 #include <frameobject.h>
 #elif PY_VERSION_HEX < 0x030E0000
-#define Py_BUILD_CORE 1  // NOLINT: how CPython hands out its internal headers
+#define Py_BUILD_CORE 1  // NOLINT: how CPython gives access to its internal headers
 #include <internal/pycore_frame.h>
 #undef Py_BUILD_CORE
 #endif
@@ -20,11 +20,11 @@ namespace {
 
 // Note [Frames without the GIL]
 //
-// PyTorch releases the GIL before it calls an operator, and waiting for it would cost more than the call. But nobody
-// except this thread changes its chain of frames, and as long as it stands in one, that frame's code object lives and
-// does not change: code, names and line tables can be read as they are, without touching a reference count.
-// CPython has no public function for that, and its frames differ from version to version; a version that is not
-// known here has no lines.
+// PyTorch releases the GIL before it calls an operator, and taking it would cost more than the
+// call. But only this thread changes its chain of frames, and while it is in a frame, that frame's
+// code object lives and does not change. So code, names and line tables can be read without
+// touching a reference count. CPython has no public function for that, and its frames differ
+// between versions. For a version that is not known here no lines are noted.
 
 #if PY_VERSION_HEX < 0x030B0000
 using Frame = PyFrameObject;
@@ -55,7 +55,7 @@ const Frame* top_frame(const PyThreadState& thread) {
   return thread.cframe->current_frame;
 }
 
-// Null for the frames that the interpreter puts between its own C calls.
+// Null for the frames that the interpreter inserts between its own C calls.
 const PyCodeObject* code_of(const Frame& frame) {
 #if PY_VERSION_HEX >= 0x030C0000
   if (frame.owner == FRAME_OWNED_BY_CSTACK)
@@ -113,7 +113,7 @@ void append_utf8(std::string& text, Py_UCS4 letter) {
   tail(0);
 }
 
-// PyUnicode_AsUTF8 would keep what it makes in the string, which needs the GIL.
+// Not PyUnicode_AsUTF8: it caches its result in the string, which needs the GIL.
 std::string text_of(PyObject* string) {
   std::string text;
   const auto kind = PyUnicode_KIND(string);
@@ -125,15 +125,15 @@ std::string text_of(PyObject* string) {
 
 enum class Owner : uint8_t {
   kUser,
-  kMadeCode,  // the user's too, but compiled from a string: it may be gone and another be in its place
+  kMadeCode,  // of the user, compiled from a string: another may get its address
   kLibrary,
-  kEngine,  // runs a backward: what is below it has made no call
+  kEngine,  // runs a backward: the frames below it made no call
 };
 
 Owner owner_of(const PyCodeObject& code) {
   const std::string file = text_of(code.co_filename);
   if (file.starts_with("<frozen ") ||
-      file.starts_with("<eval_with_key>"))  // torch.fx makes the latter
+      file.starts_with("<eval_with_key>"))  // "<eval_with_key>" is code of torch.fx
     return Owner::kLibrary;
   if (file.starts_with('<'))
     return Owner::kMadeCode;
@@ -155,8 +155,7 @@ client::LineId intern(const PyCodeObject& code, int offset) {
   return client::intern_line({text_of(code.co_filename), number, text_of(name)});
 }
 
-// What this thread knows of code that it has been in. A code object may go and another come in its place: the line
-// table tells, since both come from a file.
+// Code that this thread has run. A new code object at the same address has another line table.
 struct KnownCode {
   const PyCodeObject* code = nullptr;
   const PyObject* table = nullptr;

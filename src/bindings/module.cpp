@@ -1,4 +1,4 @@
-// torch_remote._C: the only file that knows pybind11.
+// torch_remote._C, all of pybind11 but python_hooks.cpp.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -59,7 +59,7 @@ py::dict machine_info(int id) {
   return info;
 }
 
-// What is known without waiting for the handshake.
+// Needs no handshake.
 py::tuple machine_summary(int id) {
   Session* session = Machines::instance().session(id);
   std::vector<int> devices;
@@ -111,7 +111,7 @@ client::NamedSettings server_context(int index) {
 
 void synchronize(int index) {
   if (!Machines::instance().is_initialized())
-    return;  // nothing has been sent
+    return;  // nothing was sent
   const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
   place.session->synchronize();
 }
@@ -121,7 +121,7 @@ py::object default_generator(int index) {
       THPGenerator_Wrap(client::default_generator(static_cast<c10::DeviceIndex>(index))));
 }
 
-// Not through at::Generator::get_state(), which fetches the bytes.
+// Not at::Generator::get_state(), which fetches the bytes.
 py::object take_rng_state(int index) {
   return py::reinterpret_steal<py::object>(
       THPVariable_Wrap(client::take_state(static_cast<c10::DeviceIndex>(index))));
@@ -134,14 +134,14 @@ py::list operator_facts() {
   return all;
 }
 
-// Of the session of this device: which one, and its last call.
+// The session of this device and its last call.
 std::pair<uintptr_t, uint64_t> call_number(int device) {
   client::Session* const session =
       Machines::instance().place(static_cast<c10::DeviceIndex>(device)).session;
   return {reinterpret_cast<uintptr_t>(session), session->stream().submitted()};
 }
 
-// Sessions are never destroyed.
+// Sessions are never deleted.
 client::Session& session_at(uintptr_t address) {
   return *reinterpret_cast<client::Session*>(address);
 }
@@ -150,13 +150,13 @@ bool is_missing(uintptr_t session, uint64_t since, const at::Tensor& tensor) {
   return client::is_missing(session_at(session), tensor, since);
 }
 
-// Raises the failure that has stopped this thread, on whichever machine.
+// Raises the failure that has stopped this thread, on any machine.
 void tell_failure() {
   for (client::Session* session : Machines::instance().sessions())
     session->tell_failure();
 }
 
-// A failure was reported, and its thread has not been told yet.
+// Whether a failure was reported that its thread was not told of.
 bool has_failure() {
   for (client::Session* session : Machines::instance().sessions()) {
     if (session->faults().has_any())
@@ -165,7 +165,7 @@ bool has_failure() {
   return false;
 }
 
-// A tensor or storage that this thread will download. Note [Downloads that go together].
+// Plans the download of a tensor or storage: Note [Downloads that go together].
 void plan_download(const py::object& what) {
   client::Prefetch* const plan = client::Prefetch::active();
   if (plan == nullptr)
@@ -215,7 +215,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_initialized", [] { return Machines::instance().is_initialized(); });
   module.def("current_device", [] { return static_cast<int>(client::current_device()); });
   module.def("set_device", torch::wrap_pybind_function([](int index) {
-               // remote:0 is there once it is used; asking for it starts nothing.
+               // remote:0 always exists; asking for it starts nothing.
                if (index != 0 || Machines::instance().is_initialized()) {
                  Machines::instance().place(static_cast<c10::DeviceIndex>(index));
                }

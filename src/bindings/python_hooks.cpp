@@ -19,7 +19,7 @@ namespace py = pybind11;
 namespace torch_remote::bindings {
 namespace {
 
-// Never given back.
+// Never released.
 std::vector<PyObject*> exception_classes;  // by client::ErrorClass
 std::vector<PyObject*> failure_classes;    // by wire::ErrorKind
 std::vector<PyObject*> local_classes;      // by wire::ErrorKind: what PyTorch raises locally
@@ -27,10 +27,11 @@ PyObject* take_back_function = nullptr;
 
 // Note [The GIL at exit]
 //
-// A thread that takes the GIL once the interpreter is going down is ended by Python, by unwinding it through destructors
-// that may not throw: the process would abort. So at exit no thread of ours takes it any more but the main one. Each
-// says that it is about to, looks whether the process is exiting, and sleeps until it ends if so; let_gil_takers_pass(),
-// called when the flag is set and before the interpreter goes down, waits for those that had looked before.
+// When a thread takes the GIL while the interpreter shuts down, Python ends the thread by unwinding
+// it, through destructors that may not throw: the process would abort. So at exit only the main
+// thread takes the GIL. Other threads count themselves in gil_takers first; if the process is
+// exiting they sleep until it ends. let_gil_takers_pass(), called after the exit flag is set and
+// before the interpreter shuts down, waits for the threads that counted themselves before.
 std::atomic<int> gil_takers{0};
 
 class TakingGil {
@@ -50,7 +51,7 @@ class TakingGil {
   TakingGil& operator=(const TakingGil&) = delete;
 };
 
-// What a server says may be cut in the middle of a character, or be no UTF-8 at all.
+// A server's text may end within a character or not be UTF-8.
 py::object to_python(const std::string& text) {
   return py::reinterpret_steal<py::object>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
@@ -71,8 +72,8 @@ void raise(client::ErrorClass kind, const std::string& text) {
   raise_python(exception_classes, static_cast<size_t>(kind), text);
 }
 
-// An error of the local type out of nowhere could be taken for something else: an IndexError ends a
-// loop over __getitem__. So it is the cause of a plain RemoteError, unless `as_local`.
+// Far from its call an error of the local type could be misread: an IndexError ends a loop over
+// __getitem__. So, unless `as_local`, it becomes the __cause__ of a plain RemoteError.
 void raise_remote(const wire::Error& error, const std::string& text, bool as_local) {
   const auto kind = static_cast<size_t>(error.kind);
   if (as_local || error.kind == wire::ErrorKind::kOutOfMemory)
@@ -97,7 +98,7 @@ void acquire_gil(void* state) {
   PyEval_RestoreThread(static_cast<PyThreadState*>(state));
 }
 
-// Runs signal handlers, if this is the main thread; an exception of theirs (KeyboardInterrupt) ends the wait.
+// Runs signal handlers, on the main thread. An exception in one (KeyboardInterrupt) ends the wait.
 void check_signals() {
   const TakingGil taking;
   py::gil_scoped_acquire gil;
@@ -108,7 +109,7 @@ void check_signals() {
   throw error;
 }
 
-// What goes wrong in it is told on stderr, for the failure comes first.
+// Prints errors in the function to stderr: the failure of the call is what the user must see.
 void take_back(const client::Session& session, uint64_t since) {
   const TakingGil taking;
   py::gil_scoped_acquire gil;
@@ -120,7 +121,7 @@ void take_back(const client::Session& session, uint64_t since) {
   } catch (py::error_already_set& error) {
     if (error.matches(PyExc_Exception))
       return error.discard_as_unraisable("torch_remote: taking back an optimizer's step");
-    error.restore();  // Ctrl-C, or an exit
+    error.restore();  // KeyboardInterrupt or SystemExit
     python_error interrupt;
     interrupt.persist();
     throw interrupt;
@@ -145,11 +146,11 @@ void install_python_hooks() {
 
 void let_gil_takers_pass() {
   if (client::in_forked_child())
-    return;  // the threads that are counted are the parent's
+    return;  // the counted threads are the parent's
   py::gil_scoped_release without_gil;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  // Once at least: threads of PyTorch's own that wait for the GIL have it now, and stop at their next call of ours.
+  // At least once: threads of PyTorch that wait for the GIL get it now and stop at their next call.
   do {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   } while (gil_takers > 0 && std::chrono::steady_clock::now() < deadline);

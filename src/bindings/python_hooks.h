@@ -4,14 +4,14 @@
 
 namespace torch_remote::bindings {
 
-// How the client raises our exceptions, releases the GIL while it waits, and notices Ctrl-C.
+// Gives the client functions to raise our exceptions, release the GIL and notice Ctrl-C.
 void install_python_hooks();
 
-// At exit, when no call of ours takes the GIL any more: waits for those threads that were about to.
+// At exit, after no call takes the GIL any more: waits for the threads that were about to take it.
 void let_gil_takers_pass();
 
-// The classes raised: those of client::ErrorClass; for a failed call those of wire::ErrorKind, and what
-// PyTorch raises for them locally; each in order.
+// The exception classes: by client::ErrorClass; for a failed call by wire::ErrorKind, and PyTorch's
+// local class for each kind.
 void set_exception_types(const pybind11::tuple& classes, const pybind11::tuple& kinds,
                          const pybind11::tuple& local);
 
