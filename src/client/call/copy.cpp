@@ -154,8 +154,7 @@ bool may_be_pending(const at::Tensor& destination, const at::Tensor& source) {
 }
 
 void download_later(const at::Tensor& destination, const at::Tensor& source) {
-  // A READ returns elements in logical order, so the view gets the order in memory of
-  // `destination`.
+  // A READ returns elements in logical order; the view gets the destination's memory order.
   const at::Tensor view = source.expand(destination.sizes()).permute(memory_order(destination));
   session_of(*record_of(view))->wait_for_credit({nullptr, record_of(view)->name});
   keep_pending(start_download(view, memory_of(destination), nullptr), destination.storage());

@@ -265,8 +265,8 @@ void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   }
   if (C10_UNLIKELY(info.writes_list))
     bump_versions(written);
+  // PyTorch, once this returns, would take the GIL: Note [The GIL at exit].
   if (C10_UNLIKELY(is_exiting()))
-    // Not back to PyTorch, which would take the GIL: Note [The GIL at exit].
     park_if_exiting();
 }
 
