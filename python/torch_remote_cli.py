@@ -1,5 +1,6 @@
-"""The `torch-remote` command. It stands beside the package, not in it: `import torch_remote` imports
-torch, which takes seconds, and a server needs none of it.
+"""The `torch-remote` command.
+
+It is not in the package, because importing that imports torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ options:
 
 
 def _server() -> Path | None:
-    """Where the server is installed. Finds the package without importing it."""
+    """The path of the server. Finds the package without importing it."""
     spec = importlib.util.find_spec("torch_remote")
     if spec is None:
         return None
-    # An editable install has two places: the sources, and where the built files are.
+    # An editable install has two places: the sources and the built files.
     candidates = [
         Path(p) / "bin/torch-remote-server" for p in spec.submodule_search_locations or ()
     ]
@@ -37,8 +38,8 @@ def _serve(arguments: list[str]) -> int:
     server = _server()
     if server is None:
         print(
-            "torch-remote: torch_remote/bin/torch-remote-server is not installed beside this command; "
-            "build it with `make build` or `pip install .`.",
+            "torch-remote: torch_remote/bin/torch-remote-server is not installed beside this "
+            "command; build it with `make build` or `pip install .`.",
             file=sys.stderr,
         )
         return 1
@@ -73,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _autoload() -> None:
-    """Called by `import torch` itself (entry point `torch.backends`): does nothing unless asked to."""
+    """`import torch` calls this (entry point `torch.backends`). Does nothing unless asked to."""
     if os.environ.get("TORCH_REMOTE_AUTOLOAD") == "1":
         import torch_remote  # noqa: F401
 

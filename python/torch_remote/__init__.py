@@ -18,7 +18,7 @@ _HOW_TO_BUILD = "run `make build` or `pip install .`"
 
 
 def _check_extension() -> None:
-    """Loads the extension, or says in a sentence why that cannot be."""
+    """Loads the extension, or raises an ImportError that says why it cannot."""
     if importlib.util.find_spec(f"{__name__}._C") is None:
         raise ImportError(f"torch_remote is not built: {_HOW_TO_BUILD}")
     try:
@@ -96,7 +96,7 @@ def _install(name: str) -> None:
 
 
 def _change_torch() -> None:
-    """All that `_patches.undo_all()` takes back; may be called again after it."""
+    """Makes all changes that `_patches.undo_all()` takes back; may be called again after it."""
     with _patches.noting(
         torch.Tensor,
         torch.nn.Module,
@@ -118,13 +118,13 @@ def _change_torch() -> None:
 
 
 def _shut_down() -> None:
-    # The session of a forked child's parent is not the child's to close.
+    # A forked child must not close the sessions of its parent.
     if not _C.is_in_bad_fork():
         _C.shutdown()
 
 
 def _warn_of_local_cuda() -> None:
-    """PyTorch's engine takes the named private backend for the only accelerator there is."""
+    """Warns if there are local GPUs: PyTorch's engine uses our device as the only accelerator."""
     if _backend.local_gpus() > 0:
         warnings.warn(
             f"torch_remote makes `{_backend.name()}` the accelerator of this process, which breaks "

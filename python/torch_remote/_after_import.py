@@ -1,4 +1,4 @@
-"""Changes to modules that others import later: we import neither Triton nor compilers ourselves."""
+"""Changes to modules that others may import later, and that we do not import: Triton, compilers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Change = Callable[[Any], None]
 
 
 class _AfterImport(MetaPathFinder):
-    """Finds modules as others do, and has their loader call a function when they are there."""
+    """Finds modules as the other finders do, and calls a function once one is loaded."""
 
     def __init__(self) -> None:
         self.changes: dict[str, Change] = {}
@@ -48,9 +48,9 @@ _finder = _AfterImport()
 
 
 def change_module(name: str, change: Change) -> None:
-    """Calls `change(module)` now if the module is imported, else when it is.
+    """Calls `change(module)`, now if the module is imported, else once it is.
 
-    `change` makes its changes by `patch()`, so that they can be taken back.
+    `change` uses `patch()`, so that its changes can be taken back.
     """
     if name in sys.modules:
         change(sys.modules[name])

@@ -1,7 +1,6 @@
-"""The name of the backend, and what can be known about its devices without a connection.
+"""The name of the backend, and what is known about its devices without a connection.
 
-The name is not a constant: PyTorch lets a process choose it once, and the first front door does
-(`torch_remote` says `remote`). So it is asked for, never written.
+PyTorch lets a process choose the name once (`torch_remote` chooses `remote`): it is no constant.
 """
 
 from __future__ import annotations
@@ -17,46 +16,46 @@ DeviceLike: TypeAlias = "torch.device | str | int | None"
 
 
 def name() -> str:
-    """The name in force, as it stands in a device string."""
+    """The name of the backend in device strings."""
     return str(torch._C._get_privateuse1_backend_name())
 
 
 def is_ours(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's bytes are on a machine of ours."""
+    """Whether the tensor is on one of our devices."""
     return bool(tensor.device.type == name())
 
 
 def max_devices() -> int:
     """How many device indices there are; most of them have no device yet."""
-    return 16  # kMaxDevices in client/machines/machines.h: autograd sizes its queues by it once
+    return 16  # kMaxDevices in client/machines/machines.h
 
 
 def configured_url() -> str | None:
-    """The machine that `TORCH_REMOTE` names, unless it is the embedded one."""
+    """The URL in `TORCH_REMOTE`; None for the embedded server."""
     url = os.environ.get("TORCH_REMOTE", "")
     return url if "://" in url else None
 
 
 def local_gpus() -> int:
-    """The GPUs the embedded server will use, asked of NVML: that initialises no CUDA here."""
+    """The number of GPUs for the embedded server. NVML tells, without initialising CUDA."""
     if torch.version.cuda is None:
         return 0
     return max(0, int(torch.cuda._device_count_nvml()))
 
 
 def device_count() -> int:
-    """The number of devices. Never starts the embedded server; connects only to a configured URL."""
+    """The number of devices. Connects to a configured URL, but never starts the embedded server."""
     if not _C.is_initialized():
         if configured_url() is None:
             return max(1, local_gpus())
         start_default()
     for machine in _C.machine_ids():
-        _C.machine_devices(machine)  # waits until it has told
+        _C.machine_devices(machine)  # waits for the handshake
     return _C.device_count()
 
 
 def refuse_in_bad_fork() -> None:
-    """A forked child has none of its parent's sessions."""
+    """Raises in a forked child, which cannot use its parent's sessions."""
     if _C.is_in_bad_fork():
         raise RuntimeError(
             f"Cannot re-initialize {name()} in forked subprocess. To use {name()} with "
@@ -71,9 +70,9 @@ def start_default() -> None:
 
 
 def device_index(device: DeviceLike) -> int:
-    """The index a device argument means; none given means the current device.
+    """The index that a device argument means; None means the current device.
 
-    -1 is let through, since `torch.cuda.device(-1)` means "leave it". The index may not exist.
+    Returns -1 for -1: `torch.cuda.device(-1)` changes nothing. The index may not exist.
     """
     if device is None:
         return _C.current_device()
@@ -90,9 +89,9 @@ def device_index(device: DeviceLike) -> int:
 
 
 def existing_index(device: DeviceLike) -> int:
-    """Like `device_index`, but a device that does not exist is an error which lists those that do."""
+    """Like `device_index`, but raises for a device that does not exist and lists those that do."""
     index = device_index(device)
-    # Device 0 is there in any case, so naming it needs no connection.
+    # Device 0 always exists, so naming it needs no connection.
     if index != 0 and not 0 < index < device_count():
         raise no_such_device(index if isinstance(device, int) or device is None else device)
     return index

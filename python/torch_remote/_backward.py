@@ -1,7 +1,7 @@
-"""The calls that autograd's threads make belong to the thread that has called `backward()`.
+"""Calls that autograd's threads make count as calls of the thread that called `backward()`.
 
-A failed call stops the thread that made it (docs/errors.md). So while a backward runs, its threads know
-who called it: Note [Whose call] in `src/client/session/threads.h`.
+A failed call stops the thread that made it (docs/errors.md). So while a backward runs, its threads
+know who called it: Note [Whose call] in `src/client/session/threads.h`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ def install() -> None:
         finally:
             _C.leave_backward()
 
-    # `torch.autograd` has imported it by name.
+    # `torch.autograd` has its own reference to the function.
     patch(torch.autograd.graph, "_engine_run_backward", run_backward)
     patch(torch.autograd, "_engine_run_backward", run_backward)

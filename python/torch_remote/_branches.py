@@ -1,4 +1,4 @@
-"""Where PyTorch's own Python picks a way by the device, the way of the server's device is taken."""
+"""Where PyTorch's Python branches on the device, it takes the branch of the server's device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _OURS = torch._C.DispatchKey.AutogradPrivateUse1
 
 
 def _seen_by_server(device: torch.device | None) -> torch.device | None:
-    """The device as PyTorch on a CPU server would name it. A CUDA server's stays as it is: what follows from the name
-    `cuda` asks CUDA in this process.
+    """The device as PyTorch names it on a CPU server.
+
+    A CUDA server's device is not renamed: for `cuda` PyTorch would ask CUDA in this process.
     """
     if device is None or device.type != _backend.name():
         return device
@@ -25,9 +26,9 @@ def _seen_by_server(device: torch.device | None) -> torch.device | None:
 
 
 def _keep_decompositions() -> None:
-    """Under torch.compile and torch.export PyTorch takes these operators apart in Python, on a CPU and on CUDA alike.
+    """Lets torch.compile and torch.export decompose these operators in Python, as on CPU and CUDA.
 
-    A kernel at AutogradPrivateUse1, which these have for eager mode, would come before that.
+    Our kernels at AutogradPrivateUse1, which eager mode needs, would otherwise come first.
     """
     aten = torch.ops.aten
     for operator in (
@@ -56,9 +57,9 @@ def _remove_kernel(operator: Any) -> None:
 
 
 def _unless_on_cpu(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """An LSTM's decomposition takes oneDNN's kernel only on a device named `cpu`.
+    """Runs our own kernel for an LSTM on a CPU server, where it calls oneDNN's kernel.
 
-    So on a CPU server our own kernel runs in its place: it takes oneDNN's kernel there.
+    PyTorch's decomposition calls oneDNN's kernel only if the device is named `cpu`.
     """
 
     @functools.wraps(decomposition)
@@ -71,13 +72,12 @@ def _unless_on_cpu(operator: Any, decomposition: Callable[..., Any]) -> Callable
 
 
 def install() -> None:
-    """Has PyTorch choose as on the server."""
     _keep_decompositions()
     _choose_for_linear_cross_entropy()
 
 
 def _choose_for_linear_cross_entropy() -> None:
-    """How it accumulates in half precision, and in which chunks."""
+    """Its accumulation in half precision and its chunk size depend on the device."""
     try:
         from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
     except ImportError:  # before torch 2.13

@@ -1,7 +1,7 @@
-"""The device module: what users and PyTorch itself find as `torch.remote`.
+"""The device module: `torch.remote`, for users and for PyTorch itself.
 
-It has the shape of `torch.cuda`, so that code written for one runs on the other. Asking whether and
-how many costs no connection; the first tensor makes one.
+It has the functions of `torch.cuda`, so that code for one runs on the other. Asking whether there
+are devices, and how many, does not start a server; the first tensor does.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ __all__ += _tensor_types.NAMES
 
 
 def __getattr__(attribute: str) -> Any:
-    # torch.utils.checkpoint reads `_initialized` as a variable; the truth is in C++.
+    # torch.utils.checkpoint reads `_initialized` as a variable, but its value is in C++.
     if attribute == "_initialized":
         return is_initialized()
     if attribute in _tensor_types.NAMES:
@@ -95,8 +95,7 @@ def __dir__() -> list[str]:
 
 
 def _lazy_init() -> None:
-    # PyTorch calls this before whatever might touch the device: pinned memory, streams, compiling.
-    # None of that needs a server, and the first tensor starts one.
+    # PyTorch calls this before pinned memory, streams and compiling, which need no server.
     refuse_in_bad_fork()
 
 
@@ -115,9 +114,9 @@ def is_initialized() -> bool:
 
 
 def is_available() -> bool:
-    """Whether the device can be used: a machine is connected or named, or there is a server to start.
+    """Whether a machine is connected or configured, or a server is installed.
 
-    Touches no network, so a machine that is named may still refuse.
+    Uses no network, so a configured machine may still be unreachable.
     """
     return _C.is_initialized() or configured_url() is not None or server_path().exists()
 
@@ -148,14 +147,14 @@ class device:
 
 
 class device_of(device):
-    """Context manager: the device of the tensor or storage; one that is not ours changes nothing."""
+    """Context manager: the device of a tensor or storage. Does nothing if it is not ours."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.get_device() if is_ours(obj) else -1)
 
 
 def synchronize(device: DeviceLike = None) -> None:
-    """Waits until all that was sent to the device is done, and raises errors that nobody has read."""
+    """Waits for everything sent to the device. Raises failures that were not raised yet."""
     refuse_in_bad_fork()
     index = existing_index(device)
     if _C.is_initialized():
@@ -163,7 +162,7 @@ def synchronize(device: DeviceLike = None) -> None:
 
 
 def empty_cache() -> None:
-    """Asks the allocator to give back what it keeps."""
+    """Asks the server's allocator to free unused memory."""
     torch.accelerator.empty_cache()
 
 
@@ -194,12 +193,12 @@ class DeviceProperties:
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
-    """The server's own figures for a device; connects if need be."""
+    """The server's figures for a device. Connects if need be."""
     refuse_in_bad_fork()
     values: dict[str, Any] = dict(_C.device_properties(existing_index(device)))
     return DeviceProperties(**{field: values[field] for field in DeviceProperties.__annotations__})
 
 
 def get_device_name(device: DeviceLike = None) -> str:
-    """The name of the device as its server knows it; connects if need be."""
+    """The server's name for the device. Connects if need be."""
     return get_device_properties(device).name

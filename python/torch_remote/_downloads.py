@@ -1,6 +1,6 @@
-"""Downloads that are known to come go together: those of `torch.save` and of `Module.to("cpu")`.
+"""Sends the downloads of `torch.save` and of `Module.to("cpu")` together.
 
-Each is told to the thread's plan before it is made: Note [Downloads that go together] in
+Each is added to the thread's plan before it is made: Note [Downloads that go together] in
 client/call/prefetch.h.
 """
 
@@ -21,7 +21,7 @@ from ._patches import patch
 
 @contextmanager
 def _plan() -> Iterator[None]:
-    """One plan for each thread: the outermost."""
+    """A thread has one plan; inner ones join it."""
     begun = _C.begin_downloads()
     try:
         yield
@@ -66,7 +66,7 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _is_for_cpu(args: Any, kwargs: Any) -> bool:
-    """Whether `Module.to(*args, **kwargs)` moves to the CPU and waits. PyTorch refuses wrong arguments."""
+    """Whether `Module.to(*args, **kwargs)` moves to the CPU and waits."""
     try:
         device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
     except (TypeError, RuntimeError, ValueError):
@@ -75,14 +75,14 @@ def _is_for_cpu(args: Any, kwargs: Any) -> bool:
 
 
 def _moving(move: Callable[..., Any], is_for_cpu: Callable[[Any, Any], bool]) -> Callable[..., Any]:
-    """`Module.to` and `Module.cpu`, which move the tensors of a module one by one.
+    """For `Module.to` and `Module.cpu`, which move the tensors of a module one by one.
 
-    A plan keeps tensors that it has not downloaded, so there is none for other moves: `half()` frees as it goes.
+    There is no plan for `half()` and other moves, which free tensors as they go: a plan keeps them.
     """
 
     @functools.wraps(move)
     def planned(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # first: Dynamo cannot look into the rest
+        if torch.compiler.is_compiling():  # first: Dynamo cannot trace the rest
             return move(self, *args, **kwargs)
         if not (_C.is_initialized() and is_for_cpu(args, kwargs) and _C.begin_downloads()):
             return move(self, *args, **kwargs)
@@ -97,7 +97,7 @@ def _moving(move: Callable[..., Any], is_for_cpu: Callable[[Any, Any], bool]) ->
 
 
 def install() -> None:
-    """Replaces what saves objects and what moves modules."""
+    """Patches the functions that save objects and move modules."""
     patch(serialization, "_save", _planning(serialization._save))
     patch(serialization, "_legacy_save", _planning(serialization._legacy_save))
     patch(serialization, "location_tag", _noting(serialization.location_tag))

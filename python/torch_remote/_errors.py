@@ -1,6 +1,6 @@
 """The exceptions of torch_remote, sorted by who has to act (docs/errors.md).
 
-The C++ side raises these very classes: `__init__` hands them over before anything can fail.
+The C++ code raises these classes, too: `__init__` passes them to it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import torch
 
 
 class RemoteError(RuntimeError):
-    """An operator failed where it ran. Raised by a later call of the thread that called it."""
+    """An operator failed on the server. Raised by a later call of the thread that called it."""
 
 
 class SessionLost(RemoteError):
-    """The server, or the way to it, is gone, and with it every tensor that lived there."""
+    """The session is lost, and with it all tensors on that server."""
 
 
 class ProtocolError(RemoteError):
-    """The peer sent bytes that are not the protocol. The session is over; the process lives."""
+    """The peer sent bytes that break the protocol. The session ends; the process goes on."""
 
 
 class ConnectionError(RemoteError, builtins.ConnectionError):
-    """No session could be made: nobody listens, the token is wrong, the versions do not meet."""
+    """No session could be opened: nothing listens, or token or version is refused."""
 
 
 class RemoteIndexError(RemoteError, IndexError):
-    """A failed operator that raises an `IndexError` locally; those below likewise."""
+    """An operator failed that raises an `IndexError` locally. The classes below are alike."""
 
 
 class RemoteValueError(RemoteError, ValueError):
@@ -55,7 +55,7 @@ class RemoteAcceleratorError(RemoteError, torch.AcceleratorError):  # type: igno
 
 
 class DeviceLost(SessionLost, torch.AcceleratorError):  # type: ignore[misc]
-    """A device assert, or another error after which CUDA does nothing more in that process."""
+    """A device assert, or another error after which CUDA no longer works on the server."""
 
 
 # In the order of client::ErrorClass (src/client/session/errors.h).
@@ -74,7 +74,7 @@ BY_KIND = (
     RemoteAcceleratorError,
 )
 
-# The same, as PyTorch raises them locally.
+# What PyTorch raises locally, in the same order.
 LOCAL_BY_KIND = (
     RuntimeError,
     IndexError,

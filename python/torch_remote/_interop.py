@@ -1,6 +1,6 @@
-"""Ways out of the process that need an address in it: DLPack, and queues between processes.
+"""Refuses what needs an address in this process: DLPack, and queues between processes.
 
-A remote tensor's address means nothing here, so both are refused with a word on what to do instead.
+A remote tensor has no address here. The errors say what to do instead.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
         f"A tensor on {tensor.device} belongs to the session of this process and cannot be sent "
         "to another one; send tensor.cpu() and move it to a device there"
     )
-    # What the thread of a queue throws is printed and forgotten, and who waits at the other end (a DataLoader) waits
-    # for ever: so the error travels, and is raised there.
+    # Python prints exceptions of a queue's thread, and the receiver (a DataLoader) would wait for
+    # ever. So the error is sent instead of the tensor, and raised by the receiver.
     if threading.current_thread().name == "QueueFeederThread":
         return _refuse_to_send, (text,)
     return _refuse_to_send(text)
 
 
 def install() -> None:
-    """Replaces what gives out DLPack capsules and the reducer of queues."""
+    """Patches `__dlpack__` and the reducer of queues."""
     for name in ("__dlpack__", "__dlpack_device__"):
         patch(torch.Tensor, name, _refuse_dlpack(getattr(torch.Tensor, name)))
     to_dlpack = _refuse_dlpack(torch.utils.dlpack.to_dlpack)

@@ -1,6 +1,6 @@
-"""Kernels compiled in this process: from Triton or CUDA source, or by inductor for `torch.compile`.
+"""Refuses kernels compiled in this process: Triton, CUDA source, inductor for `torch.compile`.
 
-They are launched with addresses of this machine, and a remote tensor has none: refused, with the way out.
+They get addresses on this machine, and a remote tensor has none. The errors say what to do instead.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ def _check_arguments(kind: str, arguments: Sequence[Any]) -> None:
     for argument in arguments:
         if isinstance(argument, torch.Tensor) and is_ours(argument):
             raise NotImplementedError(
-                f"{kind} runs on this machine, and a tensor on {argument.device} is not in its memory: {_WAY_OUT}"
+                f"{kind} runs on this machine, and a tensor on {argument.device} is not in its "
+                f"memory: {_WAY_OUT}"
             )
 
 
 def _guard_triton(jit: ModuleType) -> None:
-    """`kernel[grid](…)`, autotuned, interpreted or neither: what all kinds of kernels share."""
+    """`kernel[grid](…)`, which all kinds of Triton kernels share."""
     choose_grid = jit.KernelInterface.__getitem__
 
     @functools.wraps(choose_grid)
@@ -60,7 +61,7 @@ def _guard_jiterator(jiterator: ModuleType) -> None:
 
 
 def _guard_extensions(cpp_extension: Any) -> None:
-    """`load` and `load_inline` of CUDA source, where no device here could run it."""
+    """`load` and `load_inline` of CUDA source, if no device here can run it."""
     build = cpp_extension._jit_compile
 
     @functools.wraps(build)
@@ -68,8 +69,8 @@ def _guard_extensions(cpp_extension: Any) -> None:
         files = [sources] if isinstance(sources, str) else sources
         if any(map(cpp_extension._is_cuda_file, files)) and not torch.cuda.is_available():
             raise NotImplementedError(
-                f"{extension}: an extension of CUDA source runs on this machine, which has no CUDA device, and not "
-                f"on {name()}: {_WAY_OUT}"
+                f"{extension}: an extension of CUDA source runs on this machine, which has no CUDA "
+                f"device, and not on {name()}: {_WAY_OUT}"
             )
         return build(extension, sources, *args, **kwargs)
 
@@ -77,7 +78,7 @@ def _guard_extensions(cpp_extension: Any) -> None:
 
 
 def _guard_inductor(compile_fx: Any) -> None:
-    """`torch.compile` with its default backend: refused before inductor begins."""
+    """`torch.compile` with its default backend, before inductor begins."""
     compile_graph = compile_fx.compile_fx
 
     @functools.wraps(compile_graph)
@@ -86,7 +87,8 @@ def _guard_inductor(compile_fx: Any) -> None:
         for value in tree_leaves([*inputs, *made]):
             if isinstance(value, torch.Tensor) and is_ours(value):
                 raise NotImplementedError(
-                    f"torch.compile with inductor makes kernels for this machine, and a tensor on {value.device} is "
+                    "torch.compile with inductor makes kernels for this machine, and a tensor on "
+                    f"{value.device} is "
                     'not in its memory: use torch.compile(..., backend="aot_eager")'
                 )
         return compile_graph(graph, inputs, *args, **kwargs)
@@ -95,7 +97,7 @@ def _guard_inductor(compile_fx: Any) -> None:
 
 
 def install() -> None:
-    """Guards what is imported already, and the rest when it is."""
+    """Patches each module now if it is imported, else once it is."""
     change_module("triton.runtime.jit", _guard_triton)
     change_module("torch.cuda.jiterator", _guard_jiterator)
     change_module("torch.utils.cpp_extension", _guard_extensions)

@@ -1,4 +1,4 @@
-"""Machines: the servers this process is connected to, and the devices they bring."""
+"""Machines: the servers this process is connected to, and their devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._errors import ConnectionError
 
 @cache
 def server_path() -> Path:
-    """The server beside the extension; an editable install keeps both apart from this file."""
+    """The server's program beside the extension. In an editable install both are elsewhere."""
     programs = [
         Path(folder) / "bin" / "torch-remote-server"
         for folder in (Path(_C.__file__).parent, Path(__file__).parent)
@@ -31,21 +31,20 @@ class Machine:
 
     @property
     def devices(self) -> list[torch.device]:
-        """Its devices, under the indices they have in this process. May wait for the handshake."""
+        """Its devices, with their indices in this process. May wait for the handshake."""
         return [torch.device(name(), index) for index in _C.machine_devices(self.id)]
 
     def status(self) -> dict[str, str]:
-        """Where it is and how it fares: url, host, pid, session, torch_version, state.
+        """Its url, host, pid, session, torch_version and state.
 
         The state is `open`, `resuming`, `lost` or, after `stop()`, `stopped`.
         """
         return dict(_C.machine_info(self.id))
 
     def stop(self) -> None:
-        """Ends the session now: calls that are not done are dropped. `synchronize()` before it waits for them.
+        """Ends the session and drops unfinished calls; call `synchronize()` first to wait for them.
 
-        Tensors that lived there raise SessionLost from now on. A failure that was never raised is
-        printed.
+        Tensors of this machine raise SessionLost from now on. Prints failures never raised.
         """
         _C.machine_stop(self.id, False)
 
@@ -66,7 +65,7 @@ class Machine:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        """Waits for nothing: before the handshake it shows the devices that are known by then."""
+        """Does not wait: before the handshake it lists the devices known so far."""
         url, indices, state = _C.machine_summary(self.id)
         devices = ", ".join(f"{name()}:{index}" for index in indices)
         return f"Machine(id={self.id}, url={url!r}, devices=[{devices}], state={state!r})"
@@ -98,16 +97,16 @@ def connect(
         raise ValueError('connect("local") starts a server of our own, which takes no token')
     if token_file is not None:
         token = _read_token(token_file)
-    if token is not None and not isinstance(token, str):  # its value must not get into a message
+    if token is not None and not isinstance(token, str):  # the value must not appear in a message
         raise TypeError(f"connect(): token is a str, not {type(token).__name__}")
     return Machine(_C.connect(url, None if token is None else token.strip()))
 
 
 def connect_through(url: str, command: list[str]) -> Machine:
-    """For front doors such as ssh: connects through a command whose standard input and output are the connection.
+    """Connects through a command whose standard input and output are the connection, such as ssh.
 
-    The command ends in `torch-remote serve --stdio` on the server's machine. When the connection is lost it is run
-    again, and finds the session. `url` is what messages call the machine. No token is used.
+    The command ends in `torch-remote serve --stdio` on the server's machine. It is run again to
+    resume a lost connection. `url` is the machine's name in messages. No token is used.
     """
     return Machine(_C.connect_through(url, command))
 
@@ -118,7 +117,7 @@ def machines() -> list[Machine]:
 
 
 def synchronize() -> None:
-    """Waits for every device of every machine, and raises errors that nobody has read."""
+    """Waits for every device of every machine. Raises failures that were not raised yet."""
     for machine_id in _C.machine_ids():
         for index in _C.machine_devices(machine_id):
             _C.synchronize(index)

@@ -1,9 +1,8 @@
 """Attention between jagged nested tensors.
 
-PyTorch's Python looks for CUDA in this process to choose a kernel. Here the server's device decides.
-PyTorch's plain way ("math") goes through nested tensors of strided layout, which a remote device
-does not hold. Here it is composed of the dense operators that PyTorch's CPU kernels for nested
-tensors call.
+PyTorch's Python chooses a kernel by CUDA in this process; here the server's device decides.
+PyTorch's "math" attention makes strided nested tensors, which a remote device does not have; here
+it is composed of the dense operators that PyTorch's CPU kernels for nested tensors call.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from ._backend import is_ours
 from ._device import get_device_properties
 from ._patches import patch
 
-_AMPERE = 8  # the major compute capability from which there is flash attention
+_AMPERE = 8  # major compute capability with flash attention
 
 
 def _parts(jagged: Any) -> list[Tensor]:
-    """The sequences of a jagged tensor (batch, heads, ragged, width), each as (heads, length, width)."""
+    """The sequences of a jagged (batch, heads, ragged, width), each as (heads, length, width)."""
     offsets = jagged.offsets().tolist()
     values = jagged.transpose(1, 2).values()
     return [
@@ -34,7 +33,7 @@ def _parts(jagged: Any) -> list[Tensor]:
 
 
 def _drop(parts: list[Tensor], probability: float) -> list[Tensor]:
-    """Dropout over all parts at once, so that the random numbers come in the order of the nested tensor's memory."""
+    """One dropout over all parts: random numbers in the order of the nested tensor's memory."""
     if probability == 0:
         return parts
     dropped = torch.dropout(torch.cat([part.flatten() for part in parts]), probability, True)
@@ -50,8 +49,9 @@ def _plain_attention(
     heads = {jagged.size(1) for jagged in (query, key, value)}
     if len(heads) > 1:
         raise RuntimeError(
-            "matmul: For nested tensors, batch dimensions must have the same sizes, no broadcasting "
-            f"is currently performed. Got {' and '.join(map(str, sorted(heads)))} heads"
+            "matmul: For nested tensors, batch dimensions must have the same sizes, no "
+            "broadcasting is currently performed. "
+            f"Got {' and '.join(map(str, sorted(heads)))} heads"
         )
     whole = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     factor = math.sqrt(abs(whole))
@@ -71,23 +71,23 @@ def _plain_attention(
 
 
 def _has_flash(query: Any) -> bool:
-    """Whether the server's CUDA device has flash attention for this dtype, and the user lets it."""
+    """Whether the server's CUDA device has flash attention for this dtype and it is enabled."""
     half = query.dtype in (torch.float16, torch.bfloat16)
     is_new = get_device_properties(query.device).major >= _AMPERE
     return bool(half and is_new and torch.backends.cuda.flash_sdp_enabled())
 
 
 def _has_efficient(query: Any) -> bool:
-    """The same of memory-efficient attention."""
+    """As `_has_flash`, for memory-efficient attention."""
     return bool(query.dtype != torch.float64 and torch.backends.cuda.mem_efficient_sdp_enabled())
 
 
 class _PlainWay(Exception):
-    """PyTorch chose its plain way for these: query, key, value."""
+    """Carries query, key and value when PyTorch has chosen its math attention."""
 
 
 def _change_choice(sdpa: Any) -> None:
-    """Has PyTorch's function for jagged tensors choose as the server's device would."""
+    """Makes PyTorch's function for jagged tensors choose as the server's device would."""
     select = sdpa._select_sdp_backend
     kinds = sdpa.SDPBackend
 
@@ -115,7 +115,7 @@ def _change_choice(sdpa: Any) -> None:
 
 
 def _change_operators(operators: Any) -> None:
-    """Has jagged tensors of ours take the plain way without nested tensors of strided layout."""
+    """Makes our jagged tensors use math attention without strided nested tensors."""
     from torch.nested._internal import sdpa
 
     _change_choice(sdpa)
@@ -142,5 +142,5 @@ def _change_operators(operators: Any) -> None:
 
 
 def install() -> None:
-    """Changes PyTorch's code for jagged tensors when it is first used."""
+    """Patches PyTorch's code for jagged tensors when it is imported."""
     change_module("torch.nested._internal.ops", _change_operators)

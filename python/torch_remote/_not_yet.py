@@ -1,4 +1,4 @@
-"""What our device does not do yet and PyTorch would not say: one warning each, at the user's line."""
+"""Warns once about features that our device lacks and PyTorch would ignore silently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIBRARIES = tuple(f"{Path(file).parent}/" for file in (torch.__file__, __file__
 
 
 def _warn(text: str) -> None:
-    """Names the innermost line that is neither torch's nor ours."""
+    """Warns at the innermost line outside torch and torch_remote."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         level, frame = level + 1, frame.f_back
@@ -25,7 +25,6 @@ def _warn(text: str) -> None:
 
 
 def _warn_of_autocast() -> None:
-    """Once for each process: a training loop enters it in every step."""
     autocast: Any = torch.amp.autocast_mode.autocast
     enter = autocast.__enter__
     has_warned = False
@@ -36,8 +35,8 @@ def _warn_of_autocast() -> None:
         if not has_warned and self.device == name() and self._enabled:
             has_warned = True
             _warn(
-                f'torch.autocast("{name()}") casts nothing yet: operators run in the dtypes of their '
-                "inputs; for lower precision now, convert the model and its inputs"
+                f'torch.autocast("{name()}") casts nothing yet: operators run in the dtypes of '
+                "their inputs; for lower precision now, convert the model and its inputs"
             )
         return enter(self)
 
@@ -60,6 +59,5 @@ def _warn_of_profiler() -> None:
 
 
 def install() -> None:
-    """Has PyTorch warn of these."""
     _warn_of_autocast()
     _warn_of_profiler()

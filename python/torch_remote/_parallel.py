@@ -1,7 +1,7 @@
-"""`nn.DataParallel` and what it is made of (torch.nn.parallel.comm), over remote devices.
+"""`nn.DataParallel` and its functions (torch.nn.parallel.comm) over remote devices.
 
-PyTorch has these functions for CUDA only, and takes whatever accelerator there is for the one meant. Copies between
-two remote devices go through this process, so several devices are correct here and not fast.
+PyTorch has these functions for CUDA only, but uses them for any accelerator. Copies between two
+remote devices go through this process, so several devices give correct results, not speed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) ->
 
 
 def _replace(function: Callable[..., Any]) -> None:
-    """A torch built with CUDA keeps its own function for the case that CUDA is there."""
+    """A torch built with CUDA has its own function, which is kept for CUDA tensors."""
     theirs = getattr(torch._C, function.__name__, None)
 
     @functools.wraps(function)
@@ -77,7 +77,7 @@ def _replace(function: Callable[..., Any]) -> None:
 
 
 def _is_elsewhere(module: torch.nn.Module) -> bool:
-    """Whether PyTorch would take our devices for a module that is not on them, by its first tensor."""
+    """Whether PyTorch would choose our devices for a module whose first tensor is elsewhere."""
     if _get_available_device_type() != name():
         return False
     first = next(chain(module.parameters(), module.buffers()), None)
@@ -85,7 +85,7 @@ def _is_elsewhere(module: torch.nn.Module) -> bool:
 
 
 def _wrap_modules_elsewhere() -> None:
-    """A CPU model that is wrapped without `device_ids` stays where it is, as without torch_remote."""
+    """Keeps a CPU model that is wrapped without `device_ids` on the CPU."""
     init, forward = DataParallel.__init__, DataParallel.forward
 
     @functools.wraps(init)
@@ -101,7 +101,7 @@ def _wrap_modules_elsewhere() -> None:
 
     @functools.wraps(forward)
     def checked_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # first: Dynamo cannot look into the rest
+        if torch.compiler.is_compiling():  # first: Dynamo cannot trace the rest
             return forward(self, *inputs, **kwargs)
         if not self.device_ids and not _is_elsewhere(self.module):
             _choose_devices(self)  # the model was moved after it was wrapped
@@ -120,7 +120,7 @@ def _choose_devices(parallel: Any) -> None:
 
 
 def install() -> None:
-    """Adds these functions for CUDA to torch, or has them choose."""
+    """Adds these functions to torch, or makes torch's own choose by device."""
     for function in (
         _broadcast,
         _broadcast_out,
@@ -131,6 +131,6 @@ def install() -> None:
         _gather_out,
     ):
         _replace(function)
-    # PyTorch sizes this by the devices of the first scatter; a machine may be connected later.
+    # PyTorch sizes this list at the first scatter; a machine may be connected later.
     patch(_functions, "_streams", [None] * max_devices())
     _wrap_modules_elsewhere()

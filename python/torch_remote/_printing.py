@@ -1,8 +1,8 @@
-"""Printing a tensor: one download, of the elements that are printed and no others.
+"""Printing a tensor downloads once, and only the elements that are printed.
 
-PyTorch formats by running a dozen operators and reading elements one at a time. `_tensor_str` is the
-one function of torch/_tensor_str.py that looks at elements; for a tensor of ours it gets the bytes
-on this machine instead. What is around the elements (device, dtype, grad_fn) stays PyTorch's work.
+PyTorch formats by a dozen operators and reads elements one at a time. `_tensor_str` is the one
+function of torch/_tensor_str.py that reads elements; for our tensors it gets them on the CPU.
+Everything around the elements (device, dtype, grad_fn) is PyTorch's.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ._patches import patch
 
 
 class _Summary:
-    """Stands in for a large CPU tensor of which only the printed edges are here.
+    """Stands in for a large CPU tensor of which only the printed edges were downloaded.
 
-    `shape` is that of the tensor; `edges` has the first and last `edgeitems` of each long dimension.
-    Has the methods that torch/_tensor_str.py calls on what it summarises, and no others.
+    `shape` is the tensor's; `edges` has the first and last `edgeitems` of each long dimension.
+    It has the methods that torch/_tensor_str.py calls on such a tensor.
     """
 
     def __init__(self, edges: torch.Tensor, shape: tuple[int, ...]) -> None:
@@ -46,13 +46,13 @@ class _Summary:
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):  # [:edgeitems] and [-edgeitems:] are the same of the edges
+        if isinstance(index, slice):  # [:edgeitems] and [-edgeitems:] are the same for the edges
             return self.edges[index]
         here = len(self.edges)
         row = self.edges[index if index < here // 2 else index - len(self) + here]
         return _stand_in(row, self.shape[1:])
 
-    # In the words of the tensor: what the printer wants to know or to convert.
+    # What the printer asks of a tensor.
     def has_names(self) -> bool:
         return False
 
@@ -99,8 +99,8 @@ def _stand_in(edges: torch.Tensor, shape: tuple[int, ...]) -> Any:
 def _edges(tensor: torch.Tensor, edgeitems: int) -> torch.Tensor:
     """The first and last `edgeitems` of every long dimension, on the CPU.
 
-    Both ends of a dimension are a view of it: two blocks, `size - edgeitems` apart. So there is
-    nothing to compute on the server, and one read brings exactly these elements.
+    Both ends of a dimension are one view: two blocks, `size - edgeitems` apart. So the server
+    computes nothing, and one read brings exactly these elements.
     """
     sizes: list[int] = []
     strides: list[int] = []
@@ -116,12 +116,12 @@ def _edges(tensor: torch.Tensor, edgeitems: int) -> torch.Tensor:
 
 
 def _printed_part(tensor: torch.Tensor) -> Any:
-    """What the printer needs of the tensor, on this machine."""
+    """What the printer needs of the tensor, on the CPU."""
     options = _tensor_str.PRINT_OPTS
     if tensor.numel() <= options.threshold or tensor.layout != torch.strided:
         return tensor.cpu()
     shape = tuple(tensor.shape)
-    if not options.edgeitems:  # "..." and no element
+    if not options.edgeitems:  # prints "..." and no element
         return _stand_in(torch.empty([0] * len(shape), dtype=tensor.dtype), shape)
     if tensor._is_zerotensor():
         tensor = tensor.clone()
@@ -131,7 +131,7 @@ def _printed_part(tensor: torch.Tensor) -> Any:
 
 
 def install() -> None:
-    """Makes `print(tensor)` fetch once."""
+    """Makes `print(tensor)` download once."""
     format_elements: Callable[[Any, int], str] = _tensor_str._tensor_str
 
     def _format(self: torch.Tensor, indent: int) -> str:

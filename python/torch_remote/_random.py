@@ -1,12 +1,11 @@
-"""Random numbers of the device module. The server owns the state; a seed is a message in order.
+"""Random numbers of the device module. The server has the state; a seed is a message in order.
 
-Seeding never connects: what is seeded before there is a machine is kept by the generator and sent
-when there is one. Taking a state and putting it back neither connects nor waits: its bytes are
-fetched when they are first looked at, so that `fork_rng` and `torch.utils.checkpoint` cost no round
-trip, and no server before there is one.
+Seeding never connects: before a machine is connected, the generator keeps the seed. Taking a state
+and putting it back neither connects nor waits: its bytes are fetched when they are first read, so
+`fork_rng` and `torch.utils.checkpoint` cost no round trip.
 
-A thread that a failed call has stopped is told of it before it seeds or puts back a state: the server
-would discard that (docs/errors.md).
+If a failed call has stopped the thread, seeding and putting back a state raise that failure: the
+server would discard them (docs/errors.md).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ._backend import (
 
 
 class _DefaultGenerators(Sequence[torch.Generator]):
-    """The default generators of all devices, looked up when asked for. Reads like a tuple."""
+    """The default generators of all devices, as a sequence."""
 
     def __len__(self) -> int:
         return device_count()
@@ -51,15 +50,15 @@ default_generators = _DefaultGenerators()
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the current device. In a forked child, and for no machine yet, it is safe as well."""
+    """Seeds the current device. Does nothing in a forked child, and needs no machine."""
     if not _C.is_in_bad_fork():
         _C.tell_failure()
         _C.default_generator(_C.current_device()).manual_seed(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds every device, those of machines connected later included."""
-    # DataLoader workers come here through torch.manual_seed: a forked child must touch nothing.
+    """Seeds every device, also of machines that are connected later."""
+    # DataLoader workers call this through torch.manual_seed; a forked child must not use a session.
     if _C.is_in_bad_fork():
         return
     _C.tell_failure()
@@ -68,32 +67,32 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> None:
-    """Seeds the current device with a number that cannot be foreseen."""
+    """Seeds the current device with a random number."""
     if not _C.is_in_bad_fork():
         _C.tell_failure()
         _C.default_generator(_C.current_device()).seed()
 
 
 def seed_all() -> None:
-    """Seeds every device with one number that cannot be foreseen."""
+    """Seeds every device with one random number."""
     if not _C.is_in_bad_fork():
         _C.tell_failure()
         manual_seed_all(_C.default_generator(0).seed())
 
 
 def initial_seed() -> int:
-    """The seed the current device was last given."""
+    """The last seed of the current device."""
     return int(_C.default_generator(_C.current_device()).initial_seed())
 
 
 def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
-    """The state of the device's generator as a CPU byte tensor. Waits only when it is looked at."""
+    """The state of the device's generator as a CPU byte tensor. Reading its bytes waits."""
     refuse_in_bad_fork()
     return _C.take_rng_state(existing_index(device))
 
 
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
-    """Puts back what `get_rng_state` gave."""
+    """Puts back a state of `get_rng_state`."""
     if new_state.device.type != "cpu":
         raise TypeError(f"a {name()} RNG state is a CPU byte tensor, not one on {new_state.device}")
     refuse_in_bad_fork()
@@ -107,6 +106,6 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """Puts back what `get_rng_state_all` gave."""
+    """Puts back states of `get_rng_state_all`."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)

@@ -1,4 +1,4 @@
-"""Counters of what crossed the wire. Tests and benchmarks are written on these."""
+"""Counters of what crossed the wire, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stats:
 
     @property
     def mispredicted(self) -> int:
-        """Predictions the servers found wrong since they started. Reading it synchronises."""
+        """Predictions that the servers found wrong since their start. Waits for them."""
         return _C.server_mispredicted()
 
     def as_dict(self) -> dict[str, int]:
@@ -44,12 +44,12 @@ class Stats:
     def _mispredicted_if_known(self) -> str:
         try:
             return f"{self.mispredicted:,}"
-        except RuntimeError:  # a server that is lost cannot be asked; the other rows are known
+        except RuntimeError:  # a lost server cannot be asked
             return "unknown"
 
 
 class _Block(Stats):
-    """The counters of a block: they run while it does, and stand still after it."""
+    """The counters of a block, which stop at its end."""
 
     def __init__(self) -> None:
         self._before = stats()
@@ -65,14 +65,14 @@ class _Block(Stats):
 
 
 def stats() -> Stats:
-    """The counters of this process since its start. Asks nobody."""
+    """The counters of this process since its start. Sends nothing."""
     counters = _C.counters()
     return Stats(**{field.name: counters[field.name] for field in fields(Stats)})
 
 
 @contextmanager
 def count() -> Iterator[Stats]:
-    """`with torch_remote.count() as c:` counts what the block does; flushes and waits for nothing."""
+    """`with torch_remote.count() as c:` counts what the block does. Sends nothing."""
     block = _Block()
     try:
         yield block

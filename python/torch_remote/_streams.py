@@ -1,6 +1,6 @@
-"""Streams of the device module: PyTorch's own classes, which ask the device guard.
+"""Streams of the device module: PyTorch's own classes, which call the device guard.
 
-TODO(perf): a device has one stream, in order; real ones come with the accelerator issue.
+TODO(perf): each device has only one stream, in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def default_stream(device: DeviceLike = None) -> torch.Stream:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Makes a stream, and its device, the current ones; None changes nothing."""
+    """Makes a stream and its device current; None changes nothing."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
 

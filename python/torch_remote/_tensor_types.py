@@ -1,7 +1,7 @@
-"""`torch.remote.FloatTensor` and its kin: the names that `tensor.type()` gives, as `torch.cuda` has them.
+"""`torch.remote.FloatTensor` and the like: the names that `tensor.type()` returns.
 
-PyTorch makes such classes for the CPU and CUDA only. `tensor.type(cls)` reads the name that the class was made with,
-which is why that one has dots.
+PyTorch makes such classes for the CPU and CUDA only. `tensor.type(cls)` reads the name that the
+class was created with, so that name has dots.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES = [
 
 
 class _TensorType(type):
-    """The type of these classes: which tensors are theirs, and how they look."""
+    """The metaclass of these classes: which tensors are instances, and their repr."""
 
     dtype: torch.dtype
     is_sparse = False
@@ -43,11 +43,12 @@ class _TensorType(type):
         )
 
     def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
-        """The old constructor: sizes give a tensor that is not filled, a sequence gives its values."""
+        """The old constructor: sizes make an uninitialised tensor, a sequence gives values."""
         place = torch.device(name() if device is None else device)
-        if place.type != name():  # in the words of PyTorch's own
+        if place.type != name():  # PyTorch's own text
             raise RuntimeError(
-                f"legacy constructor expects device type: {name()} but device type: {place.type} was passed"
+                f"legacy constructor expects device type: {name()} but device type: {place.type} "
+                "was passed"
             )
         if len(args) == 1 and cls.__instancecheck__(args[0]):
             return torch.ops.aten.alias(args[0])
