@@ -1,4 +1,4 @@
-"""What all Python tests share. The backend is named once per process, before any test file runs."""
+"""What all Python tests share. The backend is named once, before any test file runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch_remote
 
 @pytest.fixture
 def sync_count() -> Callable[[Callable[[], object]], int]:
-    """Runs a function and says how many times it waited for the server."""
+    """Runs a function and returns how often it waited for the server."""
 
     def count(function: Callable[[], object]) -> int:
         with torch_remote.count() as counted:
@@ -24,7 +24,7 @@ def sync_count() -> Callable[[Callable[[], object]], int]:
 
 @pytest.fixture(autouse=True)
 def same_start() -> Iterator[None]:
-    """Every test starts with the same seed and leaves global settings as it found them."""
+    """Every test starts with the same seed and restores global settings."""
     torch.manual_seed(0)
     dtype = torch.get_default_dtype()
     yield

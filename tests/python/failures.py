@@ -1,4 +1,4 @@
-"""Calls that only the server can refuse. Each is a new signature, so that none is waited for."""
+"""Calls that only the server can refuse, each with a new signature, so that none is waited for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-SIZES = itertools.count(1000)  # no other file's: a signature that failed once is waited for
+SIZES = itertools.count(1000)  # not used in other files: a signature that failed is waited for
 
 
 def bad_gather() -> torch.Tensor:
@@ -23,7 +23,7 @@ def late_gather() -> torch.Tensor:
 
 
 def too_much(x: torch.Tensor) -> torch.Tensor:
-    """More than the address space of any process; a new signature each time."""
+    """More than the address space of a process; a new signature each time."""
     return x.flatten()[0].expand(2**45 + next(SIZES)).clone().sum()
 
 

@@ -1,6 +1,6 @@
 """Comparing a device with the CPU, and running things in other processes.
 
-`TORCH_REMOTE_TEST_DEVICE=cpu` runs the comparisons against the CPU itself: that tests the tests.
+`TORCH_REMOTE_TEST_DEVICE=cpu` compares the CPU with itself, to test the tests.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 DEVICE = os.environ.get("TORCH_REMOTE_TEST_DEVICE", "remote")
-DEADLINE = 120.0  # of what would hang; long, since a busy machine runs several tests at once
+DEADLINE = 120.0  # for what would hang; long, since a busy machine runs several tests at once
 
 
 def moved(value: Any) -> Any:
-    """The same with every tensor on the device: as new leaves, which keep `requires_grad`."""
+    """The same with every tensor on the device, as new leaves that keep `requires_grad`."""
 
     def move(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -34,7 +34,7 @@ def moved(value: Any) -> Any:
 
 
 def same(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Equal dtype, shape and bytes, where any NaN equals any NaN."""
+    """Whether dtype, shape and bytes are equal; all NaNs are equal."""
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return False
     rows = [_bytes_with_one_nan(tensor) for tensor in (actual, expected)]
@@ -64,7 +64,7 @@ def assert_same(actual: Any, expected: Any) -> None:
 
 
 def assert_matches_cpu(function: Callable[..., Any], *arguments: Any) -> None:
-    """Runs the function on the CPU and on the device with the same seed; results must be the same."""
+    """Runs the function on the CPU and on the device, with one seed, and compares the results."""
     there = moved(arguments)  # before the function changes them
     torch.manual_seed(7)
     expected = function(*arguments)
@@ -73,7 +73,7 @@ def assert_matches_cpu(function: Callable[..., Any], *arguments: Any) -> None:
 
 
 def assert_gradients_match_cpu(function: Callable[..., Any], *arguments: Any) -> None:
-    """The same, forward and backward: the gradients of every argument that wants one."""
+    """Like compare, forward and backward: with the gradients of all arguments that require them."""
 
     def run(inputs: Any) -> tuple[Any, list[torch.Tensor | None]]:
         torch.manual_seed(7)
@@ -88,7 +88,7 @@ def assert_gradients_match_cpu(function: Callable[..., Any], *arguments: Any) ->
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a process of its own and waits for its end."""
+    """Runs a script in its own process and waits for its end."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**os.environ, **environment},
@@ -96,12 +96,12 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         text=True,
         timeout=DEADLINE,
         check=False,
-        start_new_session=True,  # a signal to its group does not reach the tests
+        start_new_session=True,  # a signal to its process group does not reach the tests
     )
 
 
 def assert_runs(code: str, **environment: str) -> str:
-    """The script ends well and says nothing on stderr. Gives its stdout."""
+    """Runs a script that must exit with 0 and an empty stderr. Returns its stdout."""
     done = run_python(code, **environment)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout.strip()
@@ -109,7 +109,7 @@ def assert_runs(code: str, **environment: str) -> str:
 
 @contextmanager
 def serving(listen: str, *options: str) -> Iterator[str]:
-    """A server of our own. Gives the URL it says it listens on."""
+    """Starts a server. Returns the URL that it prints."""
     command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen", listen, *options]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -123,7 +123,7 @@ def serving(listen: str, *options: str) -> Iterator[str]:
 
 
 def wait_until(claim: Callable[[], bool]) -> bool:
-    """Whether the claim comes true before the deadline."""
+    """Waits until the claim is true. False after the deadline."""
     end = time.monotonic() + DEADLINE
     while not claim():
         if time.monotonic() > end:
@@ -133,7 +133,7 @@ def wait_until(claim: Callable[[], bool]) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and was not waited for does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

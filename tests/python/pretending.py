@@ -1,6 +1,7 @@
-"""A CPU server that a client takes for a CUDA server: its WELCOME is changed on the way.
+"""A CPU server that looks like a CUDA server to a client: its WELCOME is changed on the way.
 
-The client then takes CUDA's branches. What it sends is in the server's log of calls; kernels that only CUDA has fail.
+The client then takes CUDA's branches, and the server's log shows its calls. Kernels that only CUDA
+has fail.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ CAPABILITY = 9
 
 @contextmanager
 def pretended_cuda(folder: Path) -> Iterator[tuple[str, Callable[[], list[str]]]]:
-    """Gives the URL of the pretended server, and what reads the calls that it ran or tried to run."""
+    """Yields the URL of the pretended server, and a function that reads the calls it tried."""
     prefix = folder / "calls"
 
     def read_calls() -> list[str]:
@@ -38,7 +39,7 @@ def pretended_cuda(folder: Path) -> Iterator[tuple[str, Callable[[], list[str]]]
 
 
 def _relay(listener: socket.socket, url: str) -> None:
-    """One client."""
+    """Serves one client."""
     client, _ = listener.accept()
     server = socket.socket(socket.AF_UNIX)
     server.connect(url.removeprefix("unix://"))
@@ -53,7 +54,7 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
         while data := source.recv(65536):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
-    except OSError:  # the other end has gone
+    except OSError:  # the other end is closed
         pass
 
 

@@ -1,4 +1,4 @@
-"""What random programs found: aliases, versions and `out=`, each as a sentence."""
+"""Aliases, versions and `out=`: cases that random programs found."""
 
 from __future__ import annotations
 

@@ -21,34 +21,76 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]
     "matmul": (lambda a, b: a @ b, lambda: [leaf(2, 3, 4), leaf(4, 5)]),
     "linear": (F.linear, lambda: [leaf(3, 4), leaf(5, 4), leaf(5)]),
     "softmax": (lambda a: a.softmax(-1).log_softmax(0), lambda: [leaf(4, 5)]),
-    "layer_norm": (lambda a, w, b: F.layer_norm(a, (5,), w, b), lambda: [leaf(4, 5), leaf(5), leaf(5)]),
+    "layer_norm": (
+        lambda a, w, b: F.layer_norm(a, (5,), w, b),
+        lambda: [leaf(4, 5), leaf(5), leaf(5)],
+    ),
     "group_norm": (lambda a: F.group_norm(a, 2), lambda: [leaf(2, 4, 3)]),
     "batch_norm": (lambda a: F.batch_norm(a, None, None, training=True), lambda: [leaf(4, 3, 5)]),
     "conv1d": (F.conv1d, lambda: [leaf(2, 3, 9), leaf(4, 3, 3), leaf(4)]),
-    "conv2d": (lambda a, w: F.conv2d(a, w, padding=1, stride=2), lambda: [leaf(2, 3, 8, 8), leaf(4, 3, 3, 3)]),
-    "depthwise": (lambda a, w: F.conv2d(a, w, groups=4), lambda: [leaf(2, 4, 6, 6), leaf(4, 1, 3, 3)]),
+    "conv2d": (
+        lambda a, w: F.conv2d(a, w, padding=1, stride=2),
+        lambda: [leaf(2, 3, 8, 8), leaf(4, 3, 3, 3)],
+    ),
+    "depthwise": (
+        lambda a, w: F.conv2d(a, w, groups=4),
+        lambda: [leaf(2, 4, 6, 6), leaf(4, 1, 3, 3)],
+    ),
     "conv_transpose2d": (F.conv_transpose2d, lambda: [leaf(2, 3, 5, 5), leaf(3, 4, 3, 3)]),
     "pooling": (lambda a: F.max_pool2d(a, 2) + F.avg_pool2d(a, 2), lambda: [leaf(2, 3, 8, 8)]),
-    "interpolate": (lambda a: F.interpolate(a, scale_factor=2.0, mode="bilinear"), lambda: [leaf(1, 2, 4, 4)]),
+    "interpolate": (
+        lambda a: F.interpolate(a, scale_factor=2.0, mode="bilinear"),
+        lambda: [leaf(1, 2, 4, 4)],
+    ),
     "activations": (
-        lambda a: [F.gelu(a), F.relu(a), F.silu(a), F.elu(a), F.leaky_relu(a), a.sigmoid(), a.tanh()],
+        lambda a: [
+            F.gelu(a),
+            F.relu(a),
+            F.silu(a),
+            F.elu(a),
+            F.leaky_relu(a),
+            a.sigmoid(),
+            a.tanh(),
+        ],
         lambda: [leaf(4, 5)],
     ),
-    "reductions": (lambda a: [a.sum(0), a.mean(), a.var(1), a.amax(0), a.norm(), a.logsumexp(1)], lambda: [leaf(4, 5)]),
-    "shapes": (lambda a: torch.cat([a.t().reshape(-1), a[1:, ::2].flatten(), a.repeat(2, 1)[0]]), lambda: [leaf(4, 5)]),
-    "indexing": (lambda a: a[torch.tensor([0, 2, 0], device=a.device)] * a[1], lambda: [leaf(4, 5)]),
+    "reductions": (
+        lambda a: [a.sum(0), a.mean(), a.var(1), a.amax(0), a.norm(), a.logsumexp(1)],
+        lambda: [leaf(4, 5)],
+    ),
+    "shapes": (
+        lambda a: torch.cat([a.t().reshape(-1), a[1:, ::2].flatten(), a.repeat(2, 1)[0]]),
+        lambda: [leaf(4, 5)],
+    ),
+    "indexing": (
+        lambda a: a[torch.tensor([0, 2, 0], device=a.device)] * a[1],
+        lambda: [leaf(4, 5)],
+    ),
     "where": (lambda a, b: torch.where(a > b, a, b * 2), lambda: [leaf(4, 5), leaf(4, 5)]),
     "cumsum": (lambda a: a.cumsum(0) * a.cumprod(1), lambda: [leaf(4, 5)]),
     "sort": (lambda a: a.sort(1).values * a.topk(5).values, lambda: [leaf(4, 5)]),
-    "einsum": (lambda a, b: torch.einsum("bij,bjk->bik", a, b), lambda: [leaf(2, 3, 4), leaf(2, 4, 5)]),
-    "complex": (lambda a, b: torch.view_as_real(torch.complex(a, b).conj() * torch.complex(b, a)), lambda: [leaf(4), leaf(4)]),
+    "einsum": (
+        lambda a, b: torch.einsum("bij,bjk->bik", a, b),
+        lambda: [leaf(2, 3, 4), leaf(2, 4, 5)],
+    ),
+    "complex": (
+        lambda a, b: torch.view_as_real(torch.complex(a, b).conj() * torch.complex(b, a)),
+        lambda: [leaf(4), leaf(4)],
+    ),
     "dropout": (lambda a: F.dropout(a, 0.5), lambda: [leaf(20, 20)]),
     "losses": (
-        lambda a, b: [F.mse_loss(a, b), F.smooth_l1_loss(a, b), F.binary_cross_entropy_with_logits(a, b.sigmoid())],
+        lambda a, b: [
+            F.mse_loss(a, b),
+            F.smooth_l1_loss(a, b),
+            F.binary_cross_entropy_with_logits(a, b.sigmoid()),
+        ],
         lambda: [leaf(4, 5), leaf(4, 5)],
     ),
-    "linalg": (lambda a: torch.linalg.solve(a @ a.mT + 5 * torch.eye(4, device=a.device), a), lambda: [leaf(4, 4)]),
-}  # fmt: skip
+    "linalg": (
+        lambda a: torch.linalg.solve(a @ a.mT + 5 * torch.eye(4, device=a.device), a),
+        lambda: [leaf(4, 4)],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

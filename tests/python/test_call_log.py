@@ -1,4 +1,4 @@
-"""The server's log of the operators it ran: for whoever runs the server, who alone can ask for it."""
+"""The server's log of the operators that it ran; only who runs the server can ask for it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_log_that_cannot_be_written_is_said_to_the_client(tmp_path: Path) -> N
     assert "cannot write its log of calls" in done.stderr
 
 
-def test_a_call_that_poison_skips_is_not_logged(tmp_path: Path) -> None:
+def test_a_call_that_is_discarded_is_not_logged(tmp_path: Path) -> None:
     code = """
     import torch, torch_remote
     table = torch.ones(3, 2, device="remote")

@@ -1,4 +1,4 @@
-"""`torch.compile` on remote tensors: two backends work, and the default one says so."""
+"""`torch.compile` on remote tensors: two backends work, and the default one is refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_the_default_backend_is_refused_with_the_one_to_use(options: dict[str, o
         torch.compile(double, **options)(x)
     lines = str(caught.value).splitlines()
     assert [line for line in lines if 'backend="aot_eager"' in line] == [
-        "NotImplementedError: torch.compile with inductor makes kernels for this machine, and a tensor on "
+        "NotImplementedError: torch.compile with inductor makes kernels for this machine, "
+        "and a tensor on "
         'remote:0 is not in its memory: use torch.compile(..., backend="aot_eager")'
     ]
     assert isinstance(caught.value.inner_exception, NotImplementedError)
@@ -60,7 +61,8 @@ def test_importing_us_imports_no_compiler() -> None:
         import sys, torch
         before = set(sys.modules)
         import torch_remote
-        print(sorted(name for name in set(sys.modules) - before if "_inductor" in name or "_dynamo" in name))
+        new = set(sys.modules) - before
+        print(sorted(name for name in new if "_inductor" in name or "_dynamo" in name))
     """)
     assert said == "[]"
 

@@ -1,4 +1,4 @@
-"""Settings of PyTorch's that change results: they change remote results as they change local ones."""
+"""Settings of PyTorch that change results change remote results, too."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import torch_remote
 from torch_remote import _C
 
-# How to change each setting, and how to put it back.
+# How to change each setting, and how to restore it.
 CHANGES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {}
-# Settings that only another build or machine can change: what they would need.
+# Settings that need another build or machine.
 NOT_HERE = {
     "cudnn_benchmark_limit": "a torch built with cuDNN; torch has no such setter otherwise",
     "linalg_backend": "a torch built with cuSOLVER or MAGMA; others are refused by the setter",
@@ -85,7 +85,7 @@ _change(  # torch.backends.mkldnn.fp32_precision sets the general one
 
 @contextmanager
 def changed(*names: str) -> Iterator[None]:
-    """The settings are another than the default for a block."""
+    """Changes the settings for a block."""
     for name in names:
         CHANGES[name][0]()
     try:
@@ -96,7 +96,7 @@ def changed(*names: str) -> Iterator[None]:
 
 
 def contexts_after_a_call() -> tuple[dict[str, int], dict[str, int]]:
-    """What this process has, and what the server has when a call from here has run."""
+    """The settings of this process, and those of the server after a call from here."""
     torch.ones(2, device="remote").neg()
     return _C.context(), _C.server_context(0)
 
@@ -125,7 +125,7 @@ def test_a_change_arrives_at_the_server_and_goes_away_again(name: str) -> None:
 
 
 def test_older_and_newer_precision_settings_that_disagree_reach_the_server_as_they_are() -> None:
-    with changed("cuda_matmul_precision"):  # PyTorch's own getter of the older one now raises
+    with changed("cuda_matmul_precision"):  # PyTorch's getter of the older one now raises
         with pytest.raises(RuntimeError, match="legacy"):
             torch.get_float32_matmul_precision()
         here, there = contexts_after_a_call()
@@ -138,7 +138,7 @@ def test_a_setting_that_does_not_change_is_not_sent_again() -> None:
     with torch_remote.count() as counted:
         for _ in range(10):
             x.neg()
-    assert counted.bytes_sent < 10 * 20  # a name is a byte more or less
+    assert counted.bytes_sent < 10 * 20  # a name may be a byte longer or shorter
 
 
 # --- where a CPU run shows it
@@ -226,7 +226,7 @@ def test_attention_takes_the_backend_asked_for(backend: SDPBackend) -> None:
 
 
 def test_backward_runs_with_the_threads_of_whoever_called_it() -> None:
-    # Autograd's own thread is as old as the first backward; what is set later does not reach it.
+    # Autograd's thread is started by the first backward; settings made later do not reach it.
     seen = []
     weight = torch.ones(4, device="remote", requires_grad=True)
     weight.mul(2).sum().backward()

@@ -1,4 +1,4 @@
-"""Every setter of PyTorch's is mirrored to the server, or listed here with the reason why not."""
+"""Every setter of PyTorch is mirrored to the server, or listed here with the reason why not."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ _LOOKS_LIKE_A_SETTER = re.compile(r"set_|enable_|preferred_|allow_|\w+_workspace
 
 
 def _settings_of_backend(module: object, path: str) -> set[str]:
-    """Properties and functions of a module of torch.backends that can set something."""
+    """Properties and functions of a module of torch.backends that set something."""
     found = set()
     for name in {*dir(module), *dir(type(module))} - {*dir(types.ModuleType)}:
         value = inspect.getattr_static(module, name, None)
@@ -207,7 +207,8 @@ def setters_in_python() -> set[str]:
     for each in pkgutil.iter_modules(torch.backends.__path__):
         path = f"backends.{each.name}"
         module = importlib.import_module(f"torch.{path}")
-        for each_module in {module, getattr(module, "m", module)}:  # a stand-in, and what it hides
+        # A stand-in and the module that it hides.
+        for each_module in {module, getattr(module, "m", module)}:
             found |= _settings_of_backend(each_module, path)
     return found
 

@@ -1,6 +1,6 @@
-"""Which operators a client sends to a CUDA server, seen without one: a CPU server that claims to be one.
+"""Which operators a client sends to a CUDA server, with a CPU server that claims to be one.
 
-Read from PyTorch's sources: where CUDA has a kernel of its own, that kernel's operator must be sent.
+From PyTorch's sources: if CUDA has its own kernel, that kernel's operator must be sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def tried(function):
         pass
 """
 
-# What runs, and the operators of CUDA that must be among what was sent. None of `not` may be.
+# What runs, the CUDA operators that must be sent, and those that must not.
 CASES: dict[str, tuple[str, list[str], list[str]]] = {
     "lstm": ("nn.LSTM(3, 4).to('remote')(at(5, 2, 3))", ["_cudnn_rnn"], ["_thnn_fused_lstm_cell"]),
     "gru": ("nn.GRU(3, 4, batch_first=True).to('remote')(at(5, 2, 3))", ["_cudnn_rnn"], ["mm"]),
@@ -101,8 +101,10 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
         ["cudnn_grid_sampler"],
     ),
     "ctc_loss": (
-        "F.ctc_loss(at(5, 2, 4).log_softmax(2), torch.tensor([1, 2, 1, 3], dtype=torch.int).to('remote'),"
-        "torch.tensor([5, 5], dtype=torch.int), torch.tensor([2, 2], dtype=torch.int), reduction='sum')",
+        "F.ctc_loss(at(5, 2, 4).log_softmax(2),"
+        "torch.tensor([1, 2, 1, 3], dtype=torch.int).to('remote'),"
+        "torch.tensor([5, 5], dtype=torch.int), torch.tensor([2, 2], dtype=torch.int),"
+        "reduction='sum')",
         ["_cudnn_ctc_loss.Tensor"],
         ["_ctc_loss", "_ctc_loss.Tensor"],
     ),
@@ -111,7 +113,7 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def calls_by_case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """All cases in one client, with a marker before each: a call that nothing else makes."""
+    """All cases in one client, each after a marker: a call that nothing else makes."""
     folder: Path = tmp_path_factory.mktemp("cuda")
     steps = [
         f"torch.ones(1, device='remote').erfinv()\ntried(lambda: exec({code!r}))"

@@ -17,7 +17,7 @@ Counter = Callable[[Callable[[], object]], int]
 
 @pytest.fixture(scope="module")
 def path() -> Path:
-    """The compiled library; its operators are known to this process from now on."""
+    """Compiles the library and loads its operators into this process."""
     path = library()
     torch.ops.load_library(path)
     return path
@@ -25,7 +25,7 @@ def path() -> Path:
 
 @pytest.fixture(scope="module")
 def device(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[torch.device]:
-    """A device of a server that was given the library."""
+    """A device of a server that has loaded the library."""
     socket = tmp_path_factory.mktemp("server") / "socket"
     with (
         serving(f"unix://{socket}", "--library", str(path)) as url,

@@ -1,4 +1,4 @@
-"""`nn.DataParallel` leaves CPU models alone, and spreads remote ones over remote devices."""
+"""`nn.DataParallel` does not move CPU models, and spreads remote ones over remote devices."""
 
 from __future__ import annotations
 

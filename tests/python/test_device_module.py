@@ -1,4 +1,4 @@
-"""`torch.remote` has the shape of `torch.cuda` and starts nothing before it must."""
+"""`torch.remote` has the functions of `torch.cuda` and starts no server early."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ def test_asking_about_devices_and_seeding_start_no_server() -> None:
     said = assert_runs("""
         import torch, torch_remote
         torch.manual_seed(1); torch.remote.manual_seed(2); torch.remote.manual_seed_all(3)
-        torch.remote.initial_seed(), torch.remote.current_device(), torch.remote.default_generators[0]
+        torch.remote.initial_seed(), torch.remote.current_device()
+        torch.remote.default_generators[0]
         torch.remote.set_device(0)
         torch.remote.synchronize()
-        print(torch.remote.is_available(), torch.remote.device_count(), torch.remote.is_initialized())
-        print(torch.remote._initialized, torch_remote.machines())
+        device = torch.remote
+        print(device.is_available(), device.device_count(), device.is_initialized())
+        print(device._initialized, torch_remote.machines())
         torch.ones(1, device="remote")
-        print(torch.remote.is_initialized(), torch.remote._initialized, len(torch_remote.machines()))
+        print(device.is_initialized(), device._initialized, len(torch_remote.machines()))
     """)
     assert said.splitlines() == ["True 1 False", "False []", "True True 1"]
 
@@ -160,7 +162,7 @@ def test_autocast_knows_its_dtypes() -> None:
     assert torch.remote.get_amp_supported_dtype() == [torch.float16, torch.bfloat16]
     matrix = torch.ones(4, 4, device="remote")
     with torch.autocast("remote", dtype=torch.bfloat16):
-        matrix @ matrix  # which operators it casts comes with the accelerator's runtime
+        matrix @ matrix  # nothing is cast yet
 
 
 def test_autocast_warns_once_that_it_casts_nothing() -> None:
@@ -210,7 +212,7 @@ def test_dlpack_is_refused_with_advice() -> None:
 
 
 def test_whoever_waits_at_a_queue_is_told_that_a_tensor_was_refused() -> None:
-    """A DataLoader, say. What is thrown at the other end is only printed."""
+    """As in a DataLoader. An exception in the queue's thread is only printed."""
     queue = torch.multiprocessing.Queue()
     queue.put([torch.ones(2, device="remote")])
     with pytest.raises(RuntimeError, match=r"send tensor\.cpu\(\)"):

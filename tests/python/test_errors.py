@@ -1,4 +1,4 @@
-"""Errors: at the call with CPU's own words, or later with the operator and the server."""
+"""Errors: at the call with the CPU's text, or later with the operator and the server."""
 
 from __future__ import annotations
 
@@ -158,8 +158,7 @@ SIZES = itertools.count(3)
 
 
 def bad_gather() -> torch.Tensor:
-    """Fails on the server only: no client can know that the index is out of range. Each is a new signature, so that none
-    is waited for."""
+    """Only the server reads the index and fails. A new signature each time: never waited for."""
     return torch.gather(
         torch.ones(next(SIZES), device="remote"), 0, torch.tensor([10**6], device="remote")
     )

@@ -1,4 +1,4 @@
-"""The examples run, and train on `remote` to the same bits as on the CPU in a process without the backend."""
+"""The examples run on `remote` and train to the same bits as plain PyTorch on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIMIZERS = [
     "--optimizer adamw --fused",
 ]
 
-# Runs an example once for each argument behind its path, as a script: importing torch takes longer than the training.
+# Runs an example as a script for each argument after its path: importing torch takes longest.
 SEVERAL_TIMES = """
 import runpy, sys
 from pathlib import Path
@@ -37,9 +37,9 @@ for run in runs:
 
 
 def start(*command: str, device: str) -> subprocess.Popen[str]:
-    # Without the autoload the reference is plain PyTorch: nothing of ours is in its process.
+    # Without the autoload the reference is plain PyTorch, without our code.
     autoload = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} if device == "cpu" else {}
-    # Several processes run at once: threads of one that wait by spinning would take the others' cores.
+    # Several processes run at once: spinning threads of one would take the cores of the others.
     threads = {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, *command],

@@ -1,6 +1,6 @@
-"""Leaving: the exit code is 0 and stderr is empty, whatever is still alive.
+"""At exit the status is 0 and stderr is empty, whatever is still alive.
 
-Unless calls have failed and nobody was told, or nobody knows what became of them: that is said, and the code is 1.
+If a failure was never raised, or an outcome is unknown, that is printed and the status is 1.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import pytest
 from helpers import assert_runs, run_python
 
-# What a slow machine is told.
+# Printed on a slow machine.
 WAITING = re.compile(r"torch_remote: waiting for .* to finish \(Ctrl-C ends the wait\)")
 
 START = """

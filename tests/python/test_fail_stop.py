@@ -1,4 +1,4 @@
-"""A call that fails stops its thread, as an exception does locally: what is told, where, and as what."""
+"""A failed call stops its thread, as an exception does locally: what is raised, where and when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch_remote
 
 
 def told(call: Callable[[], object]) -> torch_remote.RemoteError:
-    """Calls until the failure is raised: the client hears of it a moment after the call."""
+    """Makes calls until the failure is raised: the client hears of it a moment after the call."""
     with pytest.raises(torch_remote.RemoteError) as raised:
         for _ in range(100_000):
             call()
@@ -24,7 +24,7 @@ def told(call: Callable[[], object]) -> torch_remote.RemoteError:
 
 
 def in_thread(work: Callable[[], object]) -> list[BaseException]:
-    """Runs it in a thread of its own. Gives what it raised."""
+    """Runs a function in a new thread. Returns what it raised."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -337,7 +337,7 @@ def test_a_thread_that_uses_what_anothers_failed_call_was_to_make_is_told_the_ca
     assert "aten::gather" in str(error)
     counter.add_(1)
     assert counter.item() == 1
-    torch_remote.synchronize()  # the cause has been told
+    torch_remote.synchronize()  # the cause was raised already
 
 
 class FailsInBackward(torch.autograd.Function):
@@ -351,7 +351,7 @@ class FailsInBackward(torch.autograd.Function):
 
 
 def test_a_failure_inside_backward_stops_the_thread_that_called_it_and_no_other() -> None:
-    """Autograd makes the calls of both in one thread of its own."""
+    """Autograd makes the calls of both in one thread."""
     weights = [torch.ones(3, device="remote", requires_grad=True) for _ in range(2)]
     counts = [torch.zeros((), device="remote") for _ in range(2)]
     outcomes: list[str] = ["", ""]

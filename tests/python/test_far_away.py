@@ -1,4 +1,4 @@
-"""A server at the end of a long line: what a client that does not read has to wait for."""
+"""A server with a long round trip: a client that does not read does not wait for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ROUND_TRIP_S = 0.3
 
 
 def test_a_burst_after_a_pause_does_not_wait_for_the_line() -> None:
-    """It lasts for longer than a round trip, so that the client learns of the server meanwhile."""
+    """The loop takes longer than a round trip, so that the client hears from the server."""
     longest = assert_runs(
         """
         import time

@@ -21,7 +21,7 @@ PREAMBLE = 32
 
 
 class Cutter:
-    """Passes connections on to a server, and cuts the first ones of them in the handshake."""
+    """Forwards connections to a server, and cuts the first ones in the handshake."""
 
     def __init__(
         self, listener: socket.socket, server: str, cuts: int, there: int, back: int
@@ -47,7 +47,7 @@ class Cutter:
 
 
 def _pass_on(source: socket.socket, target: socket.socket, limit: int | None) -> None:
-    """Until so many bytes are passed; then both connections are reset."""
+    """Forwards this many bytes; then resets both connections."""
     left = limit
     with suppress(OSError):
         while left is None or left > 0:

@@ -1,4 +1,4 @@
-"""What PyTorch says of indices, and indexing into nothing."""
+"""PyTorch's checks of indices, and indexing into empty tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nested tensors of jagged layout: attention, and what is around it in a model."""
+"""Jagged nested tensors: attention, and other operators of a model."""
 
 from __future__ import annotations
 

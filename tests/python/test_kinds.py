@@ -1,4 +1,4 @@
-"""Every dtype, memory format and conj or neg view gives what it gives on the CPU: bytes, dtype, strides, bits, or the error."""
+"""Every dtype, memory format and conj or neg view gives what it gives on the CPU, or its error."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DTYPES = sorted(
         if isinstance(value, torch.dtype) and not str(value).startswith(("torch.q", "torch.bits"))
     }
     - {getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8)}
-    - {getattr(torch, "float4_e2m1fn_x2", None)},  # the CPU converts nothing to it
+    - {getattr(torch, "float4_e2m1fn_x2", None)},  # the CPU cannot convert to it
     key=str,
 )
 
 
 def outcome(function: Function, *arguments: Any) -> list[Any]:
-    """What comes out, with how it is laid out; or the error's words, by the read at the latest."""
+    """The results with their layouts, or the error's text, raised by the read at the latest."""
     try:
         results = tree_leaves(function(*arguments))
         return [describe(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in results]
@@ -138,7 +138,7 @@ IMAGES: dict[str, Function] = {
     "avg_pool": lambda x: F.avg_pool2d(x, 2),
     "adaptive_pool": lambda x: F.adaptive_avg_pool2d(x, 3),
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
-    # Its backward formula branches on the kind of the device, and makes everything contiguous elsewhere than on the CPU.
+    # Its backward formula branches on the device; except on the CPU it makes all contiguous.
     "group_norm_forward": lambda x: [F.group_norm(x.detach(), 3), x * 2],
     "nearest": lambda x: F.interpolate(x, scale_factor=2),
     "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),

@@ -24,7 +24,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def complaints(tool: ModuleType, root: Path, files: dict[str, list[str]]) -> list[str]:
-    """What the tool says of a tree of files, each with the headers that it includes."""
+    """What the tool prints for a tree of files, each with the headers that it includes."""
     for name, headers in files.items():
         path = root / "src" / name
         path.parent.mkdir(parents=True, exist_ok=True)

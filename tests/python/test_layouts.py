@@ -1,4 +1,4 @@
-"""Layouts a remote device does not hold are refused at the call, with the way out. Jagged nested tensors work."""
+"""Layouts that a remote device lacks are refused at the call; jagged nested tensors work."""
 
 from __future__ import annotations
 

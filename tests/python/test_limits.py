@@ -1,4 +1,4 @@
-"""Limits that a program can reach: refused at the call, in words that name the limit, and the session goes on."""
+"""Limits that a program can reach are refused at the call, by name; the session goes on."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_of_two_clients_that_wait_for_one_place_each_is_let_in_or_told_why_not(
         threads = [threading.Thread(target=come_in) for _ in range(2)]
         for thread in threads:
             thread.start()
-        time.sleep(0.5)  # both wait for the place by now, or come to it later
+        time.sleep(0.5)  # both wait for a free place by now, or will
         first.stop()
         for thread in threads:
             thread.join()
@@ -125,12 +125,12 @@ def test_an_upload_that_the_server_has_no_memory_for_is_out_of_memory_and_the_se
         most = pages * resource.getpagesize() + big.nbytes // 2
         resource.prlimit(pid, resource.RLIMIT_AS, (most, before[1]))
         lost = big.to(device)
-        for _ in range(2):  # its thread is told, and then the value is missing
+        for _ in range(2):  # first its thread is told, then the value is missing
             with pytest.raises(torch.OutOfMemoryError, match="268435456 bytes of host memory"):
                 lost[0].item()
         assert (kept + 1).tolist() == [1, 2, 3]
         resource.prlimit(pid, resource.RLIMIT_AS, before)
-        lost.copy_(big)  # overwritten whole, it is good again
+        lost.copy_(big)  # overwritten whole, it exists
         assert lost[-1].item() == 1
 
 
@@ -149,14 +149,14 @@ def test_a_session_over_max_memory_is_out_of_memory_and_goes_on(tmp_path: Path) 
         ):
             with pytest.raises(torch.OutOfMemoryError, match=r"1048576 \(serve --max-memory\)"):
                 make().sum().item()
-        # The failed result of a streamed call can be written again; of an asked one nothing is held.
+        # The missing result of a streamed call can be overwritten; a queried call leaves none.
         late = torch.stack([kept, kept])
         with pytest.raises(torch.OutOfMemoryError):
             late.copy_(torch.ones(2, 100_000)).sum().item()
         for _ in range(3):
             with pytest.raises(torch.OutOfMemoryError):
                 torch.unique(kept.cumsum(0)[:60_000], return_inverse=True)
-        assert kept[0].item() == 1  # less than a mebibyte is given back at the end of a frame
+        assert kept[0].item() == 1  # less than 1 MiB is freed at the end of a frame
         assert (kept + 1).sum().item() == 200_000  # as much as fits
 
 
@@ -210,5 +210,5 @@ def test_a_client_names_the_variable_that_it_does_not_understand(variable: str) 
         timeout=60,
     )
     assert client.returncode != 0
-    error = client.stderr.splitlines()[-1]  # of the program, and not what a server says beside it
+    error = client.stderr.splitlines()[-1]  # of the program, not of its server
     assert f"{variable}: 'soon' is not a" in error

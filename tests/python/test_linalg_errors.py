@@ -1,4 +1,4 @@
-"""linalg: what checks its input waits once and raises at the call, as on CUDA; nothing else waits."""
+"""linalg functions that check their input wait once and raise at the call; others do not wait."""
 
 from __future__ import annotations
 

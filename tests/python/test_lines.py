@@ -1,4 +1,4 @@
-"""A late error names the line of the user's program that made the call, and has the type that a local one would have."""
+"""A late error names the user's line that made the call, and has the type of a local error."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from helpers import assert_runs, run_python
 
 import torch_remote
 
-SIZES = itertools.count(2000)  # no other file's: a signature that failed once is waited for
+SIZES = itertools.count(2000)  # not used in other files: a signature that failed is waited for
 
 
 def here(offset: int = 0) -> str:
-    """The caller's line, as an error names it."""
+    """The caller's line, as in an error."""
     frame = inspect.currentframe()
     assert frame is not None and frame.f_back is not None
     caller = frame.f_back
@@ -31,7 +31,7 @@ def far_away() -> torch.Tensor:
 
 
 def fresh(*sizes: int, **options: bool) -> torch.Tensor:
-    """Of a size that no test has used, so that nothing is waited for."""
+    """Of a size that no test has used, so that no call is waited for."""
     return torch.ones(next(SIZES), *sizes, device="remote", **options)
 
 
@@ -71,7 +71,7 @@ def test_a_call_of_the_backward_names_the_forward_line() -> None:
     other = source * 2
     line, taken = here(), torch.gather(other, 0, index)
     loss = (taken * 3).sum()
-    index.data.fill_(10**6)  # behind autograd's back: only the backward's kernel finds it
+    index.data.fill_(10**6)  # unknown to autograd: only the backward's kernel notices
     loss.backward()
     assert source.grad is not None
     assert f", in the backward of the call at {line}: " in error_of(source.grad.tolist)
@@ -100,7 +100,7 @@ def test_a_call_of_an_optimizer_names_the_line_of_its_step() -> None:
     weight = fresh(2, requires_grad=True)
     weight.grad = torch.ones_like(weight)
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    # Behind PyTorch's back, so that the kernel alone finds that the gradient ends too early.
+    # Unknown to PyTorch: only the kernel notices that the gradient is too small.
     weight.grad.untyped_storage().resize_(4)
     line, _ = here(), optimizer.step()
     assert f", called at {line}: " in error_of(weight.tolist)
@@ -115,7 +115,7 @@ def test_a_resize_that_fails_names_its_line() -> None:
 
 
 def test_the_line_is_known_after_many_more_calls() -> None:
-    """Of a failure that its own thread has not been told of while others go on."""
+    """A failure whose thread is not told while other threads go on."""
     lines: list[str] = []
     failed: list[torch.Tensor] = []
 
@@ -201,7 +201,8 @@ def test_an_error_nobody_read_is_printed_at_exit() -> None:
     assert done.returncode == 1
     assert re.fullmatch(
         r"torch_remote: 2 remote calls failed and their errors were never raised:\n"
-        r"  aten::gather on remote:0 \(.*, session [0-9a-f]+\), called at <string>:4 in forward: .*\n"
+        r"  aten::gather on remote:0 \(.*, session [0-9a-f]+\), "
+        r"called at <string>:4 in forward: .*\n"
         r"  and 1 more\n",
         done.stderr,
     ), done.stderr

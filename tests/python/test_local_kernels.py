@@ -1,4 +1,4 @@
-"""Triton kernels and CUDA source run on this machine: a remote tensor is refused at the launch, with the way out."""
+"""Triton kernels and CUDA source run on this machine: a launch with a remote tensor is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from helpers import assert_runs
 
 WAY_OUT = r"operators.*serve --library"
 
-# As much of Triton as a launch needs; the CPU build of PyTorch comes without it.
+# The part of Triton that a launch needs; the CPU build of PyTorch comes without it.
 JIT = """
 class KernelInterface:
     def __getitem__(self, grid):
@@ -39,7 +39,7 @@ LAUNCH = """
 
 @pytest.fixture
 def triton(tmp_path: Path) -> str:
-    """A folder to import that from."""
+    """A folder to import it from."""
     package = tmp_path / "triton" / "runtime"
     package.mkdir(parents=True)
     for folder in (package.parent, package):
@@ -68,7 +68,7 @@ def test_a_jiterator_kernel_refuses_a_remote_tensor() -> None:
     with pytest.raises(NotImplementedError, match=WAY_OUT):
         twice(torch.ones(2, device="remote"))
     if not torch.cuda.is_available():
-        with pytest.raises(AssertionError, match="Jiterator"):  # what PyTorch says of others stays
+        with pytest.raises(AssertionError, match="Jiterator"):  # PyTorch's error for other tensors
             twice(torch.ones(2))
 
 

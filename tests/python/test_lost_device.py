@@ -1,4 +1,4 @@
-"""What an accelerator does wrong, played by an operator of a library on a CPU server."""
+"""Failures of an accelerator, raised by a library's operator on a CPU server."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ def test_an_error_that_the_device_survives_is_one_of_the_call(url: str) -> None:
 def test_a_device_out_of_memory_is_pytorchs_own_error(url: str) -> None:
     with torch_remote.connect(url) as machine:
         x = torch.ones(3, device=machine.devices[0])
-        for _ in range(2):  # late, and at the call
+        for _ in range(2):  # late, then at the call
             with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
                 torch.ops.tests.exhaust(x).tolist()

@@ -1,4 +1,4 @@
-"""Machines of one's own: sockets, tokens, rubbish on the port, and servers that end with us."""
+"""Connecting machines: sockets, tokens, garbage on the port, and servers that end with us."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch_remote
 
 @pytest.fixture
 def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A token that does not exist yet: the server makes it, the client is told of it."""
+    """A token file that does not exist yet: the server writes it, the client reads it."""
     path = tmp_path / "token"
     monkeypatch.delenv("TORCH_REMOTE_TOKEN", raising=False)
     monkeypatch.setenv("TORCH_REMOTE_TOKEN_FILE", str(path))
@@ -93,7 +93,7 @@ def test_after_rubbish_on_the_port_the_next_client_is_served(
                 while connection.recv(4096):
                     pass
             except OSError:
-                pass  # the server may hang up before it has read all of it
+                pass  # the server may close before it has read everything
         assert_serves(url)
 
 

@@ -37,7 +37,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "linalg.lstsq": lambda: (
         torch.eye(3),
         torch.ones(3, 1),
-    ),  # LAPACK rounds others as memory is aligned
+    ),  # LAPACK's rounding of others depends on the alignment of memory
     "linalg.lu_solve": lambda: (*factors(), torch.ones(3, 1)),
     "linalg.matmul": lambda: (positive(), positive()),
     "linalg.matrix_power": lambda: (positive(), 3),

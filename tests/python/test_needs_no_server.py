@@ -1,4 +1,4 @@
-"""What does not compute on the device starts no server, so that `connect()` still gets `remote:0`."""
+"""What computes nothing on the device starts no server, so that `connect()` gets `remote:0`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers import assert_runs, run_python, serving
 
-# Each group is one process; every line is looked at on its own.
+# Each group is one process; after every line it is checked.
 CALLS = {
     "pinned memory": """
         torch.ones(2).pin_memory()
@@ -118,7 +118,7 @@ def test_connect_gets_the_first_index_after(group: str, url: str) -> None:
     lines = textwrap.dedent(CALLS[group]).strip().splitlines()
     code = "".join(f"{line}\nlook({line!r})\n" for line in lines)
     done = run_python(f"{BEFORE}{code}URL = {url!r}\n{AFTER}")
-    assert done.returncode == 0, done.stderr  # PyTorch's profiler says things on stderr
+    assert done.returncode == 0, done.stderr  # PyTorch's profiler prints to stderr
 
 
 SEED = "import torch, torch_remote\nfrom torch.random import fork_rng\ntorch.manual_seed(3)\n"

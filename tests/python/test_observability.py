@@ -1,4 +1,4 @@
-"""What a server tells whoever runs it, and what is told of one that was killed."""
+"""What a server reports to whoever runs it, also about a session that was killed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_server_goes_on_although_nobody_reads_its_log(tmp_path: Path) -> None:
             return re.search(rb"\d lines were lost", said) is not None
 
         is_told()  # makes room
-        with torch_remote.connect(f"unix://{tmp_path}/s"):  # gives it something to say
+        with torch_remote.connect(f"unix://{tmp_path}/s"):  # makes it log something
             assert wait_until(is_told)
     finally:
         server.terminate()

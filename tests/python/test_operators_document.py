@@ -1,4 +1,4 @@
-"""docs/operators.md says what the built extension does, and what it says of waiting is true."""
+"""docs/operators.md says what the extension does, and what it says about waiting is true."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_it_says_of_waiting_and_telling_is_what_happens(
     assert (first > 0, second > 0) == (waits in ("first", "always"), waits == "always")
 
 
-# Calls of each way, with the way that an ordinary call takes.
+# A call for each way, with the way that an ordinary call takes.
 WAYS = {
     "aten::relu": ("x.relu()", "shape"),
     "aten::copy_": ("y.copy_(x.t())", "shape"),
@@ -76,7 +76,7 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def ways_taken() -> dict[str, str]:
-    """What infer() says of each operator's first call."""
+    """Who told the outputs of each operator's first call, from the log."""
     lines = ["import torch, torch_remote", "x, y = torch.ones(2, 4, 4, device='remote')"]
     code = "\n".join(lines + [call for call, _ in WAYS.values()])
     done = run_python(code, TORCH_REMOTE_LOG="debug")

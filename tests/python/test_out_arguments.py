@@ -130,8 +130,7 @@ def test_an_out_that_is_also_an_input_works() -> None:
     assert_matches_cpu(run, matrix())
 
 
-# Kernels ask whether two arguments are one tensor, or two that look alike: where they resize, and where they look for
-# memory that is read and written at once.
+# Kernels distinguish two equal arguments from one tensor given twice, for resizes and overlaps.
 @pytest.mark.parametrize("is_one_tensor", [True, False])
 @pytest.mark.parametrize("shape", [(3,), (0,), (1, 3)])
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_an_out_that_is_an_input_is_told_from_one_with_the_same_view(
             except Exception as error:
                 return f"{type(error).__name__}: {error}".split("  [")[0]
 
-    run(DEVICE)  # what only a kernel can refuse is refused at the call from the second time on
+    run(DEVICE)  # what only a kernel refuses is refused at the call from the second time on
     assert run(DEVICE) == run("cpu")
 
 

@@ -1,4 +1,4 @@
-"""All that torch_remote changes in torch's Python can be taken back, and made again."""
+"""All changes of torch_remote to torch's Python can be taken back and made again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers import assert_runs
 
 from torch_remote import _patches
 
-# Everything that is changed is imported first, so that it is seen as it was.
+# Imports everything that is changed first, to see it unchanged.
 SETUP = """
 import torch
 import torch._inductor.compile_fx

@@ -1,4 +1,4 @@
-"""Downloads that nobody waits for yet: copies to pinned memory with non_blocking=True."""
+"""Pending downloads: copies to pinned memory with non_blocking=True."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from helpers import assert_runs, assert_same, run_python
 import torch_remote
 
 COUNT = 40
-# Small ones are answered inside a message, large ones on a lane of their own.
+# Small ones are answered in a message, large ones on a lane.
 SIZES = [1, 5, 100, 16_384, 16_385, 300_000, 3]
 
 

@@ -16,7 +16,7 @@ from helpers import assert_runs, assert_same, serving
 import torch_remote
 
 COUNT = 40
-# Small ones are answered inside a message, large ones on a lane of their own.
+# Small ones are answered in a message, large ones on a lane.
 SIZES = [1, 5, 100, 16_384, 16_385, 300_000, 3]
 
 
@@ -97,7 +97,7 @@ def test_storages_that_were_never_written_are_saved() -> None:
 
 
 class Changing(io.BytesIO):
-    """A file that changes a tensor when something is written to it, as another thread might."""
+    """A file that changes a tensor with each write, as another thread might."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def test_after_a_failure_that_saving_tells_training_goes_on_as_locally() -> None
 
 
 def all_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Tied ones as often as they occur: overwriting unties them."""
+    """Tied parameters as often as they occur: overwriting unties them."""
     return [p for _, p in module.named_parameters(remove_duplicate=False)]
 
 
@@ -255,8 +255,8 @@ def test_a_saved_model_is_not_held_in_host_memory() -> None:
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
         assert grown < 200, f"{grown} MiB"
         """,
-        # Large blocks go back to the system when they are freed. Else glibc keeps them for the next one, and on a busy
-        # machine fails to use them for it: aligned blocks, such as those of CPU tensors, leave gaps.
+        # Large blocks return to the system when freed. Otherwise glibc keeps them, and cannot
+        # always reuse them for aligned blocks such as CPU tensors.
         MALLOC_MMAP_THRESHOLD_=str(1 << 20),
     )
 

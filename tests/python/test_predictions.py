@@ -1,4 +1,4 @@
-"""What the client says of a result before the server has computed it, and what it refuses to say."""
+"""What the client predicts of a result, and what it leaves to the server."""
 
 from __future__ import annotations
 

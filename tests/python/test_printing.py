@@ -1,4 +1,4 @@
-"""Printing reads like the CPU's, apart from the device, and costs one round trip."""
+"""A tensor is printed as on the CPU, apart from the device, and costs one round trip."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def cpu_text(tensor: torch.Tensor) -> str:
-    """What the CPU prints, with the device put in where PyTorch itself puts it."""
+    """What the CPU prints, with the device where PyTorch puts it."""
     contents = torch._tensor_str._tensor_str(tensor.detach(), len("tensor("))
     rest = repr(tensor)[len("tensor(" + contents) : -1]
     suffixes = ["device='remote:0'", *(part.strip() for part in _split_suffixes(rest))]
@@ -52,7 +52,7 @@ def cpu_text(tensor: torch.Tensor) -> str:
 
 
 def _split_suffixes(rest: str) -> list[str]:
-    """`, size=(0, 3), dtype=torch.int32` in parts; a comma within parentheses does not part."""
+    """The parts of `, size=(0, 3), dtype=torch.int32`; commas in parentheses do not count."""
     parts, depth = [""], 0
     for character in rest:
         depth += {"(": 1, ")": -1}.get(character, 0)

@@ -1,4 +1,4 @@
-"""Profiling: this process can be profiled; asking for the remote device says that it cannot yet."""
+"""This process can be profiled; profiling the remote device prints that it cannot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def test_use_device_is_one_warning_and_no_traces() -> None:
     assert done.stdout.splitlines()[-1] == "True"
     lines = [line for line in done.stderr.splitlines() if "profiler_" not in line]  # Kineto's own
     assert lines == [
-        "<string>:3: UserWarning: remote devices cannot be profiled yet, profiling this process only"
+        "<string>:3: UserWarning: remote devices cannot be profiled yet, "
+        "profiling this process only"
     ]
 
 

@@ -1,6 +1,6 @@
-"""Random programs of views, writes, resizes, gradients and deletes give on the device what they give on the CPU.
+"""Random programs of views, writes, resizes, gradients and deletes give the CPU's results.
 
-CI runs a fixed budget, always the same programs. More, by hand: `make programs STEPS=20000 SEED=1`.
+CI always runs the same programs. For more: `make programs STEPS=20000 SEED=1`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def lines_of(templates: list[str]) -> Callable[[Programs, st.DataObject], None]:
 
 
 class Programs(RuleBasedStateMachine):
-    """One program, a rule for each kind of line. Values are read after every line, and errors come at the call."""
+    """A program, with a rule for each kind of line. Reads after every line: no late errors."""
 
     read_every = 1
     blocking = "1"
@@ -72,7 +72,7 @@ class Programs(RuleBasedStateMachine):
 
 
 class StreamedPrograms(Programs):
-    """Values are read now and then, so that calls are on their way together, and what only a kernel refuses comes late."""
+    """Reads values now and then, so that calls are sent ahead and errors of kernels come late."""
 
     read_every = 13
     blocking = "0"
@@ -98,7 +98,7 @@ MACHINES = {machine.__name__: machine for machine in (Programs, StreamedPrograms
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_program_gives_what_it_gives_on_the_cpu(name: str) -> None:
-    """In a process of its own: what failed before in a session is raised at the call, and programs would go another way."""
+    """In its own process: after a failure in a session, later programs would run differently."""
     finished = subprocess.run(
         [sys.executable, __file__, name],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Operators defined in Python, and kernels that want an address: `torch.library.custom_op` and beyond."""
+"""Operators defined in Python, and kernels that want an address: `torch.library.custom_op`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_data_ptr_tells_storages_apart_and_moves_with_the_offset() -> None:
 
 
 def test_a_kernel_that_takes_the_address_for_one_stops_at_once_and_reads_nothing() -> None:
-    """Triton and CUDA source are not supported. What dereferences the address gets no other data by mistake."""
+    """Triton and CUDA source are not supported. A remote address never points to other data."""
     done = run_python("""
         import ctypes, torch, torch_remote
         x = torch.ones(1 << 20, device="remote")

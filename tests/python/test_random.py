@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 F = torch.nn.functional
 
-# Operators that take a generator: in place, and those that make something new.
+# Operators that take a generator: in place, and new tensors.
 FILLS: dict[str, Callable[..., torch.Tensor]] = {
     "normal_": lambda x, **g: x.normal_(2, 3, **g),
     "uniform_": lambda x, **g: x.double().uniform_(-1, 1, **g),
@@ -236,7 +236,7 @@ def test_a_state_is_the_cpus_and_is_fetched_when_it_is_looked_at(sync_count: Syn
     assert sync_count(lambda: states[0].shape) == 0
     assert sync_count(lambda: torch.equal(states[0], torch.get_rng_state())) == 1
     assert torch.equal(states[0], torch.get_rng_state())
-    assert sync_count(lambda: states[0].tolist()) == 0  # they are here now
+    assert sync_count(lambda: states[0].tolist()) == 0  # the bytes are here now
 
 
 LOOKS: dict[str, Callable[[torch.Tensor], bytes]] = {
@@ -315,7 +315,7 @@ def test_a_generator_is_cloned_without_a_wait(sync_count: SyncCount) -> None:
 
 
 def test_states_that_are_dropped_are_freed_on_the_server() -> None:
-    # The server has room for 65,536 generators, and ends a session that wants more.
+    # The server's limit is 65,536 generators; it ends a session that wants more.
     for _ in range(70):
         states = [torch.remote.get_rng_state() for _ in range(1000)]
         del states
@@ -329,7 +329,7 @@ def test_states_that_are_kept_never_meet_the_servers_limit(sync_count: SyncCount
         states.extend(torch.remote.get_rng_state() for _ in range(number))
 
     assert sync_count(lambda: keep(32_000)) == 0
-    assert sync_count(lambda: keep(1_000)) > 0  # some are fetched at once now
+    assert sync_count(lambda: keep(1_000)) > 0  # beyond the limit some are fetched at once
     states.clear()
     assert torch.rand(2, device="remote").cpu().shape == (2,)
 

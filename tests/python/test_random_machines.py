@@ -1,4 +1,4 @@
-"""Random numbers on several devices and machines: each has generators of its own."""
+"""Random numbers on several devices and machines: each has its own generators."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_two_devices_have_two_generators(tmp_path: Path) -> None:
             for device, cpu in zip(devices, cpus, strict=True):
                 drawn = torch.rand(5, device=device)
                 assert_same(drawn, torch.rand(5, generator=cpu))
-                F.dropout(torch.ones(6, device=device), 0.5)  # takes the default one
+                F.dropout(torch.ones(6, device=device), 0.5)  # uses the default generator
                 torch.empty(6).bernoulli_(0.5, generator=cpu)
         for device, state, seed in zip(devices, states, (21, 22), strict=True):
             torch.remote.set_rng_state(state, device)
             again = torch.Generator().manual_seed(seed)
             assert_same(torch.rand(5, device=device), torch.rand(5, generator=again))
-        # A state of one device may be put into the other.
+        # A state of one device may be set on the other.
         torch.remote.set_rng_state(torch.remote.get_rng_state(devices[0]), devices[1])
         assert_same(torch.rand(3, device=devices[0]), torch.rand(3, device=devices[1]).cpu())
 

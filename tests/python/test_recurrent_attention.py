@@ -1,4 +1,4 @@
-"""Recurrent layers, attention and dropout: the server's branch, so the CPU's bits."""
+"""Recurrent layers, attention and dropout take the server's branch and give the CPU's bits."""
 
 from __future__ import annotations
 

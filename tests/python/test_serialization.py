@@ -1,4 +1,4 @@
-"""Saving, loading and copying objects with tensors of the device in them."""
+"""Saving, loading and copying objects that contain remote tensors."""
 
 from __future__ import annotations
 

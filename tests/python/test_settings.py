@@ -1,4 +1,4 @@
-"""Settings that cannot be: told once, at the start, by the name of the setting and with the reason."""
+"""Invalid settings are refused once, at the start, with the setting's name and the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch_remote
 
 
 def start_in_vain(*options: str, listen: str) -> str:
-    """A server that refuses to start. Gives what it says, and has said that it listens nowhere."""
+    """Starts a server that refuses to start. Returns its text."""
     command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen", listen, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert (done.returncode, done.stdout) == (1, ""), done.stdout + done.stderr

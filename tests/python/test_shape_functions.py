@@ -1,4 +1,4 @@
-"""Our own shape functions tell exactly what the server does: sizes, strides and dtype, for operands of any layout."""
+"""Our shape functions predict the server's sizes, strides and dtype for operands of any layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPE = (2, 3, 4, 5)
 
 
 def laid_out_again(x: Tensor, order: tuple[int, ...]) -> Tensor:
-    """The same values, with the dimensions in memory in this order, outermost first."""
+    """The same values with this order of dimensions in memory, outermost first."""
     back = [order.index(dim) for dim in range(x.dim())]
     return x.permute(order).contiguous().permute(back)
 
@@ -31,7 +31,7 @@ LAYOUTS: dict[str, Callable[[], Tensor]] = {
     "expanded": lambda: torch.randn(1, 3, 1, 5).expand(SHAPE),
     "swapped": lambda: laid_out_again(torch.randn(SHAPE), (1, 0, 2, 3)),
 }
-# Dimensions of one element, whose strides say nothing; and none at all.
+# Dimensions of size 1, whose strides have no effect; and no dimensions.
 THIN: dict[str, Callable[[], Tensor]] = {
     "thin": lambda: torch.randn(2, 1, 4, 1),
     "thin, other strides": lambda: torch.randn(8).as_strided((2, 1, 4, 1), (4, 7, 1, 9)),
@@ -67,24 +67,28 @@ CALLS: dict[str, Call] = {
     "safe_softmax": lambda x, y: (aten._safe_softmax(x, -1), aten._safe_softmax(y, 1)),
     "sum": lambda x, y: (x.sum(), (x > 0).sum(), x.sum(dtype=torch.double), x.prod()),
     "mean": lambda x, y: x.mean(),
-    "select_backward": lambda x, y: aten.select_backward(x[:, 0], x.shape, 1, -1)
-    if x.numel()
-    else x,
+    "select_backward": lambda x, y: (
+        aten.select_backward(x[:, 0], x.shape, 1, -1) if x.numel() else x
+    ),
     "slice_backward": lambda x, y: aten.slice_backward(x[:, :, 1:9:2], x.shape, 2, 1, 9, 2),
     "diagonal_backward": lambda x, y: aten.diagonal_backward(
         x.diagonal(1, -1, 0), x.shape, 1, -1, 0
     ),
     "unfold_backward": lambda x, y: aten.unfold_backward(x.unfold(2, 2, 2), x.shape, 2, 2, 2),
     "stack": lambda x, y: [torch.stack([x, y], dim) for dim in (0, 2, -1)],
-    "stack of matrices": lambda x, y: [torch.stack([x[0, 0], y[0, 0]], d) for d in (0, 1, 2)]
-    if x.numel()
-    else x,
+    "stack of matrices": lambda x, y: (
+        [torch.stack([x[0, 0], y[0, 0]], d) for d in (0, 1, 2)] if x.numel() else x
+    ),
     "index_put": lambda x, y: x.index_put((torch.tensor([0, 1]).to(x.device),), y[:, :1]),
-    "index_put apart": lambda x, y: aten.index_put(
-        x, [torch.tensor([[0], [1]]).to(x.device), None, torch.tensor([0, 2]).to(x.device)], y[0, 0, 0, 0]
-    )
-    if x.numel()
-    else x,
+    "index_put apart": lambda x, y: (
+        aten.index_put(
+            x,
+            [torch.tensor([[0], [1]]).to(x.device), None, torch.tensor([0, 2]).to(x.device)],
+            y[0, 0, 0, 0],
+        )
+        if x.numel()
+        else x
+    ),
     "mse_loss_backward": lambda x, y: aten.mse_loss_backward(x, y, x, 0),
     "smooth_l1_loss_backward": lambda x, y: aten.smooth_l1_loss_backward(x, y, x, 0, 1.0),
     "huber_loss": lambda x, y: (F.huber_loss(x, y), F.huber_loss(x, y, reduction="none")),
@@ -102,23 +106,37 @@ CALLS: dict[str, Call] = {
         x, y, pos_weight=x[:1], reduction="none"
     ),
     "layer_norm backward": lambda x, y: aten.native_layer_norm_backward(
-        x, y, [x.shape[-1]], *torch.native_layer_norm(y, [x.shape[-1]], None, None, 1e-5)[1:], None, None, [True, False, False]
+        x,
+        y,
+        [x.shape[-1]],
+        *torch.native_layer_norm(y, [x.shape[-1]], None, None, 1e-5)[1:],
+        None,
+        None,
+        [True, False, False],
     ),
     "foreach_norm": lambda x, y: torch._foreach_norm([x, y], 2.0) if x.numel() else x,
     "max": lambda x, y: (x.max(), y.min(), x.median()) if x.numel() else x,
-}  # fmt: skip
+}
 
 # Calls of fixed sizes.
 SIZED: dict[str, Call] = {
     "multinomial": lambda x, y: torch.multinomial(x[0, 0].abs() + 0.1, 2),
     "cdist": lambda x, y: (torch.cdist(x, y), torch.cdist(x[0, 0], y[0, 0])),
-    "dot": lambda x, y: (torch.dot(x[0, 0, 0], y[0, 0, 0]), torch.vdot(x[:, 0, 0, 0], y[:, 1, 1, 1])),
+    "dot": lambda x, y: (
+        torch.dot(x[0, 0, 0], y[0, 0, 0]),
+        torch.vdot(x[:, 0, 0, 0], y[:, 1, 1, 1]),
+    ),
     "mv": lambda x, y: (torch.mv(x[0, 0], y[0, 0, 0]), torch.mv(x[0, 0].T, y[0, 0, :, 0])),
     "trace": lambda x, y: torch.trace(x[0, 0]),
     "embedding": lambda x, y: F.embedding((x > 0).long(), y[0, 0]),
     "weight_norm": lambda x, y: torch._weight_norm(x, y[:, :1, :1, :1], 0),
-    "adaptive_avg_pool": lambda x, y: (F.adaptive_avg_pool2d(x, (2, 3)), F.adaptive_avg_pool3d(y, 2)),
-    "adaptive_avg_pool backward": lambda x, y: aten._adaptive_avg_pool2d_backward(x[..., :2, :2], y),
+    "adaptive_avg_pool": lambda x, y: (
+        F.adaptive_avg_pool2d(x, (2, 3)),
+        F.adaptive_avg_pool3d(y, 2),
+    ),
+    "adaptive_avg_pool backward": lambda x, y: aten._adaptive_avg_pool2d_backward(
+        x[..., :2, :2], y
+    ),
     "nll_loss2d": lambda x, y: [
         F.nll_loss(x, (y[:, 0] > 0).long(), reduction=reduction) for reduction in ("mean", "none")
     ],
@@ -130,22 +148,43 @@ SIZED: dict[str, Call] = {
     ),
     "conv1d": lambda x, y: F.conv1d(x[0], y[0, :2].contiguous(), padding=2),
     "conv1d backward": lambda x, y: aten.convolution_backward(
-        x[0], y[0], torch.ones(4, 1, 1, device=x.device), [4], [1], [0], [1], False, [0], 4,
+        x[0],
+        y[0],
+        torch.ones(4, 1, 1, device=x.device),
+        [4],
+        [1],
+        [0],
+        [1],
+        False,
+        [0],
+        4,
         [True, True, True],
     ),
     "batch_norm backward": lambda x, y: aten.native_batch_norm_backward(
-        x, y, torch.ones(3, device=x.device), None, None, torch.zeros(3, device=x.device),
-        torch.ones(3, device=x.device), True, 1e-5, [True, True, True],
+        x,
+        y,
+        torch.ones(3, device=x.device),
+        None,
+        None,
+        torch.zeros(3, device=x.device),
+        torch.ones(3, device=x.device),
+        True,
+        1e-5,
+        [True, True, True],
     ),
     "clone": lambda x, y: x.clone(memory_format=torch.channels_last),
     "glu backward": lambda x, y: aten.glu_backward(x[:, :, :2], y, 2),
     "factories": lambda x, y: (
-        torch.arange(3, 9, 2, device=x.device), torch.arange(0.0, 1.0, 0.3, device=x.device),
-        torch.linspace(0, 1, 5, device=x.device), torch.eye(2, 3, device=x.device),
+        torch.arange(3, 9, 2, device=x.device),
+        torch.arange(0.0, 1.0, 0.3, device=x.device),
+        torch.linspace(0, 1, 5, device=x.device),
+        torch.eye(2, 3, device=x.device),
         torch.arange(4, out=torch.empty(2, 2, device=x.device)),
     ),
-    "a cast that overlaps": lambda x, y: x.double() * (y > 0) + x[:1].expand(2, 3, 4, 5) * y.double(),
-}  # fmt: skip
+    "a cast that overlaps": lambda x, y: (
+        x.double() * (y > 0) + x[:1].expand(2, 3, 4, 5) * y.double()
+    ),
+}
 
 
 def strides(result: object) -> list[tuple[int, ...]]:
@@ -163,7 +202,7 @@ def check(call: Call, x: Tensor, y: Tensor) -> None:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """On the device, with the same strides, also where elements overlap."""
+    """On the device, with the same strides, also if elements overlap."""
     whole = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
     return whole.to(DEVICE).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -198,13 +237,13 @@ def test_any_layout_of_a_sized_call_gives_what_the_cpu_gives(name: str) -> None:
     check_all(SIZED[name], LAYOUTS)
 
 
-# The shape function leaves these to the server: the layout of the result is the kernel's.
+# The shape function declines these: the layout of the result depends on the kernel.
 LEFT_TO_SERVER = {"with logits, weighted and not reduced"}
 
 
 @pytest.fixture(scope="module")
 def new_session() -> Iterator[torch.device]:
-    """A session that knows no signature: those of other tests would answer in the place of a shape function."""
+    """A session without signatures, so that shape functions are asked."""
     with torch_remote.connect("local") as machine:
         yield machine.devices[0]
 

@@ -1,4 +1,4 @@
-"""The counters that tests and benchmarks are written on."""
+"""The counters that tests and benchmarks use."""
 
 from __future__ import annotations
 

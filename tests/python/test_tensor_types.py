@@ -1,4 +1,4 @@
-"""The class names that `tensor.type()` gives are those of `torch.remote`, as with `torch.cuda`."""
+"""`tensor.type()` returns the class names of `torch.remote`, as with `torch.cuda`."""
 
 from __future__ import annotations
 

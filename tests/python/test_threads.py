@@ -1,4 +1,4 @@
-"""Threads: one total order of calls, and every thread sees its own results."""
+"""Threads: calls have one total order, and every thread sees its own results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THREADS = 8
 
 
 def in_threads(work: Callable[[int], Any]) -> list[Any]:
-    """Runs the work in all threads at once and gives the results, or raises the first error."""
+    """Runs the work in all threads at once and returns the results, or raises the first error."""
     start = threading.Barrier(THREADS)
 
     def begin(number: int) -> Any:

@@ -1,4 +1,4 @@
-"""A token that is given to `connect()` is for that machine only, and is shown nowhere."""
+"""A token that is given to `connect()` is for that machine only and is never printed."""
 
 from __future__ import annotations
 

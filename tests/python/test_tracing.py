@@ -1,4 +1,4 @@
-"""torch.jit.trace, torch.compile and torch.export over modules whose kernels are ours."""
+"""torch.jit.trace, torch.compile and torch.export of modules that use our kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training after an error was caught: steps that were not made are taken back, and all is as locally."""
+"""Training after a caught error: steps that did not happen are taken back, as locally."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ FAILURES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
-# Muon takes matrices only, SparseAdam sparse gradients; LBFGS is in a test of its own.
+# Muon takes matrices only, SparseAdam sparse gradients; LBFGS has its own test.
 OPTIMIZERS: dict[str, Make] = {
-    # One by one, which is not what remote takes by default: lists round in another order.
-    name: lambda parameters, make=make: make(parameters, lr=0.01, foreach=False)  # type: ignore[misc]
+    # A loop, not foreach, which remote uses by default and which rounds differently.
+    name: lambda some, make=make: make(some, lr=0.01, foreach=False)  # type: ignore[misc]
     for name, make in vars(torch.optim).items()
     if isinstance(make, type)
     and issubclass(make, torch.optim.Optimizer)
@@ -52,9 +52,9 @@ def train(
     make_optimizer: Make,
     fail: Callable[[torch.Tensor], torch.Tensor],
 ) -> tuple[list[float], object, int]:
-    """Six steps; a large batch fails, and is tried again as a small one. The loss is read at the end of a step.
+    """Six steps; a large batch fails and is tried again as a small one. Each step reads its loss.
 
-    The first step fails, in which an optimizer makes its state, and a later one.
+    The first step, in which an optimizer makes its state, fails, and a later one.
     """
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
@@ -72,7 +72,7 @@ def train(
         loss.backward()
         optimizer.step()
         value = loss.item()
-        model[0].weight.sum().item()  # of a backward that has failed the loss tells nothing
+        model[0].weight.sum().item()  # the loss says nothing about a backward that failed
         return value
 
     for i in range(6):
@@ -93,10 +93,8 @@ def test_training_goes_on_with_the_weights_of_a_local_run(failure: str, optimize
         assert_same(train(DEVICE, OPTIMIZERS[optimizer], FAILURES[failure]), expected)
 
 
-def test_a_step_of_which_the_forward_failed_does_not_happen_though_its_gradients_need_no_value() -> (
-    None
-):
-    """The gradient of `linear(x).sum()` is the input: no call of the backward reads what failed."""
+def test_a_step_whose_forward_failed_does_not_happen_though_its_gradients_need_no_value() -> None:
+    """The gradient of `linear(x).sum()` is the input: the backward does not read what failed."""
 
     def run(device: str) -> object:
         torch.manual_seed(1)
@@ -119,7 +117,7 @@ def test_a_step_of_which_the_forward_failed_does_not_happen_though_its_gradients
 
 
 def test_what_is_written_after_a_failure_is_not_written() -> None:
-    """A counter on the device, as BatchNorm's, reads nothing of what failed."""
+    """A counter on the device, as in BatchNorm, does not read what failed."""
     model = torch.nn.Linear(3, 2).to("remote")
     optimizer = torch.optim.Adam(model.parameters())
     count = torch.zeros((), device="remote")
@@ -135,13 +133,13 @@ def test_what_is_written_after_a_failure_is_not_written() -> None:
 
 
 def test_a_failure_before_a_dropout_and_a_batch_norm_leaves_their_state_as_locally() -> None:
-    """The mask of a dropout and the count of batches read nothing of what failed."""
+    """A dropout mask and the count of batches do not read what failed."""
 
     def run(device: str) -> object:
         torch.manual_seed(3)
         table, norm = torch.nn.Embedding(9, 4).to(device), torch.nn.BatchNorm1d(4).to(device)
         optimizer = torch.optim.Adam([*table.parameters(), *norm.parameters()], foreach=True)
-        torch.manual_seed(4)  # the weights are made on the CPU, and by its generator
+        torch.manual_seed(4)  # the CPU's generator draws the weights
         seen, caught = [], 0
         for i in range(4):
             fails = i in (0, 2)
@@ -161,7 +159,7 @@ def test_a_failure_before_a_dropout_and_a_batch_norm_leaves_their_state_as_local
 
 
 class Fragile(torch.optim.Optimizer):
-    """Fails in the middle of the step for a large gradient, behind the first weight that it has changed."""
+    """Fails within the step for a large gradient, after it has changed the first weight."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         super().__init__(parameters, {"momentum": 0.5})
@@ -224,7 +222,7 @@ def test_a_step_whose_closure_failed_is_taken_back() -> None:
 
 
 def test_every_optimizer_of_many_has_its_step_taken_back() -> None:
-    """One for each parameter, as programs have that step within the backward."""
+    """One optimizer per parameter, for programs that step within the backward."""
     weights = [torch.nn.Parameter(torch.ones(1, device="remote")) for _ in range(100)]
     optimizers = [torch.optim.Adam([weight]) for weight in weights]
 
@@ -243,7 +241,7 @@ def test_every_optimizer_of_many_has_its_step_taken_back() -> None:
 
 
 class Counting(torch.optim.SGD):
-    """Counts with numbers of Python and with tensors that it makes anew."""
+    """Counts with Python numbers and with new tensors."""
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         super().step()
@@ -270,7 +268,7 @@ def test_counts_of_any_kind_are_taken_back() -> None:
     with pytest.raises(torch_remote.RemoteError):
         step(bad_gather()).item()
     assert [(s["number"], s["tensor"].item()) for s in optimizer.state.values()] == [(2, 2)] * 2
-    # A parameter of the same form in the place of another: what is noted of it is nothing.
+    # Another parameter of the same shape: nothing is noted for it.
     optimizer.param_groups[0]["params"][1] = weights[1] = torch.nn.Parameter(weights[1].detach())
     step(1).item()
 
@@ -292,7 +290,7 @@ def test_an_upload_behind_a_failure_is_not_made() -> None:
 
 
 class Odd(torch.optim.SGD):
-    """Keeps things in its state that PyTorch's own do not: no dictionary, keys that are no parameters."""
+    """Has more in its state than PyTorch's own: keys that are not parameters, no dictionary."""
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         self.state["all"] = torch.zeros(3)
@@ -310,7 +308,7 @@ def test_an_optimizer_whose_state_is_like_no_other_makes_its_steps() -> None:
 
 
 def test_the_counters_that_an_optimizer_keeps_in_its_groups_are_taken_back() -> None:
-    """As schedule-free optimizers keep them. What others change in a group stays."""
+    """As schedule-free optimizers do. Changes that others make in a group stay."""
 
     class ScheduleFree(torch.optim.SGD):
         def step(self, closure: object = None) -> None:  # type: ignore[override]

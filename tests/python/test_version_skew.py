@@ -1,6 +1,6 @@
-"""Client and server of different versions of torch: operators by name, arguments by name, else a clear error.
+"""Client and server with different versions of torch: operators and arguments match by name.
 
-The server plays the other version (`serve --schemas`): it has what that version's recorded schemas say, and no more.
+The server plays the other version (`serve --schemas`): it has the operators recorded of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Counter = Callable[[Callable[[], object]], int]
 
 
 def recorded(minor: str) -> list[str]:
-    """The lines of a golden file; the first says which version it is."""
+    """The lines of a golden file; the first is the version."""
     return gzip.decompress((GOLDEN / f"schemas-{minor}.txt.gz").read_bytes()).decode().splitlines()
 
 
@@ -133,7 +133,7 @@ def test_the_recorded_operators_of_this_version_are_still_the_true_ones() -> Non
 
 
 def example(argument: torch.Argument, device: torch.device) -> object:
-    """Some value of the argument's type; what it is does not matter, since the call does not get that far."""
+    """Some value of the argument's type; the call is refused before it is read."""
     values = {
         "Tensor": lambda: torch.ones(2, 2, device=device),
         "List[Tensor]": lambda: [torch.ones(2, 2, device=device)],
@@ -146,7 +146,7 @@ def example(argument: torch.Argument, device: torch.device) -> object:
 
 
 def sent_operators_that_the_server_lacks() -> list[str]:
-    """What this version sends whole and the other one has not got."""
+    """Operators that this version sends whole and the other lacks."""
     there = {name_of(line) for line in recorded(OTHER)[1:]}
     facts = torch_remote._C.operator_facts()
     return [name for name, route, *_ in facts if route == "sent" and name not in there]
@@ -176,14 +176,14 @@ def test_an_operator_that_the_server_lacks_is_an_error_at_the_call(
 
 
 def arguments_of(name: str, minor: str) -> set[str]:
-    """By name, from the recorded text."""
+    """The arguments by name, from the recorded text."""
     schema = next(line for line in recorded(minor)[1:] if name_of(line) == name)
     parsed = torch._C.parse_schema(schema)
     return {argument.name for argument in parsed.arguments}
 
 
 def test_every_operator_whose_arguments_differ_is_known_here() -> None:
-    """So that a new one is looked at: each is exercised below, by hand-made schemas of the same kind."""
+    """New differences must be examined: each kind is tested below with hand-made schemas."""
     mine = {name_of(line): line for line in recorded("2.13")[1:]}
     older = {name_of(line): line for line in recorded("2.11")[1:]}
     differ = {name for name in mine.keys() & older.keys() if mine[name] != older[name]}
@@ -196,7 +196,7 @@ def test_every_operator_whose_arguments_differ_is_known_here() -> None:
 
 
 def with_add(arguments: str) -> list[str]:
-    """This version's operators, but for `add.Tensor`, which has these arguments behind `other`."""
+    """This version's operators, but `add.Tensor` has these arguments after `other`."""
     lines = recorded(HERE if HERE in ("2.11", "2.13") else "2.13")
     before = "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1)"
     assert any(line.startswith(before) for line in lines)
@@ -211,7 +211,7 @@ def test_an_argument_that_the_server_lacks_must_equal_its_default_at_every_call(
 ) -> None:
     with playing(with_add(""), tmp_path) as device:
         x = torch.ones(3, device=device)
-        y = torch.add(x, x)  # the signature that the next calls have too: alpha is a slot
+        y = torch.add(x, x)  # the next calls have the same signature: alpha is a slot
         for _ in range(2):
             with pytest.raises(NotImplementedError, match=r"aten::add\.Tensor.*argument alpha"):
                 torch.add(x, x, alpha=2)
@@ -235,9 +235,9 @@ def test_a_server_that_has_the_same_operators_is_asked_nothing(
 def test_a_server_that_has_others_is_asked_once(tmp_path: Path, sync_count: Counter) -> None:
     with playing(with_add(""), tmp_path) as device:
         x = torch.empty(3, device=device)
-        assert sync_count(lambda: x.fill_(3)) == 1  # its operators
+        assert sync_count(lambda: x.fill_(3)) == 1  # asks for the operators
         assert sync_count(lambda: (x * 3).relu().sum()) == 0
-        assert sync_count(lambda: x + x) == 1  # the one that differs
+        assert sync_count(lambda: x + x) == 1  # asks for the one that differs
         assert sync_count(lambda: x + x[:2].sum()) == 0
 
 

@@ -1,4 +1,4 @@
-"""Views are local: they cost no call, share memory both ways, and look as on the CPU."""
+"""Views are local: they cost no call, share memory both ways, and equal those on the CPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tensors that only stand for remote ones: functorch's wrappers, fake tensors, subclasses.
 
-The conformance suites functorch, compile, export and trace run PyTorch's samples through these; here is what is
-particular to a device whose kernels choose by the server.
+The conformance suites functorch, compile, export and trace run PyTorch's samples through these.
+Here are cases of kernels that branch on the server's device.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_per_sample_gradients_of_a_small_network_are_the_cpus() -> None:
 
 
 def test_forward_mode_keeps_the_sign_of_zero() -> None:
-    """Tangents that are zero are left out rather than added, as locally: x + 0 loses the sign of -0."""
+    """Zero tangents are left out rather than added, as locally: x + 0 loses the sign of -0."""
 
     def run(device: str) -> Any:
         value = torch.tensor([1.0, 2.0], device=device)
@@ -136,7 +136,7 @@ def test_a_layer_runs_on_fake_tensors_and_reaches_no_server(name: str) -> None:
             other.device,
         )
     assert counted.calls == 0
-    assert_same(layer(real), expected)  # the real tensors are as they were
+    assert_same(layer(real), expected)  # the real tensors are unchanged
 
 
 def test_an_operator_on_a_tensor_without_memory_says_so() -> None:

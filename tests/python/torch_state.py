@@ -1,6 +1,6 @@
 """What Python code can change in torch, as a list that can be compared with a later one.
 
-Imports neither pytest nor torch_remote: the script that uses it does so before torch_remote changes anything.
+Imports neither pytest nor torch_remote, so that a script can use it before that import.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 
 State = dict[tuple[int, str, str], Any]
 
-# Counters and caches that change by being used. PyTorch's own, and no change of its behaviour.
+# Counters and caches of PyTorch that change with use.
 _USED_UP = {("torch.utils.hooks.RemovableHandle", "next_id")}
 
 
 def _owners() -> Iterator[tuple[str, Any]]:
-    """Every module of torch, every class that one of them names, and those we change that are not torch's."""
+    """Every module of torch, every class in one, and other classes that we change."""
     from multiprocessing.reduction import ForkingPickler
 
     seen: set[int] = set()
@@ -40,8 +40,8 @@ def _name(owner: Any) -> str:
 
 
 def _items(table: Any) -> Iterator[tuple[str, Any]]:
-    """The entries of a module's or a class's own table, such as one of hooks."""
-    kind = type(table)  # not isinstance(): that asks proxies for their __class__, and some warn
+    """The entries of a module's or class's own table, such as hooks."""
+    kind = type(table)  # not isinstance(): that asks proxies for __class__, and some warn
     if issubclass(kind, dict):
         yield from ((f"[{key!r}]", value) for key, value in list(table.items()))
     elif issubclass(kind, list):
@@ -49,7 +49,7 @@ def _items(table: Any) -> Iterator[tuple[str, Any]]:
 
 
 def snapshot() -> State:
-    """Holds the values, so that none of their addresses is used again."""
+    """Holds the values, so that their addresses are not reused."""
     state: State = {}
     for name, owner in _owners():
         for attribute, value in list(vars(owner).items()):
@@ -66,7 +66,7 @@ def snapshot() -> State:
 
 
 def differences(before: State, after: State) -> set[str]:
-    """The names of what was added, replaced or removed. Modules that were only imported do not count."""
+    """The names of what was added, replaced or removed. Newly imported modules do not count."""
     owners = {owner for owner, _, _ in before}
     missing = object()
     found = set()

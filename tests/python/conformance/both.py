@@ -1,4 +1,4 @@
-"""Runs one thing on the CPU and on the device and compares: outcomes, errors and refusals."""
+"""Runs one thing on the CPU and on the device and compares results, errors and refusals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SEED = 1234
 
 @dataclass
 class Run:
-    """What a function made, and the tensors it was given: the copies that `mover` made."""
+    """The results of a function, and the copies of its arguments that `mover` made."""
 
     results: Any
     mover: Mover
-    between: list[torch.Tensor] = field(default_factory=list)  # made on the way to the results
+    between: list[torch.Tensor] = field(default_factory=list)  # intermediate tensors
     versions: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class Run:
         return [copy for _, copy in self.mover.moved] + tensors_of(self.results)
 
 
-# What is done with a run in the place of comparing it, where the other side is another process (tests/python/gpu).
+# Called instead of a comparison where the other side is another process (tests/python/gpu).
 recorder: Callable[[Callable[[str], Run], str, bool], str] | None = None
 
 
@@ -67,7 +67,7 @@ def _compare_with(expected: Any, run: Callable[[str], Run], device: str, values:
 
 
 def compare_where_cpu_works(runs: list[Callable[[str], Run]], device: str) -> Iterator[str]:
-    """Compares the runs that work on the CPU, for suites of what PyTorch itself does not promise everywhere."""
+    """Compares only runs that work on the CPU, for what PyTorch itself does not always support."""
     errors = []
     for run in runs:
         if recorder is not None:
@@ -85,7 +85,7 @@ def compare_where_cpu_works(runs: list[Callable[[str], Run]], device: str) -> It
 def gradients(
     outputs: list[torch.Tensor], inputs: list[torch.Tensor]
 ) -> list[torch.Tensor | None] | None:
-    """Of all differentiable outputs for all differentiable inputs, or None if there are none."""
+    """Gradients of all differentiable outputs for all differentiable inputs, or None."""
     outputs = [output for output in outputs if output.requires_grad]
     inputs = [each for each in inputs if each.requires_grad]
     if not outputs or not inputs:
@@ -111,28 +111,26 @@ def _cotangent(output: torch.Tensor) -> torch.Tensor:
 
 def _expect_error(expected: Exception, function: Callable[[], Any], device: str) -> None:
     if device != "cpu":
-        attempt(torch.accelerator.synchronize)  # what an earlier sample left is not told here
+        attempt(torch.accelerator.synchronize)  # drops failures of earlier samples
     actual = attempt(function)
     if not isinstance(actual, Exception):
         raise Mismatch(f"no error where the CPU raises {describe(expected)}")
     if isinstance(actual, type(expected)) or _is_late(expected, actual):
         return
-    # A call after the failed one may have met what local PyTorch never comes to.
+    # A call after the failed one may have raised something that local PyTorch does not reach.
     if device != "cpu" and _is_late(expected, attempt(torch.accelerator.synchronize)):
         return
     raise Mismatch(f"{describe(actual)} where the CPU raises {describe(expected)}")
 
 
 def _is_late(expected: Exception, actual: Exception) -> bool:
-    """What only a kernel refuses is known when it runs, after the call has returned. docs/errors.md promises a
-    RuntimeError with the kernel's own words at the read, so the type may differ here and the words may not.
-    """
+    """What only a kernel refuses is raised later: a RuntimeError with the kernel's text."""
     words = next(iter(str(expected).splitlines()), "")
     return bool(words) and isinstance(actual, RuntimeError) and words in str(actual)
 
 
 def _expect_refusal(function: Callable[[], Any]) -> None:
-    """A remote device holds dense tensors only. It must say so at the call, and name the way out."""
+    """A remote device has dense tensors only: it must refuse at the call and say what to do."""
     actual = attempt(function)
     if not isinstance(actual, Exception):
         raise Mismatch("no NotImplementedError for a tensor that is not dense")
@@ -141,9 +139,7 @@ def _expect_refusal(function: Callable[[], Any]) -> None:
 
 
 def _read(run: Run) -> None:
-    """Waits for the values: an error on the far side is raised at the first read. What has no elements has no value to
-    read, so then by synchronize().
-    """
+    """Reads all values, which raises late failures; synchronize() does for empty tensors."""
     for tensor in run.tensors():
         tensor.detach().cpu()
     if run.mover.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""What a suite is made of: cases, each with a check that says of every sample how it went."""
+"""What a suite is made of: cases, each with a check that yields a word for each sample."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from comparing import Mismatch
 
-# What a check yields for a sample: it was compared, it was rightly refused, or it says nothing.
+# What a check yields for a sample: compared, rightly refused, or not comparable.
 COMPARED, REFUSED, NOTHING = "compared", "refused", "nothing"
 
 Check = Callable[[str], Iterator[str]]
@@ -19,15 +19,15 @@ Check = Callable[[str], Iterator[str]]
 class Scope:
     """How much of a suite to run."""
 
-    full: bool = False  # every dtype the device has
-    samples: int | None = None  # at most so many per case
-    kind: str = "cpu"  # the device whose dtypes are meant
-    derived: bool = True  # also samples made of PyTorch's own: without elements CUDA itself asserts or divides by 0
+    full: bool = False  # every dtype of the device
+    samples: int | None = None  # the most samples of a case
+    kind: str = "cpu"  # the device whose dtypes are used
+    derived: bool = True  # also samples derived from PyTorch's; empty ones make CUDA itself assert
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that passes or fails. `check(device)` yields a word for each sample, and raises Mismatch."""
+    """One thing to check. `check(device)` yields a word per sample or raises Mismatch."""
 
     op: str
     variant: str
@@ -60,7 +60,7 @@ def outcome_of(case: Case, device: str) -> Outcome:
         return Outcome("absent", str(error))
     except Mismatch as error:
         return Outcome("failed", str(error), words.total())
-    # Whatever an operator raises, C++ and Python bugs alike, is this case's failure and not the suite's.
+    # Whatever an operator raises fails this case, and not the suite.
     except Exception as error:
         return Outcome("failed", describe(error), words.total(), traceback.format_exc(limit=-12))
     if words[COMPARED]:

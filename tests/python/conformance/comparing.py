@@ -1,4 +1,4 @@
-"""Equality as the suite means it: same structure, dtype, shape, strides and bits, any NaN equal to any NaN."""
+"""Equality for the suite: same structure, dtype, shape, strides and bits; all NaNs are equal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARTS_OF_LAYOUT = {
 
 
 class Mismatch(Exception):
-    """The device's answer is not the CPU's. The text says where and how."""
+    """The device's result differs from the CPU's. The text says where and how."""
 
 
 def check_equal(expected: Any, actual: Any, device: str, *, values: bool = True) -> None:
@@ -35,7 +35,7 @@ def check_equal(expected: Any, actual: Any, device: str, *, values: bool = True)
 
 
 def check_aliasing(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> None:
-    """Raises Mismatch unless the same of them share storage, each at the same offset."""
+    """Raises Mismatch unless the same tensors share storage, each at the same offset."""
     for index, (want, got) in enumerate(zip(_sharing(expected), _sharing(actual), strict=True)):
         if want != got:
             raise Mismatch(
@@ -49,7 +49,7 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 def _sharing(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """For each, the first tensor that has the same storage, and its own offset."""
+    """For each, the first tensor with the same storage, and its own offset."""
     firsts: dict[int, int] = {}
     return [
         (firsts.setdefault(tensor.untyped_storage()._cdata, index), tensor.storage_offset())
@@ -118,7 +118,7 @@ def _check_bits(where: str, want: torch.Tensor, got: torch.Tensor) -> None:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Contiguous, with conj and neg carried out, complex numbers as pairs."""
+    """Contiguous, with conj and neg resolved, complex numbers as pairs."""
     tensor = tensor.resolve_conj().resolve_neg().contiguous()
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 

@@ -3,8 +3,8 @@
     python tests/python/conformance/errors.py [--op NAME] [--verbose]
 
 A mistake must raise the CPU's exception, type and text, at the call; with TORCH_REMOTE_BLOCKING=1
-always. What only a kernel refuses may come at the read the first time, with the kernel's words, if
-late_errors.py lists it, and at the call the second time.
+always. What only a kernel refuses may be raised at the read the first time, with the kernel's
+text, if late_errors.py lists it, and at the call the second time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from late_errors import LATE_ERRORS
 BLOCKING = "TORCH_REMOTE_BLOCKING"
 DEADLINE_S = 600
 
-# How a mistake came out; the rest are failures.
-EQUAL = "equal"  # at the call, type and text of the CPU
-LATE = "late"  # at the read with the kernel's words, and equal the second time
+# Allowed outcomes; all others are failures.
+EQUAL = "equal"  # at the call, with the CPU's type and text
+LATE = "late"  # at the read with the kernel's text, and equal the second time
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """One error input: its name is the operator's and its number among the operator's."""
+    """One error input, named after its operator and its index there."""
 
     owner: str
     number: int
-    run: Callable[[str], Any]  # on a device; a new copy of the input each time
+    run: Callable[[str], Any]  # with a new copy of the input each time
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def check(ops: list[str] | None = None, verbose: bool = False) -> int:
-    """Runs both modes, each in a process of its own, and prints what it found; 1 on a failure."""
+    """Runs both modes, each in its own process, and prints the result; 1 on a failure."""
     modes = {"streamed": _start(ops, "0"), "blocking": _start(ops, "1")}
     failed = False
     for mode, process in modes.items():
@@ -76,7 +76,7 @@ def _start(ops: list[str] | None, blocking: str) -> subprocess.Popen[str]:
 
 
 def _judge(mode: str, found: dict[str, list[str]], is_part: bool, verbose: bool) -> bool:
-    """Whether anything is not as it must be."""
+    """Whether an outcome is not allowed."""
     allowed = (
         {name for names in LATE_ERRORS.values() for name in names} if mode == "streamed" else set()
     )
@@ -108,9 +108,9 @@ def _judge(mode: str, found: dict[str, list[str]], is_part: bool, verbose: bool)
 
 def _work(ops: list[str] | None) -> int:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what operators print is no answer
+    os.dup2(2, 1)  # keeps what operators print out of the answer
     warnings.simplefilter("ignore")
-    _import_backend()  # before torch.testing, which looks for it
+    _import_backend()  # before torch.testing, which looks for the backend
     found = {mistake.name: _try(mistake) for mistake in _mistakes(ops)}
     json.dump(found, answers)
     answers.close()
@@ -133,7 +133,7 @@ def _mistakes(ops: list[str] | None) -> Iterator[Mistake]:
     for op in op_db:
         if op.error_inputs_func is None or (ops and op.full_name not in ops):
             continue
-        if op.name.startswith(CUDA_SOURCE):  # refused here, and wrong on a CPU before any check
+        if op.name.startswith(CUDA_SOURCE):  # refused here, and fails on a CPU before any check
             continue
         set_rng_seed(0)
         for number, mistake in enumerate(op.error_inputs("cpu")):
@@ -234,7 +234,7 @@ def _read(value: Any) -> None:
 
 
 def _words(error: Exception) -> str:
-    """The text, but for the device's name."""
+    """The error's text, with the device's name replaced by the CPU's."""
     return re.sub(r"\b(remote(:0)?|privateuseone(:0)?)\b", "cpu", str(error))
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 HEADER = """\
-# Operators that do not give on `remote` what they give on the CPU. `make conformance` runs them too:
-# it fails on a failure or a skip that is not listed here, and on one listed here that passes.
-# `run.py --write-gaps` writes this file from the failures there are and keeps the reasons already given.
+# Operators with other results on `remote` than on the CPU. `make conformance` runs them: it fails
+# on a failure or a skip that is not listed here, and on one listed here that passes.
+# `run.py --write-gaps` writes this file from the failures and keeps the reasons.
 """
 
 Key = tuple[str, str, str]  # op, variant, dtype
@@ -57,7 +57,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def parse_simple(text: str) -> dict[str, Any]:
-    """As much TOML as this file uses: `[[name]]`, `key = "string"`, comments on lines of their own."""
+    """Parses the TOML of this file: `[[name]]`, `key = "string"` and comments."""
     tables: dict[str, Any] = {}
     current: dict[str, str] = {}
     for number, line in enumerate(map(str.strip, text.splitlines()), start=1):

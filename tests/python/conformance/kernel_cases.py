@@ -1,6 +1,6 @@
-"""What the kernel suite runs: modules forward and backward, in training, in evaluation and without gradients; optimizers.
+"""The cases of the kernel suite: modules (training, evaluation, no_grad), optimizers.
 
-Modules and inputs are made on the CPU with one seed, so that every side runs the same thing.
+Modules and inputs are made on the CPU with one seed, so that every side runs the same.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.testing._internal.common_modules import ModuleInfo, module_db
 from torch.utils._pytree import tree_leaves, tree_map
 
-# Their samples hold a tensor of random numbers that is always of this type.
+# Their samples have a tensor of random numbers with this dtype.
 DTYPES = {"nn.FractionalMaxPool2d": torch.float64, "nn.FractionalMaxPool3d": torch.float64}
 MODES = ("train", "eval", "no_grad")
 
-# Foreach is what a remote device gets by default, so it is what is compared.
+# A remote device uses foreach by default.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "optim.ASGD": {},
     "optim.Adadelta": {},
@@ -33,7 +33,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "optim.SGD": {"momentum": 0.9},
 }
 
-Case = tuple[str, Callable[[], Any]]  # its name, and what runs it
+Case = tuple[str, Callable[[], Any]]  # its name, and the function that runs it
 
 
 def module_names() -> list[str]:
@@ -45,7 +45,7 @@ def optimizer_names() -> list[str]:
 
 
 def cases(names: list[str], device: str, most_samples: int) -> Iterator[Case]:
-    """To be run one after the other, each once: a backward pass is of the forward pass before it."""
+    """Run each once and in order: a backward pass uses the forward pass before it."""
     for info in module_db:
         for mode in MODES if info.name in names else ():
             for index, sample in _samples(info, mode == "train", most_samples):
@@ -88,7 +88,7 @@ def _passes(info: ModuleInfo, sample: Any, mode: str, device: str, name: str) ->
 
 
 def _optimizer_steps(name: str, device: str) -> Iterator[Case]:
-    """The second step: the first makes the state."""
+    """The second step: the first one makes the state."""
     torch.manual_seed(0)
     parameters = [torch.randn(3, 4).to(device).requires_grad_() for _ in range(5)]
     for parameter in parameters:

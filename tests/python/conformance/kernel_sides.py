@@ -1,8 +1,7 @@
-"""The two sides of the kernel suite: what PyTorch runs locally, and what a server says that it ran.
+"""The two sides of the kernel suite: what PyTorch runs locally, and what a server logs.
 
-Locally every operator that goes through the dispatcher is seen with the operators it calls, as a tree: PyTorch's
-profiler tells, and it changes no branch (a TorchDispatchMode would: composite kernels look whether there is one).
-The server's side is its log of executed calls, in order.
+Locally, PyTorch's profiler shows each operator with the operators that it calls, as a tree. It does
+not change branches, as a TorchDispatchMode would. The server logs its calls in order.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Step = Callable[[], Any]
 
 
 def traces(modules: list[str], device: str, most_samples: int) -> dict[str, Trace]:
-    """By case: trees, or what a server ran for `remote`. A case that raises has one entry, which says so."""
+    """By case: trees, or for `remote` the server's calls; for a case that raises, a text."""
     record = _remote_recorder() if device == "remote" else _record_locally
     found: dict[str, Trace] = {}
     for case, step in cases(modules, device, most_samples):
@@ -42,11 +41,11 @@ def _record_locally(step: Step) -> Trace:
 
 
 def _forest(events: list[Any]) -> list[Tree]:
-    """The profiler's own tree leaves out an operator that calls its namesake: mul.Scalar and mul.Tensor."""
+    """The profiler's own tree omits an operator that calls another overload of its name."""
     roots: list[Tree] = []
     open_by_thread: dict[
         int, list[tuple[int, Tree]]
-    ] = {}  # those that have not ended, and when they do
+    ] = {}  # operators that have not ended, and when they end
     on_host = [
         event
         for event in events
@@ -64,7 +63,7 @@ def _forest(events: list[Any]) -> list[Tree]:
 
 
 def _copies_nothing(event: Any) -> bool:
-    """A copy of no elements, which does not travel."""
+    """A copy of no elements, which is not sent."""
     return event.name() == "aten::copy_" and 0 in event.shapes()[0]
 
 

@@ -1,10 +1,11 @@
-"""The kernel suite: a server runs the kernels that PyTorch runs locally on the server's kind of device, and no more.
+"""The kernel suite: a server runs the kernels that PyTorch runs locally, and no more.
 
-    python tests/python/conformance/kernel_suite.py [--server cpu|cuda] [--module NAME] [--samples 8] [--write-counts]
+    python tests/python/conformance/kernel_suite.py [--server cpu|cuda] [--module NAME]
+        [--samples 8] [--write-counts]
 
-Every module of module_db, in a local process and in one that uses `remote`. Three things are compared: the server's log
-with the tree of local operators (see kernel_trees.py), the number of calls with the number of local kernels, and the
-number of calls with call_counts.json. Exits 1 on a difference.
+Every module of module_db runs in a local process and in one that uses `remote`. Compared are the
+server's log with the tree of local operators (kernel_trees.py), the number of calls with the number
+of local kernels, and with call_counts.json. Exits 1 on a difference.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from kernel_sides import Trace, traces
 
 COUNTS = Path(__file__).with_name("call_counts.json")
 TIMEOUT_S = 1200
-# PyTorch makes nested tensors of a padded batch in evaluation; a remote device has dense tensors only, and says so.
+# In evaluation PyTorch makes a nested tensor of a padded batch, which a remote device refuses.
 NESTED = "aten::_nested_tensor_from_mask:"
 
 Sides = dict[str, dict[str, Trace]]  # by device, by case
@@ -59,7 +60,7 @@ def run(server: str = "cpu", modules: list[str] | None = None, samples: int = 8)
 
 
 def both_sides(server: str, modules: list[str], samples: int) -> Sides:
-    """In processes of their own: local CUDA and an embedded CUDA server do not share one, and nothing of ours is local."""
+    """Each side in its own process: local CUDA and an embedded CUDA server must not share one."""
     sides: Sides = {}
     with tempfile.TemporaryDirectory() as folder:
         for device in (server, "remote"):
@@ -85,9 +86,7 @@ def both_sides(server: str, modules: list[str], samples: int) -> Sides:
 def compare(local: dict[str, Trace], remote: dict[str, Trace], server: str) -> Outcome:
     outcome = Outcome()
     for case, trees in local.items():
-        if case.startswith(
-            "optim."
-        ):  # the CPU has no foreach kernels: what it does is another thing
+        if case.startswith("optim."):  # the CPU has no foreach kernels
             continue
         calls = remote.get(case, remote[case.replace("backward", "forward")])  # one that raised
         if is_gap(calls):

@@ -1,22 +1,22 @@
 """Compares a server's log of calls with the tree of operators that PyTorch runs locally.
 
-The rule: the log is a cut through the tree. Every operator of the tree is either logged itself, or below one that is,
-or takes no part, or is made of such operators. So an operator may travel whole or as the operators that PyTorch makes of
-it, in PyTorch's order, but never as anything else. What takes no part, because it never travels:
+The log must be a cut through the tree: every operator of the tree is logged, or is below one that
+is, or is ignored, or consists of such operators. So an operator may be sent whole, or as the
+operators that PyTorch composes it of, in PyTorch's order. Ignored, because they are never sent:
 
 - views, in place too, and `detach`: schemas that return an alias of an argument,
-- operators that make or resize a tensor and give it no values, and operators that only look at metadata,
-- reads (`_local_scalar_dense`): they are a READ and no call,
-- questions about which kernel to take, whose answer is kept for the next call of the kind: left out of the log too,
-- on CUDA, `copy_` where the log does not have it next: between host and device it is an upload or a read,
+- operators that make or resize a tensor without values, and operators that only read metadata,
+- reads (`_local_scalar_dense`), which are a READ and not a call,
+- questions which kernel to use, whose answer is cached; the log omits them too,
+- on CUDA, `copy_` unless it is next in the log: between host and device it is an upload or a read,
 - copies of no elements (left out by kernel_sides.py),
-- composed operators (CompositeImplicitAutograd) that called nothing: `contiguous` of what is contiguous.
+- composed operators (CompositeImplicitAutograd) that called nothing: `contiguous` of a contiguous.
 
-Autograd's part of an in-place operator may clone what the operator overwrites. The profiler shows that clone below the
+Autograd may clone what an in-place operator overwrites. The profiler shows that clone below the
 operator, and the log before it.
 
-A kernel is an operator of the tree that PyTorch does not compose above autograd: what a local device is asked to run.
-There may not be more calls than kernels.
+A kernel is an operator of the tree that PyTorch does not compose above autograd. There may not be
+more calls than kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLONE = "aten::clone"
 COPY = "aten::copy_"
 # On a CPU PyTorch does this without the dispatcher: a new tensor, filled.
 SHORT_CUTS = {"aten::scalar_tensor": "aten::fill_.Scalar"}
-# Composed, but on a CPU, without gradients, its kernel stands inside it.
+# Composed, but on a CPU, without gradients, it contains a kernel.
 WITH_OWN_KERNEL = {"aten::max_pool1d"}
 QUESTIONS = {"_fused_sdp_choice", "_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"}
 STAYS = QUESTIONS | {
@@ -61,7 +61,7 @@ STAYS = QUESTIONS | {
 
 @cache
 def takes_part(name: str) -> bool:
-    """Whether an operator that calls no other one computes something."""
+    """Whether an operator that calls no other computes something."""
     if not name.startswith("aten::"):
         return False
     base, _, overload = name.removeprefix("aten::").partition(".")
@@ -76,7 +76,7 @@ def takes_part(name: str) -> bool:
 
 @cache
 def is_composed(name: str, backend: str) -> bool:
-    """Whether PyTorch makes it of other operators, above autograd."""
+    """Whether PyTorch composes it of other operators, above autograd."""
     if not name.startswith("aten::"):
         return True
 
@@ -114,7 +114,7 @@ class _Cut:
         self._next = 0
 
     def follow(self, trees: list[Tree]) -> str | None:
-        """Goes through the trees and the calls together. Says where they part."""
+        """Walks the trees and the calls together. Returns where they differ."""
         for name, children in trees:
             if is_kept_by_autograd(name, children) and self._is_next(CLONE, name):
                 self._next += 2
@@ -141,6 +141,6 @@ class _Cut:
 
 
 def difference(trees: list[Tree], calls: list[str], backend: str) -> str | None:
-    """None: the calls are a cut through the trees."""
+    """None if the calls are a cut through the trees; else the difference."""
     cut = _Cut(calls, backend)
     return cut.follow(trees) or cut.rest()

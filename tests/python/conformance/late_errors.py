@@ -1,7 +1,7 @@
-"""Error inputs that raise at the read the first time, and at the call the second time: reason to inputs.
+"""Error inputs that raise at the read the first time, and at the call the second time, by reason.
 
-The number is the input's place among its operator's. errors.py fails on one that is late and not here, and on one
-that is here and comes at the call the first time.
+The number is the input's index in its operator's. errors.py fails on a late one that is not listed,
+and on a listed one that raises at the call the first time.
 """
 
 LATE_ERRORS: dict[str, list[str]] = {
@@ -11,7 +11,7 @@ LATE_ERRORS: dict[str, list[str]] = {
         "scatter_add 3",
         "nn.Embedding 0",
     ],
-    "probabilities out of range: only the data tells; those of the same signature that follow come at the call": [
+    "probabilities out of range: only data tells; later ones of this signature raise at the call": [
         "multinomial 7",
         "multinomial 12",
         "multinomial 14",

@@ -2,8 +2,9 @@
 
     python tests/python/conformance/model_suite.py [--model NAME] [--json FILE]
 
-Each model: its initialisation, five training steps and, for generators, twenty tokens greedily and by sampling.
-Exits 1 when something differs, is predicted wrongly, waits without a read, or is inferred by a Python Meta kernel.
+Each model: initialisation, five training steps and, for generators, twenty tokens, greedy and
+sampled. Exits 1 if something differs, is mispredicted, waits without a read, or is inferred by a
+Python Meta kernel.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ COUNTED = [
 
 @dataclass
 class Result:
-    """One case. The counts are of the device: of the first and of the last training step, or of a whole generation."""
+    """One case, with counts of the first and last training step or of a whole generation."""
 
     model: str
     case: str  # initialised, trained, greedy or sampled
@@ -53,9 +54,9 @@ class Result:
 
 
 class HostRandom(TorchFunctionMode):
-    """Numbers a model draws on the host (LayerDrop) come from a generator of their own.
+    """A separate generator for numbers that a model draws on the host (LayerDrop).
 
-    On an accelerator they do: the CPU's default generator is not the device's. On the CPU it would be one for both.
+    On an accelerator these do not come from the device's generator; on the CPU they would.
     """
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ def inputs_of(make: Callable[[], Inputs]) -> Inputs:
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and all buffers, those that are not saved too."""
+    """Parameters and all buffers, also those that are not saved."""
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
@@ -117,10 +118,10 @@ def initialise(model: Model, device: str) -> dict[str, torch.Tensor]:
 
 
 def train(model: Model, device: str, result: Result) -> dict[str, Any]:
-    """Losses of all steps, gradients of the first, and what the model has come to. Reads nothing on its way."""
+    """Losses of all steps, gradients of the first, and the final model. Reads at the end only."""
     module = copy.deepcopy(built(model)).to(device).train()
     inputs = moved(inputs_of(model.inputs), device)
-    # Locally one would get the loop over parameters, on an accelerator the fused lists.
+    # The default would be a loop on the CPU and foreach on an accelerator.
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, foreach=True)
     losses, gradients = [], {}
     with same_random_numbers():
@@ -140,7 +141,7 @@ def generate(model: Model, device: str, result: Result, *, sample: bool) -> torc
     assert model.prompt is not None
     module: Any = copy.deepcopy(built(model)).to(device).eval()
     prompt = moved(inputs_of(model.prompt), device)
-    options = {"temperature": 1.0} if sample else {}  # Whisper samples only when told it
+    options = {"temperature": 1.0} if sample else {}  # Whisper samples only with this
     with same_random_numbers(), counting(device, result.first):
         tokens: torch.Tensor = module.generate(
             **prompt, do_sample=sample, max_new_tokens=TOKENS, min_new_tokens=TOKENS, **options
@@ -170,7 +171,7 @@ def check(model: Model, case: str, device: str) -> Result:
         check_counts(model, result)
     except Mismatch as error:
         result.failure = str(error)
-    # Whatever a model raises is this case's failure and not the suite's.
+    # Whatever a model raises fails this case, and not the suite.
     except Exception as error:
         result.failure = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-6)}"
     result.seconds = round(time.monotonic() - started, 2)

@@ -19,7 +19,7 @@ PIXELS = 32
 
 Inputs = dict[str, Any]
 
-# Sizes that most text models call by these names.
+# Most text models use these names for their sizes.
 SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -43,7 +43,7 @@ SMALL_BART: dict[str, Any] = {
     "decoder_ffn_dim": 48,
     "vocab_size": VOCABULARY,
 }
-# Generation never meets these, so every run makes as many tokens as asked for.
+# Generation never meets these, so every run makes the requested number of tokens.
 NO_END: dict[str, Any] = {"eos_token_id": None, "bos_token_id": 1, "pad_token_id": 0}
 
 
@@ -52,11 +52,10 @@ class Model:
     name: str
     build: Callable[[], torch.nn.Module]
     inputs: Callable[[], Inputs]
-    prompt: Callable[[], Inputs] | None = None  # of a generator
-    # How often its own code reads a value in a training step (is anything masked? where is the expert's token?). Any
-    # accelerator waits there, and nowhere else.
+    prompt: Callable[[], Inputs] | None = None  # for generators
+    # How often its own code reads a value in a training step, where any accelerator waits.
     reads: int = 0
-    # torch.Tensor(n), which a parameter is made from, ignores `torch.device`, as it does on CUDA.
+    # torch.Tensor(n), which makes a parameter, ignores `torch.device`, as on CUDA.
     starts_on_host: bool = False
 
 
@@ -69,7 +68,7 @@ def _pixels() -> torch.Tensor:
 
 
 def _text() -> Inputs:
-    """The second row is padded at its end; its labels there do not count."""
+    """The second row is padded at its end, where its labels do not count."""
     tokens = _tokens()
     mask = torch.ones_like(tokens)
     mask[1, -3:] = 0
@@ -81,7 +80,7 @@ def _text() -> Inputs:
 
 
 def _prompt() -> Inputs:
-    """The first row is padded at its start, as generation wants it."""
+    """The first row is padded at its start, for generation."""
     tokens = _tokens(6)
     mask = torch.ones_like(tokens)
     mask[0, :2] = 0
@@ -151,8 +150,8 @@ def _mistral() -> torch.nn.Module:
     return hf.MistralForCausalLM(hf.MistralConfig(**SMALL_LLAMA, **NO_END, sliding_window=8))
 
 
-# Its default counts each expert's tokens with a histogram of int32 wherever the device is not called "cpu", and CPU
-# servers have no kernel for that.
+# Unless the device is named "cpu", its default counts tokens with a histogram of int32, for which
+# CPU servers have no kernel.
 def _mixtral(experts: str) -> torch.nn.Module:
     config = hf.MixtralConfig(
         **SMALL_LLAMA, **NO_END, num_local_experts=4, experts_implementation=experts

@@ -1,4 +1,4 @@
-"""Copies of sample inputs on a device that look to an operator as the originals do.
+"""Copies of sample inputs on a device that look the same to an operator.
 
 Strides, storage offsets, storage shared between arguments, conj and neg bits and requires_grad are
 kept: each storage is copied once, whole, and every tensor is rebuilt on its copy with as_strided.
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 
 class Mover:
-    """Moves one sample. A new one for every sample: what it has copied is remembered."""
+    """Moves one sample and keeps what it has copied: use a new one for every sample."""
 
     def __init__(self, device: str, host_arguments: bool = False) -> None:
         self.device = torch.device(device)
@@ -40,7 +40,7 @@ class Mover:
     def _move_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return self._move_tensor(leaf)
-        # Samples of factory functions name the device they were made for.
+        # Samples of factory functions contain their device.
         if isinstance(leaf, torch.device) and leaf.type == "cpu":
             return self.device
         if isinstance(leaf, str) and leaf == "cpu":
@@ -58,7 +58,7 @@ class Mover:
                 copy = self._rebuild(tensor)
             else:
                 copy = tensor.detach().to(self.device, copy=True)
-        # Detached, so that writing into the copy of a leaf is not writing into a view made under no_grad.
+        # Detached: the copy of a leaf must not be a view made under no_grad.
         copy = copy.detach().requires_grad_(tensor.requires_grad)
         self.moved.append((tensor, copy))
         return copy

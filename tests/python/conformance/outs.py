@@ -1,4 +1,4 @@
-"""What a user may pass as out=: the right tensor, and several wrong ones. Locally some work and some raise."""
+"""Arguments for out=: the right tensor, and several wrong ones. Locally some work, some raise."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ import torch
 from both import attempt
 from comparing import tensors_of
 
-# On a CPU they write beside an out= of several matrices that do not lie one behind the other (torch 2.13): a heap that
-# breaks sooner or later, in this process and in the server.
+# On a CPU they write outside an out= of several non-contiguous matrices (torch 2.13).
 WRITE_OUTSIDE = frozenset(["tril", "triu", "lu_unpack", "linalg.lu"])
 
 
 def out_arguments(name: str, compute: Callable[[], Any]) -> Iterator[Any]:
-    """For the results of `compute`, one argument after the other; none where the operator of that name fails."""
+    """For the results of `compute`, one argument after the other; none if the operator fails."""
     results = attempt(compute)
     tensors = tensors_of(results)
     if isinstance(results, Exception):
         return
     plain = isinstance(results, torch.Tensor | tuple | list)
     if not plain or (not isinstance(results, torch.Tensor) and len(tensors) != len(results)):
-        yield torch.ones(1)  # not something that goes into an out=
+        yield torch.ones(1)  # its results are not tensors for out=
         return
     if any(tensor.layout != torch.strided for tensor in tensors):
         yield results
@@ -39,7 +38,7 @@ def _same(result: torch.Tensor) -> torch.Tensor:
 
 
 def _other_strides(result: torch.Tensor) -> torch.Tensor:
-    """Each element on its own, with gaps, in the other order of dimensions."""
+    """With gaps between elements, in the reverse order of dimensions."""
     return result.new_ones([*reversed(result.shape), 2])[..., 0].permute(
         [*reversed(range(result.dim()))]
     )

@@ -125,7 +125,7 @@ class Pool:
                     worker = None
         except queue.Empty:
             self._answers.put(None)
-        # A worker that cannot even start: the run ends with its message instead of waiting for ever.
+        # A worker cannot start: the run ends with its message instead of waiting for ever.
         except WorkerDied as error:
             self._answers.put(error)
         finally:

@@ -1,8 +1,10 @@
 """The conformance suites: PyTorch's own samples on the device and on the CPU, compared bit for bit.
 
-    python tests/python/conformance/run.py [--suite NAME] [--op NAME] [--jobs 2] [--json FILE] [--full] [--shard 1/4]
+    python tests/python/conformance/run.py [--suite NAME] [--op NAME] [--jobs 2] [--json FILE]
+        [--full] [--shard 1/4]
 
-Exits 1 on a failure that known_gaps.toml does not list, on a misprediction, and on a listed gap that passes.
+Exits 1 on a failure that known_gaps.toml does not list, on a misprediction, and on a listed gap
+that passes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An OpInfo's samples, and what is derived from them: the same without contiguity, the same without elements."""
+"""An OpInfo's samples, and samples derived from them: non-contiguous, and without elements."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from torch.testing._internal.common_utils import set_rng_seed
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves
 
-# PyTorch demands these indices on the CPU, whatever the input's device; so it does for CUDA.
+# PyTorch wants these indices on the CPU, for CUDA too.
 HOST_ARGUMENTS = frozenset(["tensor_split"])
 
-# How many samples of an OpInfo others are derived from, unless everything is wanted.
+# How many samples of an OpInfo others are derived from, without --full.
 FEW = 2
 
 
-# Without elements they, or their backward, kill the process on a CPU: a division by zero, a null pointer, lengths of
-# segments that are not there. Or leave a result that they have not written.
+# Without elements they, or their backward, crash on a CPU or leave their result uninitialised.
 NOT_EMPTIED = frozenset(
     [
         "native_batch_norm",
@@ -41,7 +40,7 @@ def samples_of(
     return list(itertools.islice(samples, limit))
 
 
-# What they grow is uninitialised, and a non-contiguous sample is grown.
+# They grow a non-contiguous sample, and the new part is uninitialised.
 NOT_DERIVED = frozenset(["resize_", "resize_as_"])
 
 
@@ -62,7 +61,7 @@ def derived(op: OpInfo, samples: list[SampleInput], full: bool) -> Iterator[Samp
 
 
 def _emptied(sample: SampleInput) -> Iterator[SampleInput]:
-    """Once for the first size of the first tensor, once for its last: every dimension that long becomes 0."""
+    """Empties the dimensions as long as the first tensor's first size, then as its last."""
     first = next(iter(_tensors(sample)), None)
     if first is None or first.dim() == 0:
         return
@@ -89,8 +88,7 @@ def _is_dense(sample: SampleInput) -> bool:
 
 
 class defined_values:
-    """LAPACK's gelsy reads pivots that PyTorch does not initialise: 5 answers in 100 runs of one input on a CPU, and
-    one where PyTorch fills new memory."""
+    """LAPACK's gelsy reads pivots that PyTorch does not initialise, unless it fills new memory."""
 
     def __init__(self, sample: SampleInput) -> None:
         self._fill = sample.kwargs.get("driver") == "gelsy"

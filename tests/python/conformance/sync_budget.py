@@ -2,8 +2,8 @@
 
     python tests/python/conformance/sync_budget.py [--op NAME] [--jobs 2]
 
-Every sample is run twice, and the second run may wait only if WAITS (sync_table.py) lists the OpInfo. Each listed one
-must wait in some sample. Who asks the server for shapes in the first run is listed too: ASKS.
+Every sample runs twice. The second run may wait only if WAITS (sync_table.py) lists the OpInfo, and
+each listed one must wait in some sample. ASKS lists those that ask the server in the first run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def check(ops: list[str] | None = None, jobs: int = 2) -> int:
-    """Runs all OpInfos and prints what is not as the table says; 1 if anything is."""
+    """Runs all OpInfos and prints what differs from the table; 1 if anything does."""
     found: dict[str, dict[str, int]] = {}
     workers = [_start(ops, f"{part}/{jobs}") for part in range(jobs)]
     for worker in workers:
@@ -77,13 +77,13 @@ def _judge(found: dict[str, dict[str, int]], is_part: bool) -> list[str]:
 
 def _work(ops: list[str] | None, part: int, parts: int) -> int:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what operators print is no answer
+    os.dup2(2, 1)  # keeps what operators print out of the answer
     warnings.simplefilter("ignore")
-    _import_backend()  # before torch.testing, which looks for it
+    _import_backend()  # before torch.testing, which looks for the backend
     import torch.testing._utils
     from torch.testing._internal.common_methods_invocations import op_db
 
-    # torch.testing wraps random operators so that the generator's state is read and put back.
+    # torch.testing wraps random operators to read and restore the generator's state, which waits.
     torch.testing._utils.freeze_rng_state = contextlib.nullcontext
     chosen = [op for op in op_db if not ops or op.full_name in ops]
     found = {op.full_name: _count(op) for op in chosen[part::parts]}
@@ -101,7 +101,7 @@ def _import_backend() -> None:
 
 
 def _count(op: Any) -> dict[str, int]:
-    """How often the second run waits, and the first one asks, over all samples; {} without samples."""
+    """How often the second run waits and the first asks, over all samples; {} without samples."""
     import torch
 
     import torch_remote
@@ -133,11 +133,11 @@ def _prepare(op: Any, sample: Any) -> tuple[Any, ...]:
 
 
 def _runs(op: Any, sample: Any) -> bool:
-    """Whether the CPU takes the sample; if so it has been run on the device."""
+    """Runs the sample on the device if the CPU accepts it, and returns whether it does."""
     try:
         value, args, kwargs = _prepare(op, sample)
         op(value, *args, **kwargs)
-    except Exception:  # sparse samples too: they cannot be moved
+    except Exception:  # also for sparse samples, which cannot be moved
         return False
     return True
 

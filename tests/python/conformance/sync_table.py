@@ -1,9 +1,9 @@
-"""Which OpInfos wait for the server: reason to OpInfos.
+"""Which OpInfos wait for the server, by reason.
 
-sync_budget.py fails on one that is missing, and on one that has no business here any more.
+sync_budget.py fails on one that is missing, and on one that no longer waits.
 """
 
-# They wait each time, as on CUDA: their results cannot be known, or they read a value themselves.
+# They wait each time, as on CUDA: their results cannot be predicted, or they read a value.
 WAITS: dict[str, list[str]] = {
     "the shape of the result depends on data": [
         "argwhere",
@@ -23,7 +23,7 @@ WAITS: dict[str, list[str]] = {
         "equal",
         "item",
     ],
-    "PyTorch's composite reads a value: weights that must not be negative, a largest class, a start, lengths in tensors": [
+    "PyTorch's composite reads a value: negative weights, a largest class, a start, lengths": [
         "corrcoef",
         "cov",
         "narrow",
@@ -45,7 +45,7 @@ WAITS: dict[str, list[str]] = {
         "linalg.tensorinv",
         "linalg.tensorsolve",
     ],
-    "a check of the input, by the kernel, which reads a value for it on CUDA too; and what is made of these": [
+    "the kernel checks its input, which reads a value on CUDA too; and composites of these": [
         "cholesky",
         "cholesky_inverse",
         "linalg.cond",
@@ -75,10 +75,9 @@ WAITS: dict[str, list[str]] = {
     ],
 }
 
-# They ask once for each new signature, and then never again. Nothing is predicted where only the kernel knows how its
-# results lie in memory, and where CPU and CUDA do not do alike.
+# They ask once for each signature: the layout depends on the kernel, or CPU and CUDA differ.
 ASKS: dict[str, list[str]] = {
-    "only for operands with no elements, or with strides of a dimension of size 1 that mean nothing: Python Meta kernels lose them": [
+    "only without elements, or with a dimension of size 1: Python Meta kernels lose its strides": [
         "cdist",
         "cholesky",
         "cholesky_inverse",

@@ -1,4 +1,4 @@
-"""The kernel suite's own tests, and the suite itself on modules that PyTorch composes by device."""
+"""Tests of the kernel suite, and the suite itself on modules that PyTorch composes by device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of what reaches our kernels is complete, and names what there is."""
+"""The list of what reaches our kernels is complete and has no wrong names."""
 
 from __future__ import annotations
 

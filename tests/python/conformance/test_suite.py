@@ -1,4 +1,4 @@
-"""The suite's own tests, on the CPU: a harness that cannot fail would prove nothing."""
+"""Tests of the suite itself, on the CPU: it must be able to fail."""
 
 from __future__ import annotations
 

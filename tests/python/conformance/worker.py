@@ -1,4 +1,4 @@
-"""A process that checks cases for run.py: one JSON object per line on stdin, one answer per line on stdout."""
+"""Checks cases for run.py: a JSON object per line on stdin, an answer per line on stdout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> None:
     answers = _take_stdout()
     warnings.simplefilter("ignore")
     backend = _import_backend(options.device)
-    # Only now: torch.testing looks for the backend when it is imported.
+    # Here, because torch.testing looks for the backend when it is imported.
     from cases import Scope, describe, outcome_of
     from suites import cases_of
 
@@ -40,7 +40,7 @@ def main() -> None:
         answer["seconds"] = round(time.monotonic() - started, 3)
         try:
             answer["mispredicted"] = _mispredicted(backend) - before
-        # The session is gone: this answer counts, and the next case needs another process.
+        # The session is lost: this answer counts, and the next case needs another process.
         except Exception as error:
             if answer["status"] == "passed":
                 answer.update(status="failed", reason=describe(error))
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _take_stdout() -> TextIO:
-    """Keeps stdout for answers; what operators and libraries print goes to stderr."""
+    """Keeps stdout for answers: what operators and libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
@@ -59,7 +59,7 @@ def _take_stdout() -> TextIO:
 def _import_backend(device: str) -> Any:
     import torch
 
-    # Workers share the cores, and with one thread sums have one order.
+    # Workers share the cores; and with one thread sums have one order.
     torch.set_num_threads(1)
     if device == "cpu":
         return None

@@ -1,9 +1,9 @@
-"""The smoke test for a GPU machine: what `remote` computes, whose server uses the GPU, is what local CUDA computes.
+"""The smoke test for a GPU machine: `remote`, on a CUDA server, computes what local CUDA computes.
 
     python tests/python/gpu/run.py [--results FOLDER]
 
-Local CUDA and `remote` run in processes of their own, save every tensor, and the bytes are compared.
-With --results, client time per call is measured too and written there.
+Local CUDA and `remote` run in separate processes and save every tensor; the bytes are compared.
+With --results, it also measures client time per call and writes it there.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ROOT = Path(__file__).resolve().parents[3]
 STEPS = 5
 TIMEOUT_S = 240
 SIDES = ("cuda", "remote")
-# cuBLAS is deterministic only with a workspace of a fixed size; the embedded server inherits this.
+# cuBLAS is deterministic only with a fixed workspace; the embedded server inherits this.
 ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 Tensors = dict[str, Tensor]
 
 
 def train(model: nn.Module, inputs: Tensor, targets: Tensor, device: str) -> Tensors:
-    """Losses and final parameters of a few steps. Inputs and initial weights are made on the CPU."""
+    """Losses and final parameters of a few steps. Inputs and weights are made on the CPU."""
     model.to(device)
     inputs, targets = inputs.to(device), targets.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -90,7 +90,7 @@ def attend(device: str, dtype: torch.dtype, width: int, options: dict[str, objec
 
 
 def attend_in_all_ways(device: str) -> Tensors:
-    """Every kernel that PyTorch chooses from. Heads of 20 are no multiple of what most of them want."""
+    """Every kernel that PyTorch chooses from. Most do not accept heads of 20."""
     mask = torch.rand(24, 24) > 0.3
     mask[:, 0] = True
     ways: dict[str, dict[str, object]] = {
@@ -108,7 +108,7 @@ def attend_in_all_ways(device: str) -> Tensors:
 
 
 def attend_between_jagged(device: str) -> Tensors:
-    """Sequences of several lengths in one tensor: flash attention in half precision, the plain way in double."""
+    """Sequences of several lengths: flash attention in half precision, math attention in double."""
     found = {}
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         parts = [torch.randn(length, 64).to(device, dtype) for length in (9, 24, 17)]
@@ -122,7 +122,7 @@ def attend_between_jagged(device: str) -> Tensors:
 
 
 def compile_for_three_sizes(device: str) -> Tensors:
-    """Batches of a size that changes: the second size compiles for any."""
+    """Batches of changing size: the second size is compiled for any."""
     layer = nn.TransformerEncoderLayer(64, nhead=4, dim_feedforward=128, batch_first=True)
     net = nn.Sequential(layer, nn.RMSNorm(64)).to(device)
     compiled = torch.compile(net, backend="aot_eager")
@@ -136,7 +136,7 @@ def compile_for_three_sizes(device: str) -> Tensors:
 
 
 def draw(device: str) -> Tensors:
-    """Random numbers, by the default generator and by one of our own."""
+    """Random numbers, from the default generator and from a new one."""
     own = torch.Generator(device).manual_seed(7)
     return {
         "randn": torch.randn(1000, device=device).cpu(),
@@ -148,7 +148,7 @@ def draw(device: str) -> Tensors:
 
 
 def describe(device: str) -> Tensors:
-    """What the device says of itself: the server's figures are CUDA's own."""
+    """The device's properties: the server's are CUDA's own."""
     found = torch.get_device_module(device).get_device_properties(0)
     numbers = [found.total_memory, found.major, found.minor, found.multi_processor_count]
     return {"name": torch.tensor(list(found.name.encode())), "numbers": torch.tensor(numbers)}

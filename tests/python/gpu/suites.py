@@ -1,10 +1,11 @@
-"""The conformance suites on a CUDA server: what `remote` gives is what local CUDA gives in another process.
+"""The conformance suites on a CUDA server: `remote` gives what local CUDA gives in another process.
 
-    python tests/python/gpu/suites.py [--suite NAME] [--op NAME] [--shards 7] [--samples 20] [--against cuda]
+    python tests/python/gpu/suites.py [--suite NAME] [--op NAME] [--shards 7] [--samples 20]
+        [--against cuda]
 
-Samples are made on the CPU. Each side saves what every sample gave, and the results are compared. Only kernels that
-repeat themselves can be compared bit for bit: not those that give something else when they are run again, nor those
-of which PyTorch says itself that they are not deterministic. Their layouts are compared, and they are counted apart.
+Samples are made on the CPU, each side saves its results, and they are compared. Kernels that give
+other bits in a second run, or that PyTorch declares nondeterministic, cannot be compared bit for
+bit: their layouts are compared, and they are counted separately.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ SIDE = HERE / "suites_side.py"
 TRACED = ("functorch", "trace", "compile", "export")
 SUITES = ("ops", "modules", "optimizers", *TRACED)
 TIMEOUT_S = 330
-# A fixed cuBLAS workspace; and some OpInfos iterate over sets of strings when they make their samples.
+# A fixed cuBLAS workspace; and some OpInfos iterate over sets of strings to make samples.
 ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
 
-# Entry and variant -> why a difference is no fault of ours.
+# (entry, variant): why a difference is not our fault.
 EXPECTED: dict[tuple[str, str], str] = {
     ("renorm", "backward"): "PyTorch's formula picks the accumulation by the device's name",
     ("renorm", "inplace"): "the same formula",
@@ -44,7 +45,7 @@ EXPECTED: dict[tuple[str, str], str] = {
     },
     ("jiterator_4inputs_with_extra_args", "forward"): "CUDA source is not sent",
 }
-# Kernels that add in any order, or leave memory unwritten, and of which PyTorch does not say so.
+# Kernels that sum in any order or leave memory unwritten, which PyTorch does not declare.
 UNSTEADY = frozenset(
     [
         "cummax",
@@ -79,7 +80,7 @@ class Shard:
             )
 
     def wait(self, deadline: float) -> bool:
-        """Prints what a failure said, and every misprediction."""
+        """Prints the output of a failure, and every misprediction."""
         try:
             status: int | str = self._process.wait(max(1.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -152,7 +153,8 @@ def report(want: Side, got: Side) -> int:
             print(f"FAILED {' '.join(key)}: {why[:300]}")
     for suite, counts in table.items():
         print(
-            f"{suite}: {counts['passed']} passed, {counts['failed']} failed, {counts['gap']} expected gaps, "
+            f"{suite}: {counts['passed']} passed, {counts['failed']} failed, "
+            f"{counts['gap']} expected gaps, "
             f"{counts['refused']} refused (not dense), "
             f"{counts['varies']} of which CUDA does not repeat every value"
         )

@@ -1,4 +1,4 @@
-"""One side of suites.py: runs cases on a device and saves what they gave."""
+"""One side of suites.py: runs cases on a device and saves their results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "conformance"))
 
-# A kernel that gives the same so many times is taken to repeat itself.
+# A kernel with equal results this many times counts as deterministic.
 REPEATS = 3
 
 Result = list[Any] | str  # leaves, or an error
 
 
 def saved(leaf: Any) -> Any:
-    """A leaf as it is saved: a tensor by its layout and a copy of its values."""
+    """A leaf as it is saved: for a tensor its layout and a copy of its values."""
     if not isinstance(leaf, torch.Tensor):
         return leaf if isinstance(leaf, int | float | bool | str | type(None)) else repr(leaf)
     if leaf.layout != torch.strided:
@@ -47,7 +47,7 @@ def attempt(run: Callable[[str], Any], device: str) -> Result:
 
 
 def difference(want: Result, got: Result) -> str | None:
-    """In words. An error of the far side says more than a local one."""
+    """The difference as a text. A remote error may say more than a local one."""
     from comparing import Mismatch, _check_bits
 
     if isinstance(want, str) or isinstance(got, str):
@@ -87,7 +87,7 @@ def repeats(run: Callable[[str], Any], result: Result) -> bool:
 
 
 class Recorder:
-    """Takes the place of both.compare()."""
+    """Replaces both.compare()."""
 
     def __init__(self) -> None:
         self.samples: list[dict[str, Any]] = []
@@ -106,9 +106,7 @@ def record(case: Any, device: str) -> list[dict[str, Any]]:
     try:
         for _ in case.check(device):
             pass
-    except (
-        Exception
-    ) as error:  # samples that cannot be made: on both sides alike, or the counts differ
+    except Exception as error:  # samples that cannot be made: on both sides, or the counts differ
         recorder.samples.append({"result": f"{type(error).__name__}: {error}", "repeats": False})
     return recorder.samples
 

@@ -1,4 +1,4 @@
-"""What goes wrong on a real GPU: its memory runs out, a kernel asserts. Only `remote` is used, in this process."""
+"""Failures of a real GPU: it runs out of memory, a kernel asserts. Uses only `remote`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def line() -> int:
 
 
 def train(device: torch.device, first_batch: int) -> list[Tensor]:
-    """The weights of three steps. A batch that is too large is tried again as a small one."""
+    """The weights after three steps. A batch that is too large is tried again as a small one."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -113,7 +113,7 @@ def test_in_blocking_mode_the_call_itself_is_named(url: str) -> None:
 
 
 def test_memory_that_the_program_has_freed_is_free(url: str) -> None:
-    """Locally a loop of temporaries needs the memory of a few, however far ahead the program is."""
+    """Locally such a loop needs the memory of a few temporaries, however far ahead it runs."""
     with torch_remote.connect(url) as machine:
         x = torch.ones(1 << 28, device=machine.devices[0])  # a gigabyte
         for _ in range(300):

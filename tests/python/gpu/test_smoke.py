@@ -1,4 +1,4 @@
-"""What `make gpu-test` collects: programs that run local CUDA and `remote` in processes of their own."""
+"""What `make gpu-test` runs: programs with local CUDA and `remote` in separate processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles tests/python/library/operators.cpp against the installed torch, once for each state of both."""
+"""Compiles tests/python/library/operators.cpp for the installed torch, if either has changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def _flags() -> list[str]:
 
 
 def library() -> Path:
-    """The path of the shared library."""
     state = repr([torch.__version__, *_flags()]).encode() + SOURCE.read_bytes()
     path = BUILD / f"operators-{hashlib.sha256(state).hexdigest()[:16]}.so"
     if path.exists():

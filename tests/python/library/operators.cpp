@@ -1,5 +1,5 @@
-// A small library of operators, as somebody else would write it: kernels for the CPU, none for a private backend.
-// tests/python/test_custom_operators.py compiles it and gives it to client and server.
+// A small library of operators, as users write them: kernels for the CPU, none for a private
+// backend. test_custom_operators.py compiles it and loads it into client and server.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -8,7 +8,7 @@ namespace {
 
 using at::Tensor;
 
-// Has a Meta kernel, so that a client can tell the result by itself.
+// Has a Meta kernel, so that the client can predict the result.
 Tensor scaled(const Tensor& self, double factor) {
   Tensor result = at::empty_like(self, at::MemoryFormat::Contiguous);
   const Tensor source = self.contiguous();
@@ -23,7 +23,7 @@ Tensor scaled_meta(const Tensor& self, double /*factor*/) {
   return at::empty_like(self, at::MemoryFormat::Contiguous);
 }
 
-// Has none.
+// Has no Meta kernel.
 Tensor outer_sum(const Tensor& a, const Tensor& b) {
   return a.unsqueeze(1) + b.unsqueeze(0);
 }
@@ -44,7 +44,7 @@ void fill_all(at::TensorList tensors, double value) {
     tensor.fill_(value);
 }
 
-// How many come out depends on data, and nothing says so.
+// The size of the result depends on data, and no tag says so.
 Tensor positive(const Tensor& self) {
   return self.masked_select(self > 0);
 }
@@ -61,7 +61,7 @@ Tensor refuse(const Tensor& self) {
   TORCH_CHECK_VALUE(false, "refuse never works, and this tensor has ", self.numel(), " elements");
 }
 
-// What a CUDA kernel would do: an assert fails (710), or a launch is refused (9) and the device lives.
+// As a CUDA kernel would: an assert fails (710), or a launch is refused (9) and the device lives.
 Tensor fault(const Tensor& self, int64_t code) {
   throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                               static_cast<int32_t>(code), "CUDA error: this is a test");
@@ -79,7 +79,7 @@ Tensor exhaust_meta(const Tensor& self) {
   return at::empty_like(self);
 }
 
-// Made of PyTorch's own operators.
+// Composed of PyTorch's own operators.
 Tensor twice_plus_one(const Tensor& self) {
   return self * 2 + 1;
 }

@@ -1,4 +1,4 @@
-"""Fills the templates of `lines.py`: each field is drawn by hypothesis, and fits the tensor `{x}` more often than not."""
+"""Fills the templates of `lines.py`: hypothesis draws each field, mostly so that it fits `{x}`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ sizes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
 
 class Filling:
-    """The fields of one line. A field drawn once stays the same; `{dim_2}` is another draw of `{dim}`."""
+    """The fields of one line. A field is drawn once; `{dim_2}` is another draw of `{dim}`."""
 
     def __init__(self, world: World, data: st.DataObject) -> None:
         self.world = world
@@ -67,7 +67,7 @@ class Filling:
         return self.world.local(self.field("x"))
 
     def x(self) -> str:
-        # The newest first: programs shrink to short chains.
+        # The newest first, so that programs shrink to short chains.
         return self.draw(st.sampled_from(self.world.names[::-1]))
 
     def y(self) -> str:
@@ -111,7 +111,7 @@ class Filling:
         return tuple(self.draw(st.lists(small, min_size=count, max_size=count)))
 
     def shape(self) -> tuple[int, ...]:
-        """One with as many elements as `{x}` has, mostly."""
+        """Mostly one with the number of elements of `{x}`."""
         numel = self.tensor().numel()
         exact = [s for s in [(-1,), (1, -1), (2, -1), (-1, 2), (3, -1), (numel,)] if fits(s, numel)]
         return self.draw(st.sampled_from(exact) | sizes)

@@ -1,5 +1,7 @@
-"""What lines a program is made of, as templates. `{x}` and `{y}` are live tensors; the other fields are drawn to fit `{x}`,
-or nearly: a part of all lines must fail as it fails locally. See `filling.py`."""
+"""The lines of programs, as templates for `filling.py`.
+
+`{x}` and `{y}` are live tensors. The other fields fit `{x}`, or nearly: some lines must fail.
+"""
 
 from __future__ import annotations
 
@@ -87,10 +89,13 @@ WRITES = [
     "{x}.bitwise_or_({other})",
     "{x}.masked_fill_({mask}, {other})",
     "{x}.masked_scatter_({mask}, {other_tensor})",
-    "{x}.index_put_((torch.tensor({index}, dtype=torch.int64, device=device),), {other_tensor}, accumulate={bool})",
+    "{x}.index_put_((torch.tensor({index}, dtype=torch.int64, device=device),), "
+    "{other_tensor}, accumulate={bool})",
     "{x}.index_fill_({dim}, torch.tensor({index}, dtype=torch.int64, device=device), {scalar})",
-    "{x}.index_add_({dim}, torch.tensor({index}, dtype=torch.int64, device=device), {other_tensor})",
-    "{x}.index_copy_({dim}, torch.tensor({index}, dtype=torch.int64, device=device), {other_tensor})",
+    "{x}.index_add_({dim}, torch.tensor({index}, dtype=torch.int64, device=device), "
+    "{other_tensor})",
+    "{x}.index_copy_({dim}, torch.tensor({index}, dtype=torch.int64, device=device), "
+    "{other_tensor})",
     "{x}.scatter_({dim}, torch.zeros_like({x}, dtype=torch.int64), {other})",
     "{x}.scatter_add_({dim}, torch.zeros_like({x}, dtype=torch.int64), {other_tensor})",
     "{x}.fill_diagonal_({scalar})",
@@ -231,7 +236,8 @@ OUTS = [
     "torch.eq({x}, {other}, out={y})",
     "torch.exp({x}, out={y})",
     "torch.arange({n}, out={y})",
-    "torch.index_select({x}, {dim}, torch.tensor({index}, dtype=torch.int64, device=device), out={y})",
+    "torch.index_select({x}, {dim}, "
+    "torch.tensor({index}, dtype=torch.int64, device=device), out={y})",
     "torch.masked_select({x}.clone(), {x} != 0, out={y})",
     "torch.cumsum({x}, {dim}, out={y})",
     "torch.clamp({x}, -1, 1, out={y}.T)",

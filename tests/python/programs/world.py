@@ -1,9 +1,10 @@
-"""A program runs line by line on the CPU and on the device; after a line every live tensor must be the same.
+"""A program runs line by line on the CPU and on the device; all tensors must stay equal.
 
-Equal means: bytes (any NaN equal to any NaN), dtype, shape, strides, offset, which tensors share memory, the size of that
-memory, `requires_grad`, `is_leaf`, `grad`, the kind of `grad_fn`, `_version`, conj and neg bits. An error must have the local
-type and text. One that only a kernel can know may come late (docs/errors.md): then what the line wrote is poison on the
-device, so everything that the line mentions leaves the program.
+Equal means: bytes (all NaNs are equal), dtype, shape, strides, offset, which tensors share memory,
+the size of that memory, `requires_grad`, `is_leaf`, `grad`, the kind of `grad_fn`, `_version`, conj
+and neg bits. An error must have the local type and text. One that only a kernel finds may come late
+(docs/errors.md): then what the line was to make may be missing on the device, so everything that
+the line mentions leaves the program.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 Values = dict[str, Any]
 TENSOR_NAME = re.compile(r"\bt\d+\b")
-# Whether this is noticed may depend on whether `out=` was resized before. What comes out is not worth comparing.
+# Whether this is refused may depend on whether `out=` was resized before: not compared.
 OVERLAP = "the input tensor and the written-to tensor refer to a single memory location"
 MOST_BYTES = 1 << 16
 MOST_TENSORS = 10
@@ -33,7 +34,7 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def growing(x: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Runs what may grow the tensor's memory, and gives the new part a known value."""
+    """Runs a function that may grow the tensor's memory, and fills the new part."""
     before = x.untyped_storage().nbytes()
     result = change(x)
     bytes_of(x.untyped_storage())[before:].fill_(1)
@@ -45,7 +46,7 @@ def loaded(*tensors: torch.Tensor) -> list[torch.Tensor]:
     file = io.BytesIO()
     torch.save([tensor for tensor in tensors if tensor.untyped_storage().nbytes()], file)
     file.seek(0)
-    return copy.deepcopy(list(torch.load(file)))  # the CPU's come from the file and cannot grow
+    return copy.deepcopy(list(torch.load(file)))  # on the CPU they map the file and cannot grow
 
 
 def grow(storage: torch.UntypedStorage, count: int) -> None:
@@ -65,7 +66,7 @@ def words(x: torch.Tensor) -> list[str]:
 
 
 def nothing(_: Any) -> None:
-    """For what is worth running and not worth naming."""
+    """For results that are computed but get no name."""
 
 
 def new_side(device: str) -> Values:
@@ -76,7 +77,7 @@ def new_side(device: str) -> Values:
 
 
 class World:
-    """The two sides of one program. `errors_come_late`: not every failed line raises at once on the device."""
+    """The two sides of a program. `errors_come_late`: a failed line may raise later."""
 
     def __init__(self, errors_come_late: bool) -> None:
         self.errors_come_late = errors_come_late
@@ -90,7 +91,7 @@ class World:
         return self.sides[0][name]
 
     def run(self, line: str) -> None:
-        """Runs the line on both sides, and compares what it gives and what can be compared without a wait."""
+        """Runs the line on both sides and compares the results, mostly without a wait."""
         before = {name: [id(side[name]) for side in self.sides] for name in self.names}
         sizes = {name: self.local(name).untyped_storage().nbytes() for name in self.names}
         random_state = torch.get_rng_state()
@@ -102,7 +103,7 @@ class World:
         if error is not None:
             self.note(f"  # {type(error).__name__}: {error}")
             self.check_error(line, error, raised, actual)
-            late_error([])  # what else failed in this line
+            late_error([])  # other failures of this line
             self.fill_grown(sizes)
             return
         assert raised is None, f"only the device raises {type(raised).__name__}: {raised}"
@@ -111,7 +112,7 @@ class World:
         self.compare_metadata()
 
     def fill_grown(self, sizes: dict[str, int]) -> None:
-        """Gives a known value to what a failed line has added to `out=`."""
+        """Fills what a failed line has added to `out=`."""
         for name in self.names:
             for side in self.sides:
                 bytes_of(side[name].untyped_storage())[sizes[name] :].fill_(1)
@@ -120,7 +121,7 @@ class World:
         self.program[-1] += text
 
     def bind(self, expected: list[Any], actual: list[Any], before: dict[str, list[int]]) -> None:
-        """New tensors get a name and live on."""
+        """New tensors get a name."""
         assert len(actual) == len(expected)
         bound = []
         for pair in zip(expected, actual, strict=True):
@@ -162,16 +163,16 @@ class World:
             self.check_late_error(line, error, tree_leaves(actual))
         elif without_device(raised) == without_device(error):
             assert type(raised) is type(error), f"the device raises {type(raised).__name__}"
-            # Kernels refuse before they resize `out=`, or after; a _foreach_ has written the tensors before the bad one.
+            # A kernel may refuse before or after it resizes `out=`; a _foreach_ may have written
+            # some.
             if "out=" not in line and "_foreach_" not in line:
                 self.compare_metadata()
             self.give_up(line)
         elif OVERLAP in str(raised):
-            self.give_up(
-                line
-            )  # both refuse it; which reason is looked at first is the kernel's choice
+            self.give_up(line)  # both refuse; which reason comes first depends on the kernel
         else:
-            # A line of several calls: a later one was refused at once, and the first fails late.
+            # The line makes several calls: a later one was refused at once, and the first fails
+            # late.
             self.note(f" (on the device {type(raised).__name__}: {raised})")
             self.check_late_error(line, error, [])
 
@@ -183,27 +184,29 @@ class World:
         self.give_up(line)
 
     def give_up(self, line: str) -> None:
-        """After every error alike: the same line may fail late in one program and, since it failed, at the call in the
-        next, and hypothesis wants programs that go on in the same way."""
+        """After every error: a line may fail late in one program and at the call in the next.
+
+        Both programs must go on in the same way, because hypothesis repeats them.
+        """
         self.retire(line)
         for name in list(self.names):
-            # Its graph may have kept the poison.
+            # A value that its graph has saved may be missing.
             if self.errors_come_late or self.local(name).grad_fn is not None:
                 self.forget(name)
 
     def retire(self, line: str) -> None:
-        """Forgets what a failed line mentions and all that shares its memory or its version counter."""
+        """Forgets what a failed line mentions and what shares memory or versions with it."""
         mentioned = set(TENSOR_NAME.findall(line)) & set(self.names)
         for side in self.sides:
-            poisoned = {storage_of(side[name]) for name in mentioned}
-            mentioned |= {name for name in self.names if storage_of(side[name]) in poisoned}
+            storages = {storage_of(side[name]) for name in mentioned}
+            mentioned |= {name for name in self.names if storage_of(side[name]) in storages}
         versions = {name: [side[name]._version for side in self.sides] for name in self.names}
         mentioned |= {name for name, (local, there) in versions.items() if local != there}
         for name in sorted(mentioned):
             self.forget(name)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Every live tensor and its gradient."""
+        """Yields every live tensor and its gradient."""
         for name in self.names:
             local, there = (side[name] for side in self.sides)
             yield name, local, there
@@ -222,7 +225,7 @@ class World:
             assert actual == expected, f"{name}: {difference(actual, expected)}"
 
     def compare_values(self) -> None:
-        """One download for each storage."""
+        """Downloads each storage once."""
         contents: dict[int, torch.Tensor] = {}
         for name, local, there in self.tensors():
             key = storage_of(there)
@@ -256,7 +259,7 @@ def without_device(error: Exception) -> str:
 
 
 def late_error(values: list[Any]) -> Exception | None:
-    """What reading one of these raises, or else what synchronize() does."""
+    """What reading one of these raises, or else synchronize()."""
     reads = [lambda value=value: bytes_of(value.untyped_storage()).cpu() for value in values]
     for read in [*reads, torch.get_device_module(DEVICE).synchronize]:
         try:
@@ -271,7 +274,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """What lies in memory: without the conj and neg bits."""
+    """The elements in memory, without conj and neg bits."""
     return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
         tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
     )

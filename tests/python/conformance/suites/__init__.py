@@ -1,4 +1,4 @@
-"""The suites. To add one: a module of this folder with `cases(scope) -> Iterator[Case]`, and its name here."""
+"""The suites. To add one: a module here with `cases(scope) -> Iterator[Case]`, and its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # run.py reads only the names, and imports no torch
+if TYPE_CHECKING:  # run.py reads only the names, without torch
     from cases import Case, Scope
 
 

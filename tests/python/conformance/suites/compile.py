@@ -1,4 +1,4 @@
-"""torch.compile of every module with the backends that run on any device, for three batch sizes in turn."""
+"""torch.compile of every module with backends for any device, for three batch sizes in turn."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _step(compiled: Any, sample: Sample, times: int) -> dict[str, Any]:
 
 
 def _sizes_that_work(info: ModuleInfo, module_input: ModuleInput, mode: str) -> list[int]:
-    """Not every input has a batch in front: the sizes that the module itself takes on a CPU."""
+    """The batch sizes that the module accepts on a CPU: not every input begins with a batch."""
     sample = sample_on(info, module_input, mode == "train", "cpu")
 
     def works(times: int) -> bool:

@@ -1,4 +1,4 @@
-"""torch.export of every module with a batch of any size, run with another size than it was exported with."""
+"""torch.export of every module with a dynamic batch size, run with another size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from suites.module_samples import MOST_SAMPLES, Sample, inputs_of, modules, sample_on
 
-# Batches in parts of the sample's: with the first a module is exported, with each it is run.
+# Batches, as multiples of the sample's: the first for the export, each for a run.
 BATCHES = (2, 3)
 
 

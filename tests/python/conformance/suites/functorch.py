@@ -1,4 +1,4 @@
-"""torch.func over every OpInfo: vjp, jvp, and vmap of both, as PyTorch's own functorch tests take them."""
+"""torch.func over every OpInfo: vjp, jvp, and vmap of both, as in PyTorch's functorch tests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _run(op: OpInfo, transform: Any, sample: SampleInput, device: str) -> Run:
 def _as_function_of_tensors(
     op: OpInfo, sample: SampleInput, arguments: Any
 ) -> tuple[Callable[..., Tensors], Tensors]:
-    """The operator as a function of its differentiable arguments, which gives its differentiable results."""
+    """The operator as a function of its differentiable arguments to its differentiable results."""
     leaves, structure = tree_flatten(arguments)
     places = [
         place

@@ -1,4 +1,4 @@
-"""Modules of module_db with their inputs on a device, in several batch sizes: what the suites of tracers share."""
+"""Modules of module_db with inputs in several batch sizes, for the tracing suites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from suites.ours import is_our_module
 
 DTYPE = torch.float32
 MODES = ("train", "eval")
-# Of a module, where each sample is compiled anew, which takes a second.
+# For a module: each sample is compiled again, which takes a second.
 MOST_SAMPLES = 2
 
 
@@ -32,7 +32,7 @@ def modules(scope: Scope) -> Iterator[ModuleInfo]:
 def inputs_of(
     info: ModuleInfo, training: bool, scope: Scope, most: int | None = None
 ) -> list[ModuleInput]:
-    """One, or if everything is wanted at most `most`."""
+    """One sample, or with --full at most `most`."""
     set_rng_seed(SEED)
     made = info.module_inputs_func(
         info, device="cpu", dtype=DTYPE, requires_grad=False, training=training
@@ -42,7 +42,7 @@ def inputs_of(
 
 @dataclass
 class Sample:
-    """A module on a device, and inputs of the first batch size that others are made of."""
+    """A module on a device, with inputs from which other batch sizes are made."""
 
     module: torch.nn.Module
     args: tuple[Any, ...]
@@ -50,7 +50,7 @@ class Sample:
     mover: Mover
 
     def inputs(self, times: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The inputs with `times` the batch: each tensor `times` after itself, scaled so that no part repeats."""
+        """The inputs with `times` the batch: repeated, and scaled so that no part repeats."""
 
         def grow(leaf: Any) -> Any:
             if times == 1 or not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:

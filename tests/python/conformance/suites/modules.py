@@ -1,4 +1,4 @@
-"""Every ModuleInfo in training and in evaluation: outputs, gradients of parameters and inputs, buffers."""
+"""Every ModuleInfo in training and evaluation: outputs, gradients and buffers."""
 
 from __future__ import annotations
 

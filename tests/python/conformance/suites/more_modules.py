@@ -1,4 +1,4 @@
-"""Modules that module_db does not have, in its form: dropout, attention as a function, a residual network."""
+"""Modules that module_db lacks, in its form: dropout, functional attention, a residual network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Residual(nn.Module):
 
 
 class _Info(ModuleInfo):
-    """Goes by its class's own name, without the module it is in."""
+    """Named by its class, without the module."""
 
     @property
     def name(self) -> str:

@@ -18,23 +18,23 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
-# Their values are whatever was in the memory.
+# Their values are uninitialised.
 UNINITIALISED = frozenset(
     ["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"]
 )
 
-# Factories: some of their samples name no device, and then they would make a CPU tensor on both sides.
+# Some samples of these factories name no device and would make a CPU tensor on both sides.
 FACTORIES = frozenset(["arange", "linspace", "logspace"])
 
-# OpInfos of CUDA source, which name dtypes for the CPU too and fail there.
+# OpInfos of CUDA source, which claim dtypes for the CPU and fail there.
 CUDA_SOURCE = "jiterator_"
 
-# The number of samples that are tried with out= and in place, unless everything is wanted.
+# How many samples are run with out= and in place, without --full.
 SOME = 3
 
 
 def cases(scope: Scope) -> Iterator[Case]:
-    """In op_db's order. An OpInfo without a dtype on a CPU gets one case, which says so."""
+    """In op_db's order. An OpInfo without a dtype for the CPU gets one case, which is skipped."""
     for op in op_db:
         dtypes = _all_dtypes(op, scope.kind) if scope.full else _any_one(op, scope.kind)
         if scope.kind == "cpu" and op.name.startswith(CUDA_SOURCE):
@@ -60,7 +60,7 @@ def _variants(
 
 
 def _any_one(op: OpInfo, kind: str) -> list[torch.dtype]:
-    """What OpDTypes.any_one picks; no dtype where none of PyTorch's order is supported."""
+    """What OpDTypes.any_one picks, if any."""
     supported = set(op.supported_dtypes(kind))
     both = supported & set(op.supported_backward_dtypes(kind))
     candidates = both or supported
@@ -72,7 +72,7 @@ def _all_dtypes(op: OpInfo, kind: str) -> list[torch.dtype]:
 
 
 def _has_backward(op: OpInfo, dtype: torch.dtype, kind: str) -> bool:
-    """Whether PyTorch itself promises gradients; where it does not, there is no backward case."""
+    """Whether PyTorch supports gradients; if not, there is no backward case."""
     return op.supports_autograd and dtype in op.supported_backward_dtypes(kind)
 
 

@@ -1,4 +1,4 @@
-"""Every optimizer of optim_db, with every input, as a loop, with _foreach_ and _fused_ operators: several steps."""
+"""Every optimizer and input of optim_db, as a loop, with _foreach_ and with _fused_ operators."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ def _check(
 def _compare_default(
     info: OptimizerInfo, dtype: torch.dtype, optim_input: OptimizerInput, device: str
 ) -> str:
-    """PyTorch picks by the device's name and the options: _foreach_ on most accelerators, a loop on the CPU. So the
-    default must equal one of the two.
+    """The default must equal _foreach_ or the loop.
+
+    PyTorch picks by device and options: _foreach_ on most accelerators, a loop on the CPU.
     """
     try:
         return compare(partial(_run, info, dtype, {}, optim_input, {"foreach": True}), device)
@@ -73,13 +74,13 @@ def _run(
     flags_on_cpu: dict[str, bool],
     device: str,
 ) -> Run:
-    """Gives the parameters, the losses, and the optimizer's state."""
+    """Returns the parameters, the losses and the optimizer's state."""
     set_rng_seed(SEED)
     mover = Mover(device)
     starts = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in SHAPES]
     goals = mover.move([torch.randn(shape, dtype=dtype) for shape in SHAPES])
     parameters = mover.move(starts)
-    # Copied: a learning rate may be a tensor, which a step may write.
+    # Copied: a learning rate may be a tensor, which a step may change.
     options = copy.deepcopy(optim_input.kwargs) | (flags_on_cpu if device == "cpu" else flags)
     optimizer = info.optim_cls(parameters, **options)
 
@@ -97,7 +98,7 @@ def _run(
     losses = [_step(optimizer, closure) for _ in range(STEPS)]
     state: dict[str, Any] = _moved(optimizer.state_dict(), device)
     for group in state["param_groups"]:
-        group.pop("foreach", None)  # the CPU was told, see _compare_default
+        group.pop("foreach", None)  # set for the CPU, see _compare_default
     results = {"losses": losses, "state": state, "parameters": parameters}
     if info.only_supports_sparse_grads:
         results["gradients"] = [parameter.grad for parameter in parameters]
@@ -110,7 +111,7 @@ def _step(optimizer: torch.optim.Optimizer, closure: Any) -> torch.Tensor:
 
 
 def _moved(state: Any, device: str) -> Any:
-    """A step counter is on the CPU or on the device, by the kind of optimizer: only its value is of interest."""
+    """Moves step counters, which are on the CPU or on the device: only their value is compared."""
     copies: dict[int, torch.Tensor] = {}
 
     def move(leaf: Any) -> Any:

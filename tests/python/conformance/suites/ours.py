@@ -1,14 +1,13 @@
-"""Which entries of op_db and module_db reach a kernel of ours that is more than a call to the server.
+"""Which entries of op_db and module_db reach a kernel of ours that is more than one call.
 
-`make conformance` runs the tracing suites for these; the rest passes them in `make nightly`.
+`make conformance` runs the tracing suites for these, `make nightly` for all.
 """
 
 from __future__ import annotations
 
 from torch.testing._internal.opinfo.core import OpInfo
 
-# By kernel: the OpInfos and the modules that reach it. test_ours.py compares the keys with
-# what is registered.
+# By kernel: the OpInfos and modules that reach it. test_ours.py checks that no kernel is missing.
 REACHED_BY: dict[str, tuple[str, ...]] = {
     "_batch_norm_impl_index": (
         "nn.functional.batch_norm",
@@ -47,7 +46,7 @@ REACHED_BY: dict[str, tuple[str, ...]] = {
         "Attention",
     ),
     "softmax": ("softmax", "nn.Softmax"),
-    # Views, factories, copies and resizes, which are made on this side.
+    # Views, factories, copies and resizes, which run on the client.
     "view": ("view", "unfold", "as_strided", "reshape", "unsafe_split", "split"),
     "empty": ("new_empty", "ones_like", "zeros_like"),
     "copy_": ("to", "clone", "copysign"),

@@ -1,4 +1,4 @@
-"""torch.jit.trace of every module: what was traced with one input must compute for another."""
+"""torch.jit.trace of every module: a trace made with one input must work for another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In the place of the package of this name, where it is not installed: torch.testing wants its TestCase as a base class."""
+"""Replaces the package of this name if it is missing: torch.testing wants its TestCase."""
 
 from unittest import TestCase
 
