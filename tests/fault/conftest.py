@@ -19,7 +19,7 @@ from training import train
 
 import torch_remote
 
-# Tests interrupt themselves and others; who runs them in the background may ignore that signal.
+# Tests send this signal to themselves and others; a background job may ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -41,14 +41,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One server for all, on a Unix socket; its sessions answer a silent client for long."""
+    """One server for all tests, on a Unix socket."""
     with serving(f"unix://{tmp_path_factory.mktemp('server')}/s") as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def server_pid(server: str) -> int:
-    """The listener's process. Its sessions are forks of it, with the same command line, and may have lower numbers."""
+    """The listener's process. Its sessions are forks with the same command line."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -63,7 +63,7 @@ def server_pid(server: str) -> int:
 
 @pytest.fixture(scope="session")
 def uncut(server: str) -> dict[int, tuple[int, str]]:
-    """What a run of so many steps gives on a good network."""
+    """The digests of runs on a good network, by number of steps."""
     results = {}
     for steps in (30, 100):
         with torch_remote.connect(server) as machine:

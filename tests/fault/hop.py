@@ -1,4 +1,4 @@
-"""Plays ssh: runs the command with pipes of its own and passes bytes on. Killed, it takes the connection with it."""
+"""Plays ssh: runs a command and passes bytes on. If it is killed, the connection is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pump(source: int, target: int) -> None:
                 data = data[os.write(target, data) :]
     except OSError:
         pass
-    os._exit(0)  # the end of one direction is the end of the connection
+    os._exit(0)  # the end of one direction ends the connection
 
 
 def main() -> None:

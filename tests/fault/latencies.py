@@ -1,4 +1,4 @@
-"""How long things took, for the summary of a test run."""
+"""Measured durations, for the summary of a test run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ def note(what: str, seconds: float) -> None:
 
 
 def noted() -> dict[str, list[float]]:
-    """All that was noted in this process."""
     return dict(_seconds)
 
 
 def add(others: dict[str, list[float]]) -> None:
-    """Takes over what another process has noted."""
+    """Adds what another process has noted."""
     for what, seconds in others.items():
         _seconds[what] += seconds
 

@@ -1,4 +1,4 @@
-"""Where the network fails: plans for the fault proxy, each from a seed."""
+"""Plans for the fault proxy, each from a seed: where the network fails."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from proxy import BACK, HEADER, THERE, Fault
 
 Plan = Callable[[int], Fault | None]
 
-HANDSHAKE = (
-    260  # bytes of either direction, at most, before the frames of a session that is resumed
-)
+HANDSHAKE = 260  # the most bytes of either direction before the frames of a resumed session
 
 
 def at_random_bytes(seed: int, cuts: int, kinds: tuple[str, ...] = ("cut",)) -> Plan:
-    """Every connection is cut, at a byte of either direction: some in the handshake, most in a frame, near or far."""
+    """Cuts every connection, in either direction: some in the handshake, most in a frame."""
     chance = random.Random(seed)
 
     def plan(number: int) -> Fault | None:
@@ -33,7 +31,7 @@ def at_random_bytes(seed: int, cuts: int, kinds: tuple[str, ...] = ("cut",)) -> 
 
 
 def at_header_bytes(seed: int, rounds: int) -> Plan:
-    """At every byte boundary of a frame's header, in both directions, in one of the first frames of a connection."""
+    """Cuts at every byte of a frame header, in both directions, in one of the first frames."""
     chance = random.Random(seed)
     places = [(side, byte) for byte in range(HEADER + 1) for side in (THERE, BACK)] * rounds
 

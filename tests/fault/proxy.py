@@ -1,7 +1,7 @@
-"""The fault proxy: a Unix or loopback TCP socket that passes bytes on, until it does what a bad network does.
+"""The fault proxy: a Unix or loopback TCP socket that passes bytes on, and fails as a network does.
 
-It follows the protocol far enough to know where frames begin (docs/protocol.md), so that a fault can be put at a
-byte of a frame's header, and knows a connection that begins a session from one that resumes it.
+It knows where frames begin (docs/protocol.md), so that a fault can be at a byte of a header, and
+whether a connection begins or resumes a session.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from urllib.parse import urlsplit
 
 PREAMBLE = 32
 HEADER = 32
-THERE, BACK = "there", "back"  # from the client to the server, and from the server to the client
+THERE, BACK = "there", "back"  # from client to server, from server to client
 
 
 @dataclass(frozen=True)
 class Fault:
     """What happens to one connection.
 
-    cut        both sides are hung up on in front of the byte
+    cut        both sides are closed before the byte
     truncate   the receiver sees the end of the stream there; the other direction goes on
-    half_open  from there on nothing passes, either way, and nobody is told
+    half_open  from there on nothing passes in either direction, and no side is closed
     flip       one bit of the byte changes
     """
 
     kind: str = "cut"
     direction: str = THERE
+    # Bytes of that direction; if the connection begins a session, after the handshake.
     after: int = 0
-    """Bytes of that direction. A connection that begins a session counts from the end of the handshake."""
+    # Counts from the beginning of this frame of the connection instead; the first is 0.
     frame: int | None = None
-    """Count from the beginning of this frame of the connection instead; the first is 0."""
 
 
 class Walker:
-    """Follows one direction of a connection: where in the handshake or in which frame each byte is."""
+    """Follows one direction of a connection: the place of each byte in handshake or frame."""
 
     def __init__(self, fault: Fault | None, direction: str) -> None:
         self._fault = fault if fault and fault.direction == direction else None
@@ -51,7 +51,7 @@ class Walker:
         self.is_new = True
 
     def place(self, data: bytes) -> int | None:
-        """Where in the data the fault is; nothing when it is not there."""
+        """Where in the data the fault is, or None."""
         at = 0
         while at < len(data):
             if not self._left and not self._head and not self._handshake:
@@ -71,11 +71,11 @@ class Walker:
         return None
 
     def _ends_before_the_fault(self) -> bool:
-        """A frame that is shorter than the place of the fault in it: the fault is at its end."""
+        """Whether the frame ends before the fault's place in it: then the fault is at its end."""
         return self._fault is not None and self._frame == self._fault.frame
 
     def _next(self, data: bytes) -> int:
-        """Takes as much of the data as belongs to one part."""
+        """Takes the data that belongs to one part."""
         if self._left:
             size = min(self._left, len(data))
             self._left -= size
@@ -112,9 +112,9 @@ class Walker:
 
 
 class FaultProxy:
-    """Listens on `listen` (a path, or nothing for a TCP port) and passes connections on to the server at `url`.
+    """Listens on `listen` (None: a TCP port) and passes connections to the server at `url`.
 
-    `plan(number)` says what happens to each connection. `fired` counts the faults that came to pass.
+    `plan(number)` gives the fault of each connection. `fired` counts the faults that happened.
     """
 
     def __init__(
@@ -129,14 +129,14 @@ class FaultProxy:
         self._upstream = urlsplit(url)
         self._plan = plan
         self._path = path
-        self._delay = delay  # seconds that each piece waits
-        self._rate = rate  # bytes per second; 0: as fast as it goes
+        self._delay = delay  # seconds that each piece of data waits
+        self._rate = rate  # bytes per second; 0: no limit
         self._connections: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.accepted = 0
         self.fired = 0
-        self.closed = threading.Event()  # set it, and nobody is let in any more
+        self.closed = threading.Event()  # if set, no connection is accepted
         self.url = ""
 
     def __enter__(self) -> FaultProxy:
@@ -155,7 +155,7 @@ class FaultProxy:
         self._thread.join()
 
     def hang_up(self) -> None:
-        """Cuts every connection there is."""
+        """Cuts every connection."""
         asyncio.run_coroutine_threadsafe(self._cut_all(), self._loop).result()
 
     async def _listen(self) -> None:
@@ -222,7 +222,7 @@ Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Line:
-    """One connection: two directions, and what goes wrong with one of them."""
+    """One connection: two directions, and the fault in one of them."""
 
     def __init__(self, proxy: FaultProxy, fault: Fault | None) -> None:
         self._proxy = proxy
@@ -236,7 +236,7 @@ class _Line:
             asyncio.create_task(self._pass(*back, BACK)),
         ]
         try:
-            # The end of one direction is the end of the connection, as our streams have it.
+            # The end of one direction ends the connection, as in our streams.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:

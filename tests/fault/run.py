@@ -1,4 +1,4 @@
-"""`make faults`: training sessions cut thousands of times; each must end as an uncut one does.
+"""`make faults`: training sessions are cut thousands of times and must end as uncut ones do.
 
 python tests/fault/run.py --cuts 2000 --seed 1
 """
@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-os.environ.setdefault("TORCH_REMOTE_LOG", "error")  # a line for each resume is too much here
+os.environ.setdefault("TORCH_REMOTE_LOG", "error")  # not a line for each resume
 sys.path.insert(0, str(Path(__file__).parent.parent / "python"))
 
 from helpers import serving
@@ -45,7 +45,7 @@ def main() -> int:
         done = number = 0
         while done < chosen.cuts:
             seed = chosen.seed + number
-            headers = number % 3 == 0  # every third session: the boundaries in headers
+            headers = number % 3 == 0  # every third session: at the bytes of headers
             plan = (
                 at_header_bytes(seed, 3) if headers else at_random_bytes(seed, chosen.cuts - done)
             )

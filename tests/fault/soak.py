@@ -1,4 +1,4 @@
-"""`make soak`: a million storages, a million signatures, ten thousand connects. Nothing may grow, nothing may be left.
+"""`make soak`: a million storages, a million signatures, ten thousand connects. Nothing may leak.
 
 python tests/fault/soak.py --scale 1        (--scale 0.01 takes seconds)
 """
@@ -25,11 +25,11 @@ import torch_remote
 STORAGES = 1_000_000
 SIGNATURES = 1_000_000
 CONNECTS = 10_000
+# Bytes, after the first tenth: allocators keep some freed memory. A table that grows by 32 bytes for
+# each of a million steps would exceed it.
 MOST_GROWTH = 24 << 20
-"""Bytes, from a tenth of the way to the end. Both allocators keep what was freed, and how much depends on who ran when;
-a table that grows by 32 bytes for each of a million would be over it."""
+# Bytes for each: the client keeps the object of a stopped session, since tensors may point to it.
 MOST_FOR_A_CONNECT = 3 << 10
-"""Bytes more for each: of a stopped session the client keeps the object, to which tensors may still point."""
 
 
 def resident(pid: int) -> int:
@@ -51,7 +51,7 @@ def children(pid: int) -> set[int]:
 
 
 class Growth:
-    """Resident memory of some processes at 10 %, 50 % and 100 % of the way."""
+    """Resident memory of some processes after 10 %, 50 % and 100 % of the steps."""
 
     def __init__(self, what: str, steps: int, pids: dict[str, int]) -> None:
         self._what = what
@@ -76,7 +76,7 @@ class Growth:
 
 
 def make_storages(device: torch.device, count: int, growth: Growth) -> None:
-    """One at a time and many at once; made by calls, by uploads in a message and on a lane of their own."""
+    """One at a time and many at once; made by calls, by small and by bulk uploads."""
     small, large = torch.ones(64), torch.ones(20_000)
     held: list[torch.Tensor] = []
     made = 0
@@ -96,7 +96,7 @@ def make_storages(device: torch.device, count: int, growth: Growth) -> None:
 
 
 def make_signatures(device: torch.device, count: int, growth: Growth) -> None:
-    """Each is another layout of the same few elements. More than either table holds."""
+    """Layouts of the same few elements: more than either table holds."""
     base = torch.arange(400.0, device=device)
     strides = product(range(1, 101), repeat=3)
     for made, stride in zip(range(1, count + 1), strides, strict=False):
@@ -148,7 +148,7 @@ def in_a_session(
 
 
 def listener_of(url: str) -> int:
-    """The process that listens there: the command's own, since it becomes the server."""
+    """The process that listens there, which is the command itself."""
     for child in children(os.getpid()):
         if url.encode() in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
             return child
@@ -159,7 +159,7 @@ def soak(scale: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         with serving(f"unix://{folder}/s") as url:
             listener = listener_of(url)
-            with torch_remote.connect(url) as machine:  # what is made once is made
+            with torch_remote.connect(url) as machine:  # makes what is made only once
                 torch.ones(2, device=machine.devices[0]).sum().item()
             with nothing_left(listener):
                 in_a_session(url, "storages", int(STORAGES * scale), make_storages)

@@ -1,4 +1,4 @@
-"""A program at a terminal of its own, where somebody may press Ctrl-C."""
+"""A program at its own terminal, where Ctrl-C can be pressed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ for line in sys.stdin:
 
 
 class Terminal:
-    """Runs a Python program with this terminal as its controlling one: pieces of code, one after the other.
+    """Runs a Python program with this controlling terminal, one piece of code after the other.
 
-    What the code says with `say()` can be waited for.
+    `wait_for()` waits for what the code prints with `say()`.
     """
 
     def __init__(self, **environment: str) -> None:
@@ -64,19 +64,19 @@ class Terminal:
         os.close(self._ours)
 
     def run(self, code: str) -> None:
-        """Begins to; a line of a terminal has 4,095 characters."""
+        """Starts to run the code. A line of a terminal has at most 4,095 characters."""
         os.write(self._ours, json.dumps(textwrap.dedent(code)).encode() + b"\n")
 
     def press_control_c(self) -> None:
         os.write(self._ours, b"\x03")
 
     def wait_for(self, line: str) -> None:
-        """Until the program has said that line."""
+        """Waits until the program has printed the line."""
         self.wait_for_text(f"{line}\r\n")
 
     def wait_for_text(self, text: str) -> None:
-        """Until the program has said that, as a part of a line or more."""
-        end = time.monotonic() + 3 * DEADLINE  # importing torch is among it
+        """Waits until the program has printed the text."""
+        end = time.monotonic() + 3 * DEADLINE  # includes importing torch
         while text not in self._heard:
             assert time.monotonic() < end, f"no {text!r} in {self._heard!r}"
             if select.select([self._ours], [], [], 0.5)[0]:
@@ -86,5 +86,5 @@ class Terminal:
     def _read(self) -> str:
         try:
             return os.read(self._ours, 4096).decode(errors="replace")
-        except OSError:  # as Linux says that the program has left its terminal
+        except OSError:  # Linux reports so that the program has closed its terminal
             raise AssertionError(f"it ended, having said {self._heard!r}") from None

@@ -1,4 +1,4 @@
-"""A training session over a bad network ends as on a good one. `make faults` does this thousands of times."""
+"""Training over a bad network ends as on a good one. `make faults` does this many times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def assert_survives(proxy: FaultProxy, uncut: Uncut, steps: int, faults: int) ->
     with proxy, torch_remote.connect(proxy.url) as machine:
         device = machine.devices[0]
         assert train(device, steps) == uncut[steps]
-        # How many bytes the training was depends on how its calls fell into frames: go on till the plan is through.
+        # How many bytes are sent depends on the frames: go on until all faults have fired.
         for value in range(1000):
             if proxy.fired >= faults:
                 break
@@ -38,7 +38,7 @@ def assert_survives(proxy: FaultProxy, uncut: Uncut, steps: int, faults: int) ->
 
 def test_the_uncut_run_counts_every_call(uncut: Uncut) -> None:
     assert {steps: counter for steps, (counter, _) in uncut.items()} == {30: 90, 100: 300}
-    assert train("cpu", 30) == uncut[30]  # so the digest tells of values, too
+    assert train("cpu", 30) == uncut[30]  # so the digest also depends on values
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
@@ -96,7 +96,7 @@ def flips(seed: int) -> Plan:
 def test_flipped_bits_neither_hang_the_client_nor_harm_the_server(
     alert_server: str, uncut: Uncut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plain socket cannot find a flip in a tensor's bytes; all that is promised is an end."""
+    """A plain socket cannot detect a flip in a tensor's bytes; only an end is promised."""
     monkeypatch.setenv("TORCH_REMOTE_PATIENCE", "5s")
     for seed in range(12):
         with (

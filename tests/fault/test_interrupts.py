@@ -1,7 +1,7 @@
-"""Ctrl-C, typed at a terminal: whoever waits returns at once, the session stays usable, the server knows nothing of it.
+"""Ctrl-C at a terminal: a wait returns at once, and session and server go on.
 
-"At once": waits look for signals every 50 ms. What the tests interrupt would end by itself only after 30 s and more
-(keepalive, patience), and with another error.
+Waits look for signals every 50 ms. The interrupted waits would end by themselves only after 30 s
+or more (keepalive, patience), with another error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ZEROS = "x.zero_()\nassert x.item() == 0\n"
 
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
-    """With a program in which a session is open: what one test leaves behind has to be usable by the next."""
+    """With a program that has an open session: each test must leave it usable."""
     with Terminal() as made:
         made.run(START)
         made.wait_for("begun")
@@ -138,7 +138,7 @@ def test_control_c_reaches_the_client_only(terminal: Terminal) -> None:
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[str]:
-    """Somebody who takes connections and says nothing."""
+    """A listener that accepts connections and sends nothing."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{tmp_path}/s")
         listener.listen()
@@ -213,7 +213,7 @@ def test_a_long_wait_tells_the_terminal_what_it_is_for(wait: str, terminal: Term
     terminal.wait_for_text(f"torch_remote: waiting for {text}")
     terminal.press_control_c()
     terminal.wait_for("interrupted")
-    # So is the wait behind a Ctrl-C.
+    # So is a wait after a Ctrl-C.
     terminal.run("interrupted(x.item)")
     terminal.wait_for("waiting")
     terminal.wait_for_text("torch_remote: waiting for add_ at <string>:")

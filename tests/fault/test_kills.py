@@ -1,4 +1,4 @@
-"""SIGKILL and SIGSTOP of either side, at random moments. `make faults` takes 50 of each."""
+"""SIGKILL and SIGSTOP of either side at random moments. `make faults` does 50 of each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from training import train
 import torch_remote
 
 MOMENTS = int(os.environ.get("TORCH_REMOTE_FAULT_MOMENTS", "4"))
+# Seconds for what takes less than one on a machine that is not busy. `make faults` prints the times.
 SLOWEST = 20.0
-"""Seconds for what takes less than one. Nothing on the way waits for a timer of more than half a second; the rest is
-for processors that are busy with something else. `make faults` prints what it took."""
 
 Uncut = dict[int, tuple[int, str]]
 
@@ -42,7 +41,7 @@ def test_a_killed_session_is_lost_at_once(
     moment: int,
     where: str,
     server: str,
-    uncut: Uncut,  # what is made once in this process is made
+    uncut: Uncut,  # makes what is made only once in this process
 ) -> None:
     killed: list[float] = []
     with torch_remote.connect(server if where == "unix" else "local") as machine:
@@ -115,7 +114,7 @@ for line in sys.stdin:  # each is a process of its own; forked, since importing 
 
 
 class Clients:
-    """Processes that train, again and again, one after the other."""
+    """Processes that train, one after the other."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
@@ -124,7 +123,7 @@ class Clients:
         self._lines = process.stdout
 
     def start(self) -> int:
-        """The next one's process id."""
+        """The process id of the next one."""
         self._said.write("\n")
         self._said.flush()
         for line in self._lines:

@@ -1,4 +1,4 @@
-"""A connection over a command's standard input and output: cut with its command, and resumed by running it again."""
+"""A connection through a command: lost with the command, and resumed by running it again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 
 def hops() -> list[int]:
-    """Processes of ours that play ssh."""
+    """Our processes that play ssh."""
     children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
     pids = [int(pid) for tasks in children for pid in tasks.read_text().split()]
     words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids if is_alive(pid)}
@@ -54,7 +54,7 @@ def test_a_session_whose_command_is_killed_again_and_again_ends_as_an_uncut_one(
         while killed < KILLS:
             time.sleep(chance.uniform(0, 0.5))
             if machine.status()["state"] == "open":
-                with contextlib.suppress(OSError):  # one that has just ended
+                with contextlib.suppress(OSError):  # a process that has just ended
                     for pid in hops():
                         os.kill(pid, signal.SIGKILL)
                 killed += 1

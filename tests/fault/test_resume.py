@@ -1,4 +1,4 @@
-"""What the user sees when the connection is lost: a pause, or SessionLost with the first cause."""
+"""A lost connection: the user sees a pause, or SessionLost with the first cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def proxy(server: str) -> Iterator[FaultProxy]:
 
 
 def lose(proxy: FaultProxy) -> None:
-    """Cuts the line and lets nobody dial."""
+    """Cuts the connection and accepts no other."""
     proxy.closed.set()
     proxy.hang_up()
 
@@ -63,7 +63,7 @@ def test_a_wait_can_be_interrupted_while_resuming_and_the_session_stays_usable(
         begin = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             x.item()
-        assert time.monotonic() - begin < 30  # not the patience
+        assert time.monotonic() - begin < 30  # not TORCH_REMOTE_PATIENCE
         x.add_(1)
         proxy.closed.clear()
         assert x.item() == 3
@@ -88,7 +88,7 @@ def test_a_client_far_ahead_waits_while_resuming_instead_of_growing(proxy: Fault
         thread = threading.Thread(target=run)
         thread.start()
         last, still = -1, 0
-        while still < 6:  # a thread that only got no processor for a moment goes on
+        while still < 6:  # a thread that is only short of processor time goes on
             still = still + 1 if done == last else 0
             last = done
             time.sleep(0.5)
@@ -179,7 +179,7 @@ if sys.stdin.readline() == "call\\n":
 
 
 def leave(proxy: FaultProxy, line: str, patience: str) -> tuple[int, str]:
-    """Status and last words of a program that ends while its server cannot be reached."""
+    """Exit status and stderr of a program that ends while its server cannot be reached."""
     client = subprocess.Popen(
         [sys.executable, "-c", LEAVING],
         env={**os.environ, "TORCH_REMOTE": proxy.url, "TORCH_REMOTE_PATIENCE": patience},
@@ -239,7 +239,7 @@ def test_the_session_of_a_killed_client_is_gone_although_its_worker_lives(
         assert client.wait(timeout=DEADLINE) == -signal.SIGKILL
         begin = time.monotonic()
         assert wait_until(lambda: not is_alive(session))
-        assert time.monotonic() - begin < 20  # one second, where the processors have time
+        assert time.monotonic() - begin < 20  # one second, if the processors are free
         assert is_alive(worker)
     finally:
         os.kill(worker, signal.SIGKILL)

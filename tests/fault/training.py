@@ -1,4 +1,4 @@
-"""A short training session that notices every lost and every repeated call: uploads, downloads, frees, a counter."""
+"""A short training session that notices every lost and every repeated call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS = 200
 
 
 def train(device: torch.device | str, steps: int = STEPS) -> tuple[int, str]:
-    """The counter, which must be `3 * steps`, and a hash of everything that was computed and read."""
+    """The counter, which must be `3 * steps`, and a hash of everything computed and read."""
     generator = torch.Generator().manual_seed(1)
     torch.manual_seed(1)
     model = torch.nn.Sequential(
@@ -24,7 +24,7 @@ def train(device: torch.device | str, steps: int = STEPS) -> tuple[int, str]:
     torch.manual_seed(2)
     for step in range(steps):
         counter.add_(1)
-        rows = 16 if step % 3 else 96  # uploads inside a message, and on a lane of their own
+        rows = 16 if step % 3 else 96  # uploads inside a message and in bulk
         x = torch.randn(rows, 128, generator=generator).to(device)
         y = torch.randn(rows, 8, generator=generator).to(device)
         optimizer.zero_grad()
