@@ -1,8 +1,9 @@
-"""All figures of the project with their bars: prints a table, writes build/bench.json, exits 1 on a missed bar.
+"""All figures of the project with their bars. Exits 1 if one misses its bar.
 
     python benchmarks/python/bench.py [--check counts] [--only GROUP] [--quick] [--json FILE]
 
-Every group of figures runs in a process of its own, so that one neither warms up nor burdens the next.
+Prints a table and writes build/bench.json. Every group of figures runs in its own process, so that
+none affects another.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "build" / "bench.json"
 TIMEOUT_S = 900
 
-# group -> (module, function); functions return a list of figures.
+# group: (module, function); functions return a list of figures.
 COUNTS = {
     "syncs": ("counts", "syncs_of_a_training_step"),
     "adamw": ("counts", "calls_of_an_adamw_step"),
@@ -49,7 +50,7 @@ def measure_here(group: str, quick: bool) -> Figures:
 
 
 def measure_in_a_process(group: str, quick: bool) -> Figures:
-    """A group that crashes or takes too long is a missed bar with a reason, and the others still run."""
+    """A group that crashes or takes too long misses its bar; the others still run."""
     command = [
         sys.executable,
         str(Path(__file__)),

@@ -18,7 +18,7 @@ ROUNDS = 5
 
 
 class PlainCopy:
-    """A process at the other end of a socket pair that takes or gives SIZE bytes when asked."""
+    """A process at the other end of a socket pair that receives or sends SIZE bytes."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -56,7 +56,7 @@ def receive_into_new_memory(source: socket.socket) -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    """The peer's loop: u takes the bytes and answers k, d gives them."""
+    """The peer's loop: u receives the bytes and answers k, d sends them."""
     outgoing = bytearray(b"\x01") * SIZE
     while command := connection.recv(1):
         if command == b"u":

@@ -49,10 +49,10 @@ def _ratio_of_call(remote: Call, local: Call, clock: Clock) -> float:
     call_times(local, CALLS)
 
     def measure_remote() -> float:
-        torch_remote.synchronize()  # so that no backlog is waited for
+        torch_remote.synchronize()  # so that calls do not wait for a backlog
         if clock is time.thread_time:
             return elapsed(lambda: call_times(remote, CALLS), clock)
-        # The sender's work counts too, and is done only when all has been sent.
+        # The sender's work counts too, and ends when everything is sent.
         return elapsed(lambda: (call_times(remote, CALLS), torch_remote.synchronize()), clock)
 
     def measure_local() -> float:
@@ -81,7 +81,7 @@ def wall_time_of_cached_calls() -> list[Figure]:
 
 
 def time_per_call_with_a_new_shape() -> list[Figure]:
-    """A sequence that grows by one with every call. Each round has a width of its own, so no shape comes back."""
+    """A sequence that grows with every call. Each round has its own width: no shape repeats."""
     torch.set_num_threads(1)
     ratios: dict[str, list[float]] = {}
     for width in range(SIDE, SIDE + ROUNDS):
@@ -89,7 +89,7 @@ def time_per_call_with_a_new_shape() -> list[Figure]:
             torch_remote.synchronize()
             remote, local = _growing(name, "remote", width), _growing(name, "cpu", width)
             ratios.setdefault(name, []).append(remote / local)
-    # The first round also pays for what is set up once for each operator.
+    # The first round includes what is set up once for each operator.
     ratio = geometric_mean(statistics.median(values[1:]) for values in ratios.values())
     return [Figure("client time per call, new shape every call", ratio, 5, unit="×")]
 

@@ -1,4 +1,4 @@
-"""Figures that are counts: the same on every machine, so CI judges them."""
+"""Figures that are counts, equal on every machine: CI checks them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def signatures_of_a_learning_rate_schedule() -> list[Figure]:
 
 
 def signatures_of_a_kv_cache() -> list[Figure]:
-    """One token at a time is written at a growing offset, then attends to the whole cache under a mask."""
+    """Each token is written at a growing offset and attends to the whole cache, with a mask."""
     heads, length, width = 4, 64, 8
     keys = torch.zeros(1, heads, length, width, device=DEVICE)
     values = torch.zeros_like(keys)
@@ -95,6 +95,6 @@ def bytes_per_call() -> list[Figure]:
     torch_remote.synchronize()
     with torch_remote.count() as counted:
         repeat(step, STEPS)
-        torch_remote.synchronize()  # so that frees and acknowledgements are among the bytes
+        torch_remote.synchronize()  # so that frees and acknowledgements are counted
     sent_and_received = counted.bytes_sent + counted.bytes_received
     return [Figure("bytes per call, GPT-2-shaped step", sent_and_received / counted.calls, 40)]

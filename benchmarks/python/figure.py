@@ -1,4 +1,4 @@
-"""A figure: a measured value, the bar it has to meet, and how values are measured on a noisy machine."""
+"""A figure: a measured value, its bar, and how to measure on a noisy machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def elapsed(action: Callable[[], object], clock: Clock = time.perf_counter) -> f
 
 
 def interleave(rounds: int, *measures: Callable[[], float]) -> list[list[float]]:
-    """Takes all measures in turn, `rounds` times, so that a slow minute of the machine hits all of them alike."""
+    """Takes all measures in turn, `rounds` times, so that a slow minute affects all of them."""
     samples: list[list[float]] = [[] for _ in measures]
     for _ in range(rounds):
         for measure, kept in zip(measures, samples, strict=True):
@@ -52,7 +52,7 @@ def interleave(rounds: int, *measures: Callable[[], float]) -> list[list[float]]
 
 
 def ratio_of_best(numerator: Iterable[float], denominator: Iterable[float]) -> float:
-    """The ratio of the shortest times: what disturbs a measurement only ever makes it longer."""
+    """The ratio of the shortest times: disturbances only make a time longer."""
     return min(numerator) / min(denominator)
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/python/gpu_calls.py FOLDER
 
-Writes FOLDER/gpu_calls.json and the same as a table, FOLDER/gpu_calls.md. Each side runs in a process of its own: once the backend is named,
-autograd on local CUDA is broken (pytorch#161129).
+Writes FOLDER/gpu_calls.json, and a table, FOLDER/gpu_calls.md. Each side runs in its own process:
+once the backend is named, autograd on local CUDA is broken (pytorch#161129).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from figure import elapsed, geometric_mean
 from operators import call_times, make_inputs, operators
 
 ROUNDS = 15
-CALLS = 500  # fewer than a CUDA stream queues before a launch has to wait
+CALLS = 500  # fewer than a CUDA stream queues before a launch waits
 SIDE = 8
 TIMEOUT_S = 300
 SIDES = ("cuda", "remote")
 
 
 def measure(device: str) -> dict[str, Any]:
-    """Microseconds of the calling thread's CPU time per call, by operator: the best of all rounds."""
+    """Microseconds of the thread's CPU time per call, by operator: the best of all rounds."""
     if device == "remote":
         import torch_remote
 
@@ -47,13 +47,14 @@ def measure(device: str) -> dict[str, Any]:
             rounds.append(elapsed(lambda call=call: call_times(call, CALLS), time.thread_time))
         microseconds[name] = min(rounds) / CALLS * 1e6
     synchronize()
-    # Asked for last, and of a local GPU only: it would start CUDA in the client of a remote one.
+    # Last, and for a local GPU only: it would start CUDA in the client of a remote one.
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
     return {"microseconds": microseconds, "gpu": gpu}
 
 
 def measure_in_a_process(device: str) -> dict[str, Any]:
-    # PyTorch parses this variable at every matrix product: local CUDA's mm would take six times as long.
+    # PyTorch parses this variable in every matrix product: mm on local CUDA would be 6 times
+    # slower.
     environment = {k: v for k, v in os.environ.items() if k != "CUBLAS_WORKSPACE_CONFIG"}
     finished = subprocess.run(
         [sys.executable, str(Path(__file__)), "--device", device],
@@ -67,7 +68,7 @@ def measure_in_a_process(device: str) -> dict[str, Any]:
 
 
 def machine(gpu: str) -> str:
-    """The machine in words: a speed means nothing without it."""
+    """The machine's processor and GPU, without which a time means nothing."""
     found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     processor = found.group(1) if found else "an unknown processor"
     return f"one {gpu}, {os.cpu_count()} cores of {processor}"

@@ -15,13 +15,13 @@ import torch_remote
 MIB = 1 << 20
 CALLS = 1_000_000
 QUICK_CALLS = 100_000
-FULL_TABLES = 70_000  # signatures after which both tables are full and replace
+FULL_TABLES = 70_000  # signatures after which both tables are full and replace entries
 MAX_ELEMENTS = 8192
 SYNC_EVERY = 10_000
 
 
 def growth_with_ever_new_shapes(quick: bool = False) -> list[Figure]:
-    """Resident memory at the end against that after the first fifth."""
+    """Resident memory at the end divided by that after the first fifth."""
     calls = QUICK_CALLS if quick else CALLS
     base = torch.ones(MAX_ELEMENTS, device="remote")
     shapes = enumerate(itertools.islice(new_shapes(MAX_ELEMENTS), calls), start=1)
@@ -45,7 +45,7 @@ def _figure(process: str, before: int, after: int) -> Figure:
 
 
 def new_shapes(max_elements: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Every shape of four dimensions with at most so many elements, once, with its number of elements."""
+    """Every shape of four dimensions with at most this many elements, after their number."""
     for a in range(1, max_elements + 1):
         for b in range(1, max_elements // a + 1):
             for c in range(1, max_elements // (a * b) + 1):

@@ -1,4 +1,4 @@
-"""The models the figures are taken with, and one training step of each."""
+"""The models of the figures, and one training step of each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class GPT(nn.Module):
 def gpt_step(
     device: str, *, layers: int, width: int, batch: int, length: int, vocabulary: int = 512
 ) -> Step:
-    """A step of AdamW on one batch that is on the device already. Returns the loss, unread."""
+    """An AdamW step on one batch that is on the device. Returns the loss, unread."""
     torch.manual_seed(0)
     with torch.device(device):
         model = GPT(layers, width, heads=4, length=length, vocabulary=vocabulary)
@@ -85,7 +85,7 @@ def mlp(device: str) -> nn.Sequential:
 
 
 def mlp_step(device: str) -> Step:
-    """A step of AdamW with a batch from the CPU, as a data loader gives it. Returns the loss, unread."""
+    """An AdamW step with a batch from the CPU, as from a data loader. Returns the loss, unread."""
     model = mlp(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     inputs, targets = torch.randn(8, 16), torch.randint(4, (8,))

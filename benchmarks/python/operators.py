@@ -12,7 +12,7 @@ Call = Callable[[], object]
 
 
 def make_inputs(device: str, rows: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ones, so that values written in place stay what they are (denormals are slow)."""
+    """Ones, so that writing in place does not make denormals, which are slow."""
     return (
         torch.ones(rows, width, device=device),
         torch.ones(width, width, device=device),
@@ -21,7 +21,7 @@ def make_inputs(device: str, rows: int, width: int) -> tuple[Tensor, Tensor, Ten
 
 
 def operators(x: Tensor, weight: Tensor, bias: Tensor) -> dict[str, Call]:
-    """`x` has rows of the width of `weight`, a square, and of `bias`."""
+    """The rows of `x`, `weight` (a square) and `bias` have the same width."""
     shape = (x.shape[-1],)
     return {
         "add": lambda: torch.add(x, x),

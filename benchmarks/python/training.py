@@ -36,14 +36,14 @@ def small_gpt_against_cpu() -> list[Figure]:
 
 
 def training_over_a_slow_network() -> list[Figure]:
-    """The bar is 1.1 × the time without delay plus one round trip, so the round trip is taken off first."""
+    """The bar is 1.1 × the time without delay plus a round trip, which is subtracted first."""
     near, far = interleave(3, lambda: _seconds_at(0), lambda: _seconds_at(ROUND_TRIP_S))
     ratio = (min(far) - ROUND_TRIP_S) / min(near)
     return [Figure("wall time, 100 steps at 50 ms round trip", ratio, 1.1, unit="×")]
 
 
 def _seconds_at(round_trip_s: float) -> float:
-    """In a process of its own: the client reads the delay when it connects."""
+    """In its own process: the client reads the delay when it connects."""
     finished = subprocess.run(
         [sys.executable, str(Path(__file__))],
         env=os.environ | {"TORCH_REMOTE_NET": f"{round_trip_s * 1000:g}"},
