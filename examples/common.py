@@ -1,4 +1,4 @@
-"""What the training examples share: options, the optimizer, the loop. The models are in the examples."""
+"""What the training examples share: options, the optimizer, the loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse_options(description: str | None, steps: int) -> argparse.Namespace:
 
 
 def use_device(device: str) -> None:
-    """Names the backend if the device is a remote one; every other device is torch's own."""
+    """Imports the backend if the device is a remote one."""
     if torch_remote_wanted(device):
         import torch_remote  # noqa: F401
 
@@ -40,14 +40,14 @@ def torch_remote_wanted(device: str) -> bool:
 
 
 def build_on_device(make_model: Callable[[], nn.Module], options: argparse.Namespace) -> nn.Module:
-    """Makes the model where it will live, so that its weights are drawn there and never travel."""
+    """Makes the model on its device, so that its weights are drawn there."""
     torch.manual_seed(options.seed)
     with torch.device(options.device):
         return make_model()
 
 
 def make_optimizer(model: nn.Module, options: argparse.Namespace) -> torch.optim.Optimizer:
-    """foreach and fused are always given: what is left out depends on the device, and so would the last bits."""
+    """Gives foreach and fused, whose defaults, and so the rounding, depend on the device."""
     make = OPTIMIZERS[options.optimizer]
     return make(model.parameters(), foreach=options.foreach, fused=options.fused)
 
@@ -55,7 +55,7 @@ def make_optimizer(model: nn.Module, options: argparse.Namespace) -> torch.optim
 def train(
     model: nn.Module, inputs: Tensor, targets: Tensor, options: argparse.Namespace
 ) -> list[float]:
-    """The loss of every step. They are read together at the end, so no step waits for one."""
+    """The loss of every step. They are read together at the end, so no step waits."""
     optimizer = make_optimizer(model, options)
     loss_of = nn.CrossEntropyLoss()
     inputs, targets = inputs.to(options.device), targets.to(options.device)
@@ -70,6 +70,6 @@ def train(
 
 
 def print_losses(losses: list[float]) -> None:
-    """Also in hexadecimal, so that two runs can be compared to the last bit."""
+    """Prints them in hexadecimal too, so that two runs can be compared to the last bit."""
     for step, loss in enumerate(losses):
         print(f"step {step:3d}  loss {loss:.6f}  {loss.hex()}")

@@ -1,4 +1,4 @@
-"""What `make demo` runs: trains a small model, shows its progress, and says what went over the wire."""
+"""What `make demo` runs: trains a small model and prints its progress and its traffic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR_WIDTH = 40
 
 
 def make_batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points on a plane and the spiral arm, of three, that each is on."""
+    """Points on a plane, and which of three spiral arms each is on."""
     arm = torch.randint(3, (128,), generator=generator)
     radius = torch.rand(128, generator=generator)
     angle = 4 * radius + arm * 2.1 + 0.2 * torch.randn(128, generator=generator)
@@ -45,7 +45,7 @@ def train_epoch(
 
 
 def print_progress(epoch: int, loss: float, highest: float) -> None:
-    """A bar as long as the loss is high."""
+    """Prints the loss as a bar."""
     bar = "█" * round(BAR_WIDTH * loss / highest)
     print(f"epoch {epoch:2d}  loss {loss:.4f}  {bar}", flush=True)
 
@@ -70,7 +70,7 @@ def main() -> None:
     torch.manual_seed(0)
     with torch.device(device):
         model = make_model()
-    # foreach is what a remote device uses by itself; said here so that --device cpu does the same.
+    # A remote device uses foreach by default; given here so that --device cpu does the same.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True)
     generator = torch.Generator().manual_seed(0)
     print(f"training on device {device!r}")

@@ -1,4 +1,4 @@
-"""The shortest use of a remote device: tensors there, autograd as always, values read when wanted."""
+"""The shortest use of a remote device: make tensors there, use autograd, read values."""
 
 from __future__ import annotations
 

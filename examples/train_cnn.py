@@ -1,4 +1,4 @@
-"""Trains a convolutional network, with batch norm and dropout, to see in which quarter a bright spot is."""
+"""Trains a convolutional network with batch norm and dropout to find a bright spot's quarter."""
 
 from __future__ import annotations
 
