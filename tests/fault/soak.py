@@ -25,7 +25,7 @@ import torch_remote
 STORAGES = 1_000_000
 SIGNATURES = 1_000_000
 CONNECTS = 10_000
-# Bytes, after the first tenth: allocators keep some freed memory. A table that grows by 32 bytes for
+# Bytes, after the first tenth: allocators keep some memory. A table that grows by 32 bytes for
 # each of a million steps would exceed it.
 MOST_GROWTH = 24 << 20
 # Bytes for each: the client keeps the object of a stopped session, since tensors may point to it.

@@ -22,7 +22,7 @@ from training import train
 import torch_remote
 
 MOMENTS = int(os.environ.get("TORCH_REMOTE_FAULT_MOMENTS", "4"))
-# Seconds for what takes less than one on a machine that is not busy. `make faults` prints the times.
+# Seconds for what takes less than one on an idle machine. `make faults` prints the times.
 SLOWEST = 20.0
 
 Uncut = dict[int, tuple[int, str]]
