@@ -6,7 +6,7 @@ namespace torch_remote::client {
 namespace {
 
 constexpr std::chrono::duration<double> kAhead{2};
-// The rate is measured over at least and at most this.
+// The shortest and longest interval over which the rate is measured.
 constexpr std::chrono::milliseconds kShortest{10};
 constexpr std::chrono::milliseconds kLongest{250};
 
@@ -16,8 +16,7 @@ void CallWindow::progress(const Totals& calls, Clock::time_point now) noexcept {
   const bool has_refused = has_refused_.exchange(false, std::memory_order_relaxed);
   if (busy_)
     measure(*busy_, calls, now);
-  // A slow server may be without backlog only because the client had to wait: that is no reason to
-  // let the client run.
+  // A slow server may have no backlog only because the client had to wait: keep the small window.
   const bool is_held_back = has_refused && busy_ && busy_->rate;
   if (calls.received - calls.applied < kBacklog && !is_held_back) {
     busy_.reset();
@@ -41,7 +40,7 @@ CallWindow::Busy CallWindow::begin_busy(const Totals& calls, Clock::time_point n
 void CallWindow::measure(Busy& busy, const Totals& calls, Clock::time_point now) noexcept {
   const Clock::duration elapsed = now - busy.since;
   const uint64_t applied = calls.applied - busy.applied;
-  // A frame counts when all its calls are done: one that takes long says nothing before.
+  // The calls of a frame count when all are done, so a long frame gives no rate before.
   if (elapsed < kShortest || applied == 0)
     return;
   busy.rate = static_cast<double>(applied) / std::chrono::duration<double>(elapsed).count();

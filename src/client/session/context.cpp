@@ -15,8 +15,8 @@ int32_t& value_of(ContextValues& values, Setting setting) {
   return values[static_cast<size_t>(setting)];
 }
 
-// The number of threads and the treatment of denormal numbers belong to a thread. On the CPU the thread that calls
-// backward() does its work; here autograd's own threads make the calls, and theirs are as old as they are.
+// The number of threads and the treatment of denormals are settings of a thread. A local CPU
+// backward uses its caller's; here autograd's threads make the calls, with their own settings.
 bool is_in_backward() {
   return torch::autograd::get_current_graph_task_id() != -1;
 }

@@ -9,11 +9,10 @@ namespace torch_remote::client {
 
 using marshal::ContextValues;
 
-// What a server was last told of the context. Externally synchronised: by the submit lock.
+// The context that the server was last told. Externally synchronised: by the submit lock.
 class ContextMirror {
  public:
-  // Appends a CONTEXT message with the settings that differ from those told; nothing when none does, in about
-  // 20 ns.
+  // Appends a CONTEXT message with the settings that have changed. Takes 20 ns if none has.
   void append_changes(wire::Writer& writer) {
     if (seen_.update())
       append_difference(writer);
@@ -27,8 +26,8 @@ class ContextMirror {
   bool has_told_ = false;
 };
 
-// What of the context decides metadata: default dtype, deterministic, fill. Part of every key.
+// The settings that decide metadata: default dtype, deterministic, fill. Part of every key.
 uint8_t read_environment();
-constexpr uint8_t kGradModeBit = 128;  // set for operators that look at it (wire/signature.h)
+constexpr uint8_t kGradModeBit = 128;  // set for operators with kLooksAtGradMode
 
 }  // namespace torch_remote::client

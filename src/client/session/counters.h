@@ -5,7 +5,7 @@
 
 namespace torch_remote::client {
 
-// What one session has counted since it began. Plain relaxed counters: read for statistics only.
+// Counters of one session, for statistics only: relaxed.
 struct Counters {
   using Count = std::atomic<uint64_t>;
   Count calls{0};       // CALL messages encoded

@@ -11,19 +11,20 @@ class Session;
 
 enum class ErrorClass { kRemote, kSessionLost, kProtocol, kConnection, kDeviceLost };
 
-// How this process raises our exceptions and waits without the GIL. `bindings` fills it in; without Python
-// (C++ tests) the defaults throw std::runtime_error and do nothing.
+// How to raise our exceptions and release the GIL. `bindings` fills it in. Without Python (C++
+// tests) exceptions are std::runtime_error, and the rest does nothing.
 struct PythonHooks {
   void (*raise)(ErrorClass kind, const std::string& text) = nullptr;  // does not return
-  // Does not return. `as_local`: the error is of the local operator's type too.
+  // Does not return. `as_local`: the exception is also of the local operator's type.
   void (*raise_remote)(const wire::Error& error, const std::string& text, bool as_local) = nullptr;
   void* (*release_gil)() = nullptr;  // null when this thread does not hold it
   void (*acquire_gil)(void* state) = nullptr;
-  void (*check_signals)() = nullptr;  // throws when the user has interrupted; with the GIL released
-  // The LineId (client/session/lines.h) of this thread's topmost frame outside torch; without the GIL.
+  // Throws if the user has interrupted; call it with the GIL released.
+  void (*check_signals)() = nullptr;
+  // The LineId (lines.h) of this thread's topmost frame outside torch. Needs no GIL.
   uint32_t (*find_line)() = nullptr;
-  // This thread is about to be told of the failure that has stopped it at the call `since`. Takes back
-  // what its program has done on this side since.
+  // Called before this thread is told of the failure that has stopped it at the call `since`. Takes
+  // back what the program has done on this side since.
   void (*take_back)(const Session& session, uint64_t since) = nullptr;
 };
 
@@ -32,7 +33,7 @@ extern PythonHooks python_hooks;
 [[noreturn]] void raise(ErrorClass kind, const std::string& text);
 [[noreturn]] void raise_remote(const wire::Error& error, const std::string& text, bool as_local);
 
-// Releases the GIL, if this thread holds it, for as long as it lives.
+// Releases the GIL, if this thread holds it, during its lifetime.
 class WithoutGil {
  public:
   WithoutGil() : state_(python_hooks.release_gil ? python_hooks.release_gil() : nullptr) {}

@@ -8,7 +8,7 @@
 namespace torch_remote::client {
 namespace {
 
-// Ranges of discarded calls beyond this many are joined: more storages are then looked at once.
+// Beyond this many, ranges of discarded calls are joined, and more storages are checked once.
 constexpr size_t kMostRanges = 64;
 constexpr size_t kMostOfEnded = 64;
 

@@ -14,52 +14,50 @@
 
 namespace torch_remote::client {
 
-// A failure that the server has reported.
 struct Failure {
   wire::Error error;
-  std::optional<CallSite> site;  // of the call that failed, while it was still known
-  bool is_raised = false;        // somewhere: by synchronize(), or by a use of what is missing
+  std::optional<CallSite> site;  // of the failed call, if still known
+  bool is_raised = false;        // by synchronize(), or by a use of a missing value
 };
 
-// The failures of a session whose threads have not been told of them, and which calls were discarded.
-// Thread-safe. See Note [Fail-stop] in wire/messages.h.
+// Failures whose threads were not told, and which calls were discarded. Thread-safe. See Note
+// [Fail-stop] in wire/messages.h.
 class Faults {
  public:
   // Reader thread: a call has failed and stopped its thread.
   void add(Failure failure);
 
-  // A thread is stopped and does not know yet: looked at before every call.
+  // Whether a thread is stopped and was not told. Checked before every call.
   bool has_any() const { return count_.load(std::memory_order_relaxed) != 0; }
 
   bool has(uint64_t thread);
-  // Takes out the failure that has stopped this thread: it is being told.
+  // Removes and returns the failure that has stopped this thread, which is then told.
   std::optional<Failure> take(uint64_t thread);
   // The threads among these that have ended. Their failures are kept for raise_oldest() and untold().
   std::vector<uint64_t> take_ended();
   // The oldest failure that nobody has been told of, marked as raised, and how many more there are.
   // Its thread, if it lives, is told by its own next call.
   std::optional<Failure> raise_oldest(uint64_t& others);
-  // The user is told of the failure of this call, because a value is missing for it.
+  // The failure of this call was raised, for a use of a missing value.
   void note_raised(uint64_t call);
-  // Those that nobody has been told of, oldest first.
+  // Failures that were never raised, oldest first.
   std::vector<Failure> untold();
-  // The site of a failed call.
   std::optional<CallSite> site_of(uint64_t call);
 
-  // What a thread has been told of: the failure of `call`, for which the calls first … last are missing
-  // what they were to make. Calls of other threads lie in between, and are only suspected.
+  // What a thread was told: the failure of `call`. What the calls first … last were to make is
+  // missing. Calls of other threads are in that range too, so it is only suspected.
   struct Told {
     uint64_t call;
     uint64_t first;
     uint64_t last;
-    uint64_t next_request;  // requests before it were made before the thread was told
+    uint64_t next_request;  // earlier requests were made before the thread was told
   };
 
   void add_discarded(const Told& told);
-  // The failed request was made before its thread was told of the same failure.
+  // Whether the failed request was made before its thread was told of the same failure.
   bool has_told(const Request& request);
 
-  // What this call made may be missing. 0: made by no call, so that it is not.
+  // Whether what this call made may be missing. 0 (made by no call): no.
   bool may_be_discarded(uint64_t call) {
     return call != 0 && has_discarded_.load(std::memory_order_relaxed) && is_discarded(call);
   }

@@ -1,11 +1,12 @@
-// What the program no longer holds, and how the server comes to know.
+// How the server learns of storages that the program no longer holds.
 //
 // Note [Frees in order]
 //
-// A FREE applies where it stands. A record is in the list once nothing holds its storage, so every call that names it has
-// been encoded, and a FREE may stand anywhere behind. Small storages wait for the end of the frame, and one message for
-// all; large ones must not: a program that runs ahead would hold on the server all temporaries of a frame at once, where
-// locally the next takes the memory of the last. So a mebibyte of them is freed in front of the next message.
+// A FREE applies at its place in the stream. A record is queued when nothing holds its storage, so
+// every call that names it is encoded already, and a FREE may be anywhere after that. Small
+// storages are freed at the end of the frame, by one message. Large ones are not, or the server
+// would hold all temporaries of a frame at once: when 1 MiB is queued, a FREE precedes the next
+// message.
 #include <algorithm>
 
 #include "client/session/records.h"
@@ -28,7 +29,7 @@ void CallStream::append_frees() {
   }
   if (free_names_.empty())
     return;
-  // Oldest first: small differences.
+  // Oldest first, so that the encoded differences are small.
   std::reverse(free_names_.begin(), free_names_.end());
   constexpr size_t kMost = 1 << 16;
   for (size_t from = 0; from < free_names_.size(); from += kMost) {

@@ -62,7 +62,7 @@ Bytes body_of(const Message& message) {
   return writer.take();
 }
 
-// What both ends prove that they know; with words for the user when the server does not.
+// The key that both ends must know, with texts for the user if the server does not.
 struct Key {
   std::string secret;
   const char* if_unproven;
@@ -85,7 +85,7 @@ Key session_key(const Ticket& ticket) {
           "the server does not know this session (another session's secret, or another server)"};
 }
 
-// Makes sure that the server knows the key before anything is proven to it.
+// Checks that the server knows the key before this side proves that it does.
 wire::ProofMessage prove(const Key& key, const Bytes& ours, wire::Hello theirs) {
   wire::ProofMessage message;
   if (key.secret.empty())
@@ -102,13 +102,13 @@ wire::ProofMessage prove(const Key& key, const Bytes& ours, wire::Hello theirs) 
   return message;
 }
 
-// A server that will not talk to us says why instead of greeting.
+// A server that refuses sends the reason instead of a greeting.
 void check_not_refused(const Bytes& answer) {
   if (!answer.empty() && answer[0] == static_cast<std::byte>(wire::Tag::kWelcome))
     throw Refused(wire::decode_welcome(answer).reason);
 }
 
-// `silence` is over with the server's first answer.
+// `silence` ends with the server's first answer.
 wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble, uint64_t received,
                        const Key& key, std::optional<transport::Deadline>& silence) {
   wire::Hello hello;

@@ -2,9 +2,9 @@
 
 namespace torch_remote::client {
 
-// While one lives, waits of this thread keep the GIL. For methods that PyTorch calls with a lock held which it
-// takes with the GIL (at::Generator's): a thread that waits without the GIL and keeps such a lock can never get the
-// GIL back from a thread that has it and wants the lock. Nothing that we wait for needs the GIL.
+// During its lifetime, waits of this thread keep the GIL. PyTorch calls some methods (of
+// at::Generator) with a lock held that it takes under the GIL: a wait without the GIL could
+// deadlock with a thread that has the GIL and wants the lock. None of our waits needs the GIL.
 class KeepGil {
  public:
   KeepGil() { ++depth_; }

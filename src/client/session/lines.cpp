@@ -17,7 +17,7 @@
 namespace torch_remote::client {
 namespace {
 
-// Every line that was ever seen. Leaks: used at exit.
+// All lines seen so far. Leaks: used at exit.
 class Lines {
  public:
   static Lines& instance() {
@@ -42,15 +42,15 @@ class Lines {
   }
 
  private:
-  // A program that makes code as it runs may have ever new ones.
-  static constexpr size_t kMost = size_t{1} << 18;  // CallLines has 23 bits for one
+  // A limit, for programs that generate code.
+  static constexpr size_t kMost = size_t{1} << 18;  // CallLines has 23 bits for a line
 
   Mutex mutex_;
   std::deque<SourceLine> all_ GUARDED_BY(mutex_);
   std::map<std::tuple<std::string, int, std::string>, LineId> ids_ GUARDED_BY(mutex_);
 };
 
-// The lines of the last nodes of every thread's graphs. A node's number is its thread's own, so both make the key.
+// The lines of the last nodes of every thread's graphs. Each thread numbers its nodes.
 class NodeLines {
  public:
   static NodeLines& instance() {
@@ -72,7 +72,7 @@ class NodeLines {
  private:
   static constexpr uint64_t kKept = 1 << 17;
 
-  // Neighbours in a thread are neighbours here; threads begin far apart.
+  // Neighbours in a thread are neighbours here; different threads are far apart.
   static uint64_t key_of(uint64_t thread, uint64_t node) {
     return thread * 0x9E3779B97F4A7C15 + node;
   }
@@ -80,25 +80,25 @@ class NodeLines {
   std::array<std::atomic<uint64_t>, kKept> places_{};
 };
 
-// The nodes that this thread has made since it last looked have this line.
+// Gives this line to the nodes that this thread has made since the last call of this.
 void note_nodes(LineId line) {
   thread_local uint64_t noted = 0;
   const uint64_t next = at::sequence_number::peek();
   if (next == noted)
     return;
-  constexpr uint64_t kMost = 64;  // more nodes without a call are not of our device
+  constexpr uint64_t kMost = 64;  // more nodes without a call are of another device
   const uint64_t thread = at::RecordFunction::currentThreadId();
   for (uint64_t node = next - std::min(next - noted, kMost); node < next; ++node)
     NodeLines::instance().put(thread, node, line);
   noted = next;
 }
 
-// What autograd does between two nodes belongs to the one before.
+// What autograd does after a node gets the line of that node.
 LineId line_in_backward() {
   thread_local LineId last = 0;
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr ||
-      node->sequence_nr() == UINT64_MAX)  // none, or it adds up a leaf's gradient
+      node->sequence_nr() == UINT64_MAX)  // none, or a node that accumulates a leaf's gradient
     return last;
   const LineId line = NodeLines::instance().find(node->thread_id(), node->sequence_nr());
   return last = line == 0 ? 0 : line | kInBackward;
@@ -128,7 +128,7 @@ std::string name_line(LineId id) {
 }
 
 LineId current_line() {
-  // At exit Python takes the frames of other threads away.
+  // At exit Python deletes the frames of other threads.
   if (python_hooks.find_line == nullptr || is_exiting())
     return 0;
   LineId line = python_hooks.find_line();

@@ -13,13 +13,13 @@ namespace torch_remote::client {
 
 // Note [The user's line]
 //
-// A call fails after the user's program has gone on, so the line that made it is kept: the topmost frame of the calling
-// thread outside torch. Nothing of it is on the wire: an error has the call's number, and CallLines has the line
-// of each number. Autograd's threads have no such frame; their calls have the line that made the node which is being
-// evaluated, found by the node's sequence number. A node without a call of its own (a view) has the line of the
-// call behind it.
+// A call fails after the program has gone on, so the client keeps the line that made it: the
+// topmost frame of the calling thread outside torch. Lines are never sent: an error has the call's
+// number, and CallLines has the line of each number. Autograd's threads have no such frame; their
+// calls get the line that made the node being evaluated, found by the node's sequence number. A
+// node without a call of its own (a view) gets the line of the call after it.
 
-// One line of the user's program. 0: not known. With kInBackward: the call was made by the backward of what stands there.
+// One line of the user's program; 0: unknown. With kInBackward: its backward made the call.
 using LineId = uint32_t;
 constexpr LineId kInBackward = LineId{1} << 31;
 
@@ -29,16 +29,16 @@ struct SourceLine {
   std::string function;
 };
 
-// The same line always has the same id. Thread-safe.
+// Equal lines have equal ids. Thread-safe.
 LineId intern_line(const SourceLine& line);
 
-// ", called at train.py:12 in forward"; empty when the line is not known.
+// ", called at train.py:12 in forward"; empty if the line is unknown.
 std::string describe_line(LineId line);
 
-// "train.py:12", "the backward of train.py:12"; empty when the line is not known.
+// "train.py:12", "the backward of train.py:12"; empty if the line is unknown.
 std::string name_line(LineId line);
 
-// Where this thread is. On the path of every call: no lock, no GIL.
+// The line that this thread is at. On the path of every call: no lock, no GIL.
 LineId current_line();
 
 constexpr uint16_t kResizeSite = UINT16_MAX;
@@ -52,8 +52,8 @@ struct CallSite {
   uint8_t thread = 0;
 };
 
-// The sites of a session's last calls, by number (Note [Numbers of calls] in wire/messages.h). One thread at a time
-// puts, any thread finds.
+// The sites of a session's last calls, by number (Note [Numbers of calls] in wire/messages.h). One
+// thread at a time puts, any thread finds.
 class CallLines {
  public:
   // round:8 thread:8 operation:16 device:8 is_in_backward:1 line:23
@@ -69,21 +69,21 @@ class CallLines {
     (*page)[place % kPage].store(pack(call, site), std::memory_order_relaxed);
   }
 
-  // Nothing when it is too long ago.
+  // Nothing if the call is too long ago.
   std::optional<CallSite> find(uint64_t call) const;
   // How many calls and uploads after `first` up to `last` this thread has made.
   uint64_t count(uint64_t first, uint64_t last, uint8_t thread) const;
 
-  // Forgets all. The pages may be destroyed when nobody who was inside put() or find() is any more.
+  // Forgets everything. The pages may be destroyed once no thread is in put() or find().
   std::vector<std::unique_ptr<Page>> take_pages();
 
  private:
-  static constexpr uint64_t kKept = 1 << 17;  // twice as many as can be on their way
+  static constexpr uint64_t kKept = 1 << 17;  // twice as many as can be under way
   static constexpr uint64_t kPage = std::tuple_size_v<Page>;
 
   static constexpr int kLineBits = 23;
 
-  // How often calls have gone round the ring, and one: so no call has what an empty place has.
+  // How often the numbers have gone round the ring, plus one; 0 marks an empty place.
   static uint64_t round_of(uint64_t call) { return call / kKept % 255 + 1; }
 
   static uint64_t pack(uint64_t call, CallSite site) {
@@ -95,7 +95,7 @@ class CallLines {
 
   Page* add_page(uint64_t number);
 
-  std::array<std::atomic<Page*>, kKept / kPage> pages_{};  // each made when it is first needed
+  std::array<std::atomic<Page*>, kKept / kPage> pages_{};  // each made at its first use
 };
 
 }  // namespace torch_remote::client

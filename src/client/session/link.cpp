@@ -15,7 +15,7 @@ std::string reason_of(const std::exception_ptr& cause) {
   return cause == nullptr ? "the server closed the session" : text_of(cause);
 }
 
-// The cause, with what is known of why the server is gone in front.
+// The cause, after what is known of why the server has ended.
 std::exception_ptr explained(std::exception_ptr cause, const std::string& why) {
   if (why.empty())
     return cause;
@@ -77,7 +77,7 @@ void Link::open() {
     return clean_up();
   }
   traffic_.on_change();
-  if (is_stopped) {  // stop() has found nothing to close, and perhaps no process to end
+  if (is_stopped) {  // stop() may have found neither a stream to close nor a process to end
     connection_->abort();
     return clean_up();
   }
@@ -130,7 +130,7 @@ void Link::stop(std::chrono::milliseconds patience, const std::string& reason) {
   const bool was_lost = is_lost();
   if (!was_lost)
     stopped_.store(true, std::memory_order_relaxed);
-  end_with(ErrorClass::kSessionLost, reason);  // first: it is the cause of what follows
+  end_with(ErrorClass::kSessionLost, reason);  // first, because it is the cause of what follows
   if (!was_lost && is_open())
     connection_->close(reason, patience);
   clean_up();

@@ -18,11 +18,11 @@
 
 namespace torch_remote::client {
 
-// A session's way to its server: opened in the background, resumed when the connection is lost, ended
-// once and for all with a first cause. Thread-safe.
+// A session's connection to its server: opened in the background, resumed after a loss, and ended
+// once with a first cause. Thread-safe.
 class Link : private transport::Connection::Handler {
  public:
-  // What travels. All but on_change() are called by the connection's threads.
+  // The user of a link. The connection's threads call everything but on_change().
   class Traffic {
    public:
     virtual ~Traffic() = default;
@@ -31,14 +31,14 @@ class Link : private transport::Connection::Handler {
     virtual std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) = 0;
     virtual void on_bulk(uint64_t lane, uint64_t length, bool last) = 0;
     virtual void on_progress() = 0;
-    // The link is open, or has ended: whoever waits looks again. Any thread.
+    // The link is open or has ended: waiting threads check again. Called on any thread.
     virtual void on_change() noexcept = 0;
   };
 
   struct Ending {
     ErrorClass kind = ErrorClass::kSessionLost;
     std::string cause;
-    std::string session;  // its id; empty: there was none
+    std::string session;  // its id; empty: there was no session
   };
 
   Link(Endpoint endpoint, Traffic& traffic);
@@ -59,10 +59,10 @@ class Link : private transport::Connection::Handler {
   // "connecting", "open", "resuming", "lost", or "stopped" after a stop() that came before a loss.
   std::string state() const;
 
-  // Of a link that is open, or was.
+  // For a link that is or was open.
   const wire::Welcome& welcome() const { return welcome_; }
 
-  // Of a link that is open; null before.
+  // For a link that is open; else null.
   transport::Connection* connection() const { return is_open() ? connection_.get() : nullptr; }
 
   void flush() {
@@ -77,13 +77,13 @@ class Link : private transport::Connection::Handler {
 
   // Why it is lost.
   Ending ending();
-  // Ends it, unless it has ended: the first cause is kept.
+  // Ends it unless it has ended: the first cause is kept.
   void end_with(ErrorClass kind, std::string cause) noexcept;
   // Flushes for at most `patience`, then closes.
   void stop(std::chrono::milliseconds patience, const std::string& reason);
-  // Once it is stopped. False: its threads have not ended yet.
+  // After stop(). False: its threads have not ended yet.
   bool release();
-  // In a forked child: nothing may be touched any more.
+  // In a forked child: uses nothing of the parent's any more.
   void abandon() noexcept;
 
  private:
@@ -126,12 +126,12 @@ class Link : private transport::Connection::Handler {
 
   std::atomic<bool> open_{false};
   std::atomic<bool> lost_{false};
-  std::atomic<bool> stopped_{false};  // by the user, and not lost before
+  std::atomic<bool> stopped_{false};  // by the user, before any loss
   std::atomic<bool> resuming_{false};
   std::atomic<bool> opener_ended_{false};
 
   Mutex mutex_;
-  CondVar ended_;  // for who dials again
+  CondVar ended_;  // for threads that dial again
   Ending ending_ GUARDED_BY(mutex_);
 };
 

@@ -8,8 +8,8 @@
 
 namespace torch_remote::client {
 
-// Settings that change results, by name: those of this process, and those in force on a server (waits). They
-// are equal behind every call; for tests and for people who wonder.
+// Settings that change results, by name: of this process, and of a server (which waits). They are
+// equal after every call. For tests and debugging.
 using NamedSettings = std::map<std::string, int64_t>;
 
 NamedSettings own_settings();

@@ -23,24 +23,24 @@ namespace {
 constexpr auto kDialPatience = std::chrono::seconds(10);
 
 constexpr std::chrono::milliseconds kGrace{500};
-// In an error for the user.
+// How many of the last calls an error lists.
 constexpr size_t kCallsInError = 8;
 
 // The embedded server's process, once it is started.
 struct Embedded {
   Mutex mutex;
   Child child GUARDED_BY(mutex);
-  int status GUARDED_BY(mutex) = 0;  // waitpid()'s, once it has ended
+  int status GUARDED_BY(mutex) = 0;  // from waitpid(), once it has ended
   const SessionPage* page GUARDED_BY(mutex) = nullptr;
 };
 
-// It ends by itself when its socket closes; one that does not (stopped, or deep in an operator) is killed.
+// The server ends when its socket closes; if it does not (stopped, or in an operator) it is killed.
 void end_embedded(Embedded& embedded) {
   MutexLock lock(embedded.mutex);
   end_child(embedded.child, kGrace);
 }
 
-// How the process was killed and what it had been doing; empty when it was not.
+// How the process was killed and its last calls; empty if it was not killed.
 std::string examine_embedded(Embedded& embedded) {
   MutexLock lock(embedded.mutex);
   if (const auto status = wait_for_end(embedded.child, kGrace))
@@ -54,7 +54,7 @@ std::string examine_embedded(Embedded& embedded) {
   return "the embedded server was " + kill + (calls.empty() ? "" : "; its last: " + calls);
 }
 
-// TORCH_REMOTE_LIBRARY: who starts an embedded server is its administrator too. Separated by colons, as in PATH.
+// TORCH_REMOTE_LIBRARY, for the embedded server. Separated by colons, as in PATH.
 std::vector<std::string> libraries_from_environment() {
   const char* value = std::getenv("TORCH_REMOTE_LIBRARY");
   std::istringstream list(value == nullptr ? "" : value);
@@ -78,7 +78,7 @@ std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int t
     arguments.push_back("--library");
     arguments.push_back(library);
   }
-  // OpenMP reads its number of threads once, before the context can tell it ours.
+  // OpenMP reads its number of threads once, before the first CONTEXT message.
   std::vector<Fd> inherited;
   inherited.push_back(std::move(theirs));
   inherited.push_back(SessionPage::make_memory());
@@ -91,11 +91,12 @@ std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int t
   return transport::socket_stream(std::move(ours), "the embedded server");
 }
 
-// A command whose standard input and output are the connection: Note [Relaunch] in server/listener/stdio.cpp.
+// A command whose standard input and output are the connection: Note [Relaunch] in
+// server/listener/stdio.cpp.
 struct Command {
   std::vector<std::string> words;
   Mutex mutex;
-  // The session may be in the first one's process, so that it is left alone until the session is over.
+  // The session may be in the first one's process: it runs until the session ends.
   Child first GUARDED_BY(mutex);
   Child latest GUARDED_BY(mutex);
   bool has_started GUARDED_BY(mutex) = false;
@@ -117,7 +118,7 @@ void end_command(Command& command) {
   end_child(command.first, kGrace);
 }
 
-// Read once, by who asks for the session: a thread that dials again must not look at the environment.
+// Read once, by the thread that opens the session: those that dial again must not call getenv().
 std::string pretended_network() {
   const char* const net = std::getenv("TORCH_REMOTE_NET");
   if (net == nullptr || *net == '\0')

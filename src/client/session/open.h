@@ -7,13 +7,13 @@
 
 namespace torch_remote::client {
 
-// How to reach a server: `local` starts one as a child over a socket pair, `unix://` and `tcp://` dial.
-// Wrapped in the delay line that TORCH_REMOTE_NET asks for. Throws std::invalid_argument for a bad URL. The token is
-// not filled in.
+// How to reach a server: `local` starts a child over a socket pair, `unix://` and `tcp://` dial.
+// With the delay that TORCH_REMOTE_NET asks for. Throws std::invalid_argument for a bad URL. Does
+// not fill in the token.
 Endpoint endpoint_to(const std::string& url, const std::string& server_path);
 
-// Through a command whose standard input and output are the connection (`ssh host torch-remote serve --stdio`). It is
-// run again when the connection is lost. No signal from our terminal reaches it. `url` is for messages.
+// Through a command whose standard input and output are the connection (`ssh host torch-remote
+// serve --stdio`), run again after a loss. Gets no signals of our terminal. `url` is for messages.
 Endpoint endpoint_through(std::string url, std::vector<std::string> command);
 
 // TORCH_REMOTE_TOKEN_FILE, else TORCH_REMOTE_TOKEN, else empty.

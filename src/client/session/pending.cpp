@@ -5,7 +5,7 @@
 namespace torch_remote::client {
 namespace {
 
-// How many may be pending. CUDA's queue of launches ends at as many.
+// How many may be pending: as many launches as CUDA queues.
 constexpr size_t kMostPending = 1024;
 
 bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
@@ -36,7 +36,7 @@ std::vector<PendingDownloads::Entry> PendingDownloads::take_if(Predicate&& is_ov
 }
 
 std::optional<PendingDownloads::Entry> PendingDownloads::add(Entry entry) {
-  std::vector<Entry> over;  // dropped without the lock
+  std::vector<Entry> over;  // destroyed without the lock
   MutexLock lock(mutex_);
   while (!entries_.empty() && is_good(*entries_.front().request)) {
     over.push_back(std::move(entries_.front()));

@@ -16,11 +16,11 @@ namespace torch_remote::client {
 
 class Session;
 
-// Downloads that no thread waits for yet: copies to pinned memory with non_blocking=True.
-// Thread-safe; waits for nothing.
+// Downloads that no thread waits for yet: copies to pinned memory with non_blocking=True. Never
+// waits. Thread-safe.
 //
-// They keep their destinations. The request does not, because the reader thread may be the last to
-// drop that, and a storage that Python knows takes the GIL when it is dropped.
+// It keeps their destinations. The request does not: the reader thread may be the last to release a
+// request, and releasing a storage that Python knows takes the GIL.
 class PendingDownloads {
  public:
   struct Entry {
@@ -29,25 +29,25 @@ class PendingDownloads {
     c10::Storage destination;
   };
 
-  static PendingDownloads& instance();  // leaks: requests may outlive everything
+  static PendingDownloads& instance();  // leaks: requests may outlive everything else
 
   bool is_empty() const { return size_.load() == 0; }
 
-  // Where there are very many it gives an older one, to be waited for.
+  // If there are very many, returns an older one to wait for.
   std::optional<Entry> add(Entry entry);
-  // Forgets those that are done and have not failed.
+  // Forgets those that have succeeded.
   void drop_good();
-  // Those that write to this memory and are not done.
+  // Unfinished ones that write to this memory.
   std::vector<Entry> writers_to(std::span<const std::byte> memory);
-  // Those of a session, oldest first; those that have failed are among them until forget_cause().
+  // Those of a session, oldest first, including failed ones until forget_cause().
   std::vector<RequestPtr> of(const Session& session);
-  // Of those that have failed, `told` and all others of the same cause have been raised.
+  // Forgets failed ones: `told` and all others of the same cause have been raised.
   void forget_cause(const Session& session, uint64_t cause, const Request* told);
-  // The session has ended and its reader has too.
+  // After the session and its reader thread have ended.
   void forget(const Session& session);
 
  private:
-  // Takes out what `is_over(entry)` says; the caller drops it without the lock.
+  // Removes the entries for which `is_over(entry)`; the caller destroys them without the lock.
   template <typename Predicate>
   std::vector<Entry> take_if(Predicate&& is_over);
 

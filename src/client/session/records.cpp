@@ -7,7 +7,7 @@
 namespace torch_remote::client {
 namespace {
 
-// Not canonical on x86-64 or aarch64: following such an address faults.
+// Not canonical on x86-64 or aarch64: dereferencing such an address faults.
 constexpr uint64_t kFirstAddress = 1ULL << 60;
 constexpr uint64_t kAlignment = 512;
 

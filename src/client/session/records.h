@@ -17,21 +17,21 @@ class Session;
 
 // Note [Storage records]
 //
-// Every remote storage has a StorageRecord. Its name is how the server knows it; its address is what
-// PyTorch sees as the data pointer: unique, never used again, 512-byte aligned, in a range that no process
-// can map, so that code that follows it faults at once. torch.save and DLPack wrap the bare address in a
-// storage of their own; the record is then found by address, by looking through all live records (rare).
+// Every remote storage has a StorageRecord. The server knows it by its name. PyTorch sees its
+// address as the data pointer: unique, never reused, 512-byte aligned, in a range that no process
+// can map, so that dereferencing it faults at once. torch.save and DLPack wrap the bare address in
+// a storage of their own; the record is then searched by address among all live records (rare).
 //
-// Records live in slabs that are never given back, so that the search needs no lock against deleters.
+// Records are in slabs that are never freed, so that the search needs no lock against deleters.
 class RecordPool {  // thread-safe
  public:
   static RecordPool& instance();  // leaks: deleters may run at exit
 
   StorageRecord* make(uint64_t name, Session* session, uint8_t server_device, uint64_t nbytes);
   void give_back(StorageRecord* record);
-  // A storage that grew needs a new range of addresses. Refuses one larger than any server's.
+  // A new range of addresses, for a storage that grew. Refuses one larger than any server's memory.
   uint64_t new_address(uint64_t nbytes);
-  // The live record whose range holds `address`, or null.
+  // The live record whose range contains `address`, or null.
   StorageRecord* find(uint64_t address);
 
   uint64_t live() const { return live_.load(std::memory_order_relaxed); }
@@ -55,7 +55,7 @@ inline Session* session_of(const StorageRecord& record) {
   return static_cast<Session*>(record.session);
 }
 
-// The record of a remote tensor; throws for one without (not made by us).
+// The record of a remote tensor. Throws if it has none.
 inline StorageRecord* record_of(const at::Tensor& tensor) {
   return record_of(*tensor.unsafeGetTensorImpl());
 }

@@ -40,7 +40,7 @@ void Requests::forget(const Request& request) {
 }
 
 void Requests::clear() {
-  std::unordered_map<uint64_t, RequestPtr> open;  // dropped without the lock
+  std::unordered_map<uint64_t, RequestPtr> open;  // destroyed without the lock
   MutexLock lock(mutex_);
   open.swap(open_);
 }

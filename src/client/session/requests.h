@@ -14,52 +14,52 @@
 
 namespace torch_remote::client {
 
-// What a caller waits for: the answer to one READ or QUERY, or that an upload has arrived.
+// What a thread waits for: the answer to a READ or QUERY, or that an upload has arrived.
 struct Request {
   uint64_t id = 0;
-  uint8_t device = 0;                 // the server's number for it: for messages
-  uint64_t call = 0;                  // the number of the call whose outcome it is
-  uint64_t storage = 0;               // of a READ: its name
-  uint64_t after = 0;                 // a call before it: the answer says that one is done
-  std::span<std::byte> destination;   // of a READ: where its bytes go
-  std::shared_ptr<const void> owner;  // keeps the destination
+  uint8_t device = 0;                // the server's number of it, for messages
+  uint64_t call = 0;                 // the call whose outcome it is
+  uint64_t storage = 0;              // of a READ: the storage's name
+  uint64_t after = 0;                // the last call before it, which is done when the answer comes
+  std::span<std::byte> destination;  // of a READ: for its bytes
+  std::shared_ptr<const void> owner;  // keeps the destination alive
   std::atomic<bool> done = false;     // set last, under the lock of Requests
   // Under the lock of Requests until done:
   bool failed = false;
-  uint64_t received = 0;  // bulk bytes so far: they come in order
+  uint64_t received = 0;  // bulk bytes so far, which come in order
   std::vector<std::byte> body;
   wire::Error error;
 };
 
 using RequestPtr = std::shared_ptr<Request>;
 
-// The requests of a session that the server has not answered yet, and the threads that wait: for
-// answers, or for anything else that the session's threads bring about. Thread-safe.
+// The unanswered requests of a session, and the threads that wait for answers or for other changes
+// of the session. Thread-safe.
 class Requests {
  public:
   RequestPtr make(std::span<std::byte> destination, std::shared_ptr<const void> owner,
                   uint64_t after);
 
-  // Of the next one that is made: they grow.
+  // The id of the next request; ids grow.
   uint64_t next_id() const { return next_.load(std::memory_order_relaxed); }
 
-  // One that was not sent after all.
+  // For a request that was not sent.
   void forget(const Request& request);
-  // Of a session that is over.
+  // For a session that has ended.
   void clear();
 
-  // Reader thread. Give the request that is answered; null: there is more to come. Throw ProtocolError
-  // for what nobody has asked for.
+  // Reader thread. Return the request that is answered, or null if more is to come. Throw
+  // ProtocolError for an answer without a request.
   RequestPtr reply(const wire::Reply& reply);
   RequestPtr fail(uint64_t id, wire::Error error);
   std::span<std::byte> bulk_target(uint64_t id, uint64_t offset, uint64_t length);
   RequestPtr add_bulk(uint64_t id, uint64_t length, bool last);
-  // An upload's bytes have all arrived, or never will.
+  // All bytes of an upload have arrived, or never will.
   void complete_upload(uint64_t id);
 
-  // Waits for `ready`, which is asked under the lock, for as long as `time`. Gives what it said last.
+  // Waits for `ready`, called under the lock, for at most `time`. Returns its last result.
   bool wait_for(const std::function<bool()>& ready, std::chrono::milliseconds time);
-  // After a change that somebody may wait for.
+  // After a change that a thread may wait for.
   void wake();
 
  private:

@@ -1,5 +1,5 @@
-// What a link does when its connection is lost, be it in the first handshake: it dials again,
-// for as long as the user has patience.
+// What a link does when its connection is lost, also during the first handshake: it dials again
+// until TORCH_REMOTE_PATIENCE is over.
 #include <algorithm>
 
 #include "base/cause.h"
@@ -15,11 +15,11 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{50};
 constexpr milliseconds kLongestPause{1500};
-// For one attempt: a server that is stopped, or a network that swallows everything, must not use up all patience. One
-// that needed all of it is followed by one that may take twice as long: a command that is run again may be slow.
+// Limits of one attempt, so that a stopped server or a silent network does not use up all patience.
+// An attempt that needed all its time is followed by one with twice the time, for slow commands.
 constexpr milliseconds kFirstAttempt{5000};
 constexpr milliseconds kLongestAttempt{20000};
-// The first line comes after a second, so that a short cut is told in one line: that it is over.
+// Nothing is logged in the first second, so that a short cut gives one line: that it is over.
 constexpr milliseconds kFirstLine{1000};
 constexpr milliseconds kBetweenLines{5000};
 
@@ -55,7 +55,7 @@ Link::Reached Link::reach() {
   }
 }
 
-// After a pause, which grows. None: nobody listens there at the moment.
+// After a pause, which grows. Null: nothing listens there now.
 std::unique_ptr<transport::Stream> Link::dial_again(Clock::time_point begin, milliseconds& pause) {
   {
     MutexLock lock(mutex_);
@@ -77,8 +77,8 @@ transport::Connection::Options Link::connection_options(const wire::Welcome& wel
   return options;
 }
 
-// Why it did not work this time; empty when it did, or when the session is being stopped. Throws Refused, and
-// ProtocolError when what the server says cannot be.
+// Why the attempt failed; empty if it succeeded, or if the session is being stopped. Throws
+// Refused, and ProtocolError if the server's answer is invalid.
 std::string Link::try_to_resume(uint64_t received, milliseconds time) {
   uint64_t theirs = 0;
   std::unique_ptr<transport::Stream> stream;
@@ -94,8 +94,7 @@ std::string Link::try_to_resume(uint64_t received, milliseconds time) {
   return {};
 }
 
-// The connection's reader thread, which has nothing to read. User's threads submit until their credit is used up,
-// and wait as they always do.
+// On the connection's reader thread. The user's threads submit until they run out of credit.
 void Link::on_broken(std::exception_ptr cause, uint64_t received) {
   const Clock::time_point begin = Clock::now();
   const std::string why = text_of(cause);

@@ -16,7 +16,7 @@ namespace torch_remote::client {
 
 struct OperatorInfo;
 
-// What ServerOperators asks of a session.
+// What ServerOperators needs of a session.
 class ServerFacts {
  public:
   virtual ~ServerFacts() = default;
@@ -32,16 +32,17 @@ class ServerFacts {
 struct OperatorMatch {
   std::string refusal;  // not empty: why the server cannot run it
   std::vector<uint32_t>
-      lacking;  // our arguments that its torch does not have: they must equal their default
+      lacking;  // our arguments that its operator lacks: they must have their default
 };
 
-// Which of our operators a session's server can run. Two versions of torch are matched by name and overload, then
-// arguments by name; equal digests in the handshake make all of that unnecessary. Thread-safe.
+// Which of our operators a server can run. Operators of two versions of torch are matched by name
+// and overload, arguments by name. With equal digests in the handshake all are equal. Thread-safe.
 class ServerOperators {
  public:
-  // Null: the server has the very same operator. Else how its own differs. Raises NotImplementedError, with what to do,
-  // when it has none. May wait, without a lock: for the handshake, unless the server is embedded and has our torch; once
-  // in a session if the digests differ or another library's operator is called; once for each operator that differs.
+  // Null: the server has the same operator. Else how it differs. Raises NotImplementedError, which
+  // says what to do, if the server has none. May wait, without a lock: for the handshake, unless
+  // the server is embedded and has our torch; once per session if the digests differ or another
+  // library's operator is called; once for each operator that differs.
   const OperatorMatch* match(ServerFacts& server, const OperatorInfo& info);
 
  private:
@@ -52,9 +53,9 @@ class ServerOperators {
 
   Mutex mutex_;
   bool has_asked_ GUARDED_BY(mutex_) = false;
-  std::unordered_set<uint64_t> fingerprints_ GUARDED_BY(mutex_);  // of all that it has
+  std::unordered_set<uint64_t> fingerprints_ GUARDED_BY(mutex_);  // of all its operators
   std::unordered_map<uint32_t, std::unique_ptr<const OperatorMatch>> matches_
-      GUARDED_BY(mutex_);  // by OperatorInfo::id; null: the same
+      GUARDED_BY(mutex_);  // by OperatorInfo::id; null: equal
 };
 
 }  // namespace torch_remote::client

@@ -46,7 +46,7 @@ std::string Session::describe(uint8_t device) {
 
 void Session::upload(const wire::Begin& begin, CallSite site, std::span<const std::byte> bytes,
                      std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged) {
-  welcome();  // bulk bytes need a connection to be handed to
+  welcome();  // bulk bytes need an open connection
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) NO_THREAD_SAFETY_ANALYSIS {
     stream_.cut_frame();
     stream_.number_call(site);
@@ -105,7 +105,7 @@ void Session::wait_for_credit(const Uses& uses) {
 void Session::on_progress() {
   const transport::Connection* const connection = link_.connection();
   if (connection == nullptr)
-    return;  // the link is about to be open
+    return;  // the link is about to open
   const auto flight = connection->in_flight();
   const uint64_t submitted = std::max(stream_.submitted(), flight.calls_received);
   call_window_.progress({submitted, flight.calls_received, flight.calls_applied}, Clock::now());
@@ -146,7 +146,7 @@ void Session::on_messages(std::span<const std::byte> payload) {
     else if (wire::to_text(message.tag) != std::string_view("unknown"))
       throw ProtocolError("the server sent a message that only clients send");
     else
-      continue;  // a newer server's, which this client does not need to understand
+      continue;  // from a newer server; may be ignored
     message.body.finish();
   }
 }

@@ -22,7 +22,7 @@
 
 namespace torch_remote::client {
 
-// The storages that a call or read uses, to be compared with those that a failed call has not made.
+// The storages that a call or read uses, to compare them with the results of a failed call.
 struct Uses {
   const Capture* capture = nullptr;
   uint64_t storage = 0;
@@ -30,11 +30,11 @@ struct Uses {
   bool any_of(const std::vector<uint64_t>& names) const;
 };
 
-// Who has sessions, and gives their devices their indices.
+// Owns sessions and gives devices their indices.
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
-  // Which remote:k a server's device is.
+  // The k of remote:k for a server's device.
   virtual c10::DeviceIndex index_of(const Session* session, uint8_t device) const = 0;
   // Other sessions have been sent calls.
   virtual bool has_others(const Session* session) const = 0;
@@ -42,8 +42,8 @@ class SessionOwner {
   virtual void drop_unreached(const Session* session) = 0;
 };
 
-// One client's state on one server: the stream of its calls, its requests, its faults, its link. What is
-// here is what needs several of them: to submit, to wait, and to tell. Thread-safe.
+// One client's state on one server: call stream, requests, faults and link. This class has what
+// needs several of them: submitting, waiting, and telling of failures. Thread-safe.
 //
 // The reader thread takes neither the submit lock nor the GIL.
 class Session : private Link::Traffic, private ServerFacts {
@@ -71,15 +71,15 @@ class Session : private Link::Traffic, private ServerFacts {
   // How the server's operator differs: ServerOperators::match().
   const OperatorMatch* match(const OperatorInfo& info) { return operators_.match(*this, info); }
 
-  // Appends messages in one critical section: CallStream::append(). Raises SessionLost when the session
-  // has ended. Callers wait_for_credit() before.
+  // Appends messages in one critical section: CallStream::append(). Raises SessionLost if the
+  // session has ended. Call wait_for_credit() first.
   template <typename Append>
   void submit(uint32_t calls, Append&& append) {
     if (!try_submit(calls, std::forward<Append>(append)))
       raise_lost();
   }
 
-  // The same, for callers that may not raise: false when the session has ended.
+  // As submit(), for callers that may not raise: false if the session has ended.
   template <typename Append>
   bool try_submit(uint32_t calls, Append&& append) {
     if (is_lost())
@@ -89,7 +89,7 @@ class Session : private Link::Traffic, private ServerFacts {
     return true;
   }
 
-  // A bulk upload: BEGIN first in a frame of its own, the bytes on a lane of their own.
+  // A bulk upload: BEGIN is first in a frame, the bytes go on a lane.
   void upload(const wire::Begin& begin, CallSite site, std::span<const std::byte> bytes,
               std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged);
   // Deleters: any thread, no lock, no I/O.
@@ -97,28 +97,27 @@ class Session : private Link::Traffic, private ServerFacts {
 
   // --- waiting: client/session/session_waits.cpp
 
-  // Before every call: tells this thread of its failure, if there is one, and waits for credit.
+  // Before every call: raises this thread's failure, if there is one, and waits for credit.
   void wait_for_credit(const Uses& uses = {});
 
   RequestPtr make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner) {
     return requests_.make(destination, std::move(owner), stream_.submitted());
   }
 
-  // Flushes and waits; counts a sync. The request says whether it failed.
+  // Flushes and waits; counts a sync. The request tells whether it failed.
   void wait_quietly(const RequestPtr& request, const char* what);
-  // The same. Raises what the server answered, SessionLost, or an interrupt.
+  // As wait_quietly(), but raises the server's error, SessionLost, or an interrupt.
   void wait(const RequestPtr& request, const char* what);
-  // Asks and waits. Gives the answer's body.
+  // Sends a query and waits. Returns the answer's body.
   std::vector<std::byte> query(
       wire::QueryKind kind, const std::string& what,
       const std::function<void(wire::Writer&)>& write_body = nullptr) override;
-  // The number of the last call that is known to be done. The server confirms the calls of a frame
-  // together, and their failures before that.
+  // The last call known to be done. The server confirms a frame at once, after its failures.
   uint64_t calls_done() const;
 
   // --- telling: client/session/session_faults.cpp
 
-  // Raises the failure that has stopped this thread, if it is known by now, and lets the thread go on.
+  // Raises the failure that has stopped this thread, if it is known, and lets the thread go on.
   void tell_failure(const Uses& uses = {}) {
     if (faults_.has_any()) [[unlikely]]
       tell_known_failure(uses);
@@ -134,14 +133,14 @@ class Session : private Link::Traffic, private ServerFacts {
   void finish();
   // Everything sent is done. False: this thread is stopped.
   bool finish_calls();
-  // Before the session is stopped: what the user has not been told of, in words. `waits`: until
-  // everything is done, as long as the session lives and the user does not press Ctrl-C.
+  // Before stop(): the failures that were never raised, as a text. `waits`: after everything is
+  // done, unless the session is lost or the user presses Ctrl-C.
   std::string report_untold(bool waits);
 
   // Flushes for at most `patience`, then closes. Later use raises SessionLost.
   void stop(std::chrono::milliseconds patience, const std::string& reason);
-  // Once it is stopped: gives back everything but the object itself, to which tensors may still point.
-  // False: its threads have not ended yet.
+  // After stop(): frees everything but the object itself, to which tensors may still point. False:
+  // its threads have not ended yet.
   bool release();
 
  private:
@@ -150,14 +149,14 @@ class Session : private Link::Traffic, private ServerFacts {
   bool has_our_torch() const override { return link_.endpoint().has_our_torch; }
 
   [[noreturn]] void raise_lost();
-  // Its device is of no further use: it failed at one of the calls first … call.
+  // The device failed at one of the calls first … call and cannot be used any more.
   void lose_device(const wire::Error& error);
   void on_error(wire::Reader& reader);
   bool has_credit();
 
   enum class Waiter { kUser, kExit };
-  // `ready` is asked under the lock of the requests. Raises when the session is lost first, or the user
-  // interrupts. After a second a terminal is told what is waited for; at exit stderr is, whatever it is.
+  // Calls `ready` under the lock of the requests. Raises if the session is lost first, or the user
+  // interrupts. After a second it prints what it waits for, to a terminal; at exit to any stderr.
   void wait_until(const std::function<bool()>& ready, const char* what,
                   Waiter waiter = Waiter::kUser);
   void look_for_interrupt();
@@ -175,7 +174,7 @@ class Session : private Link::Traffic, private ServerFacts {
   void note_failure(const wire::Error& error);
   void tell_known_failure(const Uses& uses);
   [[noreturn]] void tell(const Failure& failure, const Uses& uses);
-  // `device` is for an error whose call is not known.
+  // `device` is used if the call is unknown.
   std::string describe(const wire::Error& error, std::optional<CallSite> site, uint8_t device);
 
   // Link::Traffic
@@ -194,12 +193,13 @@ class Session : private Link::Traffic, private ServerFacts {
   CallStream stream_;
   CallWindow call_window_;
   std::atomic<int> credit_waiters_{0};
-  std::atomic<uint64_t> bulk_bytes_{0};    // of uploads that the server has not all received
+  std::atomic<uint64_t> bulk_bytes_{0};    // of uploads that the server has not received completely
   std::atomic<uint64_t> confirmed_{0};     // calls up to this number are done: an answer said so
-  std::atomic<bool> is_loss_told_{false};  // somebody was raised why the session is lost
-  std::atomic<std::chrono::steady_clock::time_point> last_notice_{};  // of a long wait, on stderr
+  std::atomic<bool> is_loss_told_{false};  // the reason of the loss was raised
+  // When a long wait was last printed.
+  std::atomic<std::chrono::steady_clock::time_point> last_notice_{};
 
-  Link link_;  // last: its threads use the rest
+  Link link_;  // last, because its threads use the other members
 };
 
 wire::DeviceKind device_kind(Session& session, uint8_t device);

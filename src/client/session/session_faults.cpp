@@ -1,4 +1,4 @@
-// How a session's users are told of failed calls: Note [Fail-stop] in wire/messages.h.
+// How threads are told of failed calls: Note [Fail-stop] in wire/messages.h.
 #include <algorithm>
 
 #include "client/session/keep_gil.h"
@@ -29,7 +29,7 @@ bool Uses::any_of(const std::vector<uint64_t>& names) const {
                              [&](const TensorSlot& slot) { return is_named(slot.record->name); });
 }
 
-// Reader thread. Whoever waits for credit is told.
+// Reader thread. Wakes threads that wait for credit, which then raise.
 void Session::note_failure(const wire::Error& error) {
   faults_.add({error, stream_.site_of(error.call)});
   requests_.wake();
@@ -50,8 +50,8 @@ void Session::raise_failed(const Request& request, const Capture* used) {
   const wire::Error& error = request.error;
   const Uses uses{used, request.storage};
   if (error.call != 0) {
-    // Reported before the answer came. Where the GIL is kept a lock of PyTorch's is held, and telling
-    // runs Python: the thread's next call tells.
+    // The server reports a failure before it answers. With KeepGil PyTorch holds a lock, and
+    // telling runs Python, so the thread's next call tells.
     if (!KeepGil::is_kept())
       tell_known_failure(uses);
     faults_.note_raised(error.call);
@@ -71,7 +71,7 @@ void Session::tell(const Failure& failure, const Uses& uses) {
     return true;
   });
   faults_.add_discarded({error.call, error.since, last, requests_.next_id()});
-  faults_.note_raised(error.call);  // also where another thread's call is the cause
+  faults_.note_raised(error.call);  // also if another thread's call is the cause
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
   const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);
   std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);

@@ -1,4 +1,4 @@
-// How a session's users wait, what they are told when that takes long, and what is left at exit.
+// How threads wait, what long waits print, and what is printed at exit.
 #include <algorithm>
 #include <cstdio>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a wait goes on before it looks whether the user has pressed Ctrl-C.
+// How often a wait checks for Ctrl-C.
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 constexpr auto kFirstNotice = std::chrono::seconds(1);
 constexpr auto kBetweenNotices = std::chrono::seconds(5);
@@ -87,7 +87,7 @@ void Session::look_for_interrupt() {
   try {
     python_hooks.check_signals();
   } catch (...) {
-    last_notice_ = Clock::time_point();  // the next wait tells after a second
+    last_notice_ = Clock::time_point();  // the next wait prints after a second
     throw;
   }
 }
@@ -134,7 +134,7 @@ std::string Session::describe_wait(const char* what) {
   return bytes == 0 ? what : std::to_string((bytes >> 20) + 1) + " MiB of uploads";
 }
 
-// At a terminal only, and from one thread where several wait.
+// To a terminal only, and from one thread if several wait.
 void Session::say_wait(const char* what) {
   const Clock::time_point now = Clock::now();
   Clock::time_point last = last_notice_.load(std::memory_order_relaxed);
@@ -197,7 +197,7 @@ std::string Session::report_untold(bool waits) {
       return true;
     });
     link_.flush();
-    // A server that cannot be reached, and has done everything, is not waited for.
+    // Does not wait for a server that cannot be reached and has done everything.
     bool is_answered = false;
     const auto is_over = [&] {
       is_answered = request->done.load();

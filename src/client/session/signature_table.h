@@ -15,51 +15,51 @@ namespace torch_remote::client {
 struct OperatorInfo;
 struct OperatorMatch;
 
-// What is the same in every call with one key: who it is, what comes out. Immutable but for its place on
-// the wire; calls hold a reference, so replacement never pulls it from under them.
+// What all calls with one key have in common. Immutable but for its slot. Calls hold a reference,
+// so replacing it in the table is safe.
 struct Signature : c10::intrusive_ptr_target {
   std::vector<std::byte> key;
   uint64_t hash = 0;
   const OperatorInfo* operation = nullptr;
   const OperatorMatch* match = nullptr;  // null: the server has the same operator
   bool outputs_known = false;
-  bool shares_storage = false;  // what it writes does, with another argument: overlaps.h
+  bool shares_storage = false;  // a written tensor shares it with another argument: overlaps.h
   std::vector<wire::Output> outputs;
-  std::vector<uint64_t> output_bytes;  // storage bytes of each fresh output, in order
+  std::vector<uint64_t> output_bytes;  // bytes of each fresh storage, in order
 
   static constexpr uint32_t kNotOnWire = UINT32_MAX;
   uint32_t slot = kNotOnWire;  // under the submit lock
   bool announced = false;      // the server has it in that slot; under the submit lock
-  bool used = false;           // since the clock hand passed; under the submit lock
+  bool used = false;           // since the clock hand passed it; under the submit lock
 
-  // The next call is waited for, so that it says itself when it fails: the last one that the user has heard of
-  // has failed, or this is the first and find_overlaps() doubts it.
+  // The next call is waited for, so that it raises its own failure: the last failure of this
+  // signature was told, or it is new and find_overlaps() doubts it.
   std::atomic<bool> is_doubted{false};
 };
 
 using SignaturePtr = c10::intrusive_ptr<Signature>;
 
-// The signatures both ends know, at most wire::kMaxSignatures; the client orders replacement by the clock
-// algorithm. Externally synchronised: the session's submit lock.
+// The signatures that both ends know, at most wire::kMaxSignatures. The client replaces them by the
+// clock algorithm. Externally synchronised: by the submit lock.
 class SignatureTable {
  public:
   // `buckets`: a power of two.
   explicit SignatureTable(size_t buckets = wire::kMaxSignatures * 2);
 
-  // Null when there is none.
+  // Null if there is none.
   SignaturePtr find(uint64_t hash, std::span<const std::byte> key);
-  // Gives it a slot, in place of the one that was not used for longest if all are taken. If another thread
-  // has added the same key meanwhile, that one is returned.
+  // Gives it a slot, if need be that of the least recently used. If another thread has added the
+  // same key, returns that one.
   SignaturePtr add(SignaturePtr signature);
 
-  // The server says that a call of the signature in this slot has failed. Another may have taken the slot
-  // meanwhile: then that one is waited for once, in vain.
+  // A call of the signature in this slot has failed. If another has taken the slot since, that one
+  // is waited for once, without need.
   void mark_failed(uint64_t slot);
 
-  // Puts `known` where the signature with the same key is, if it is still there.
+  // Replaces the signature with the same key, if it is still there.
   void replace(SignaturePtr known);
 
-  // Of a session that is over: gives the memory back.
+  // For a session that has ended: frees the memory.
   void clear();
 
   uint32_t operators_introduced = 0;

@@ -53,7 +53,7 @@ uint64_t CallStream::count_calls(uint64_t first, uint64_t last, uint64_t thread)
 }
 
 void CallStream::clear() {
-  std::vector<std::unique_ptr<CallLines::Page>> lines;  // dropped without the locks
+  std::vector<std::unique_ptr<CallLines::Page>> lines;  // destroyed without the locks
   {
     MutexLock lock(mutex_);
     MutexLock looking(lines_mutex_);

@@ -22,21 +22,21 @@ namespace torch_remote::client {
 constexpr size_t kFrameTarget = 64 << 10;
 constexpr uint64_t kFreedAtOnce = 1 << 20;
 
-// The messages of a session in their one total order, until the connection's writer thread takes them
-// away as frames; and what is told in that order: names, numbers of calls, threads, the context, frees.
-// Thread-safe. The submit lock is on the path of every call.
+// The messages of a session in one total order, until the connection's writer thread takes them as
+// frames, and what depends on that order: names, numbers of calls, threads, context, frees. The
+// submit lock is on the path of every call. Thread-safe.
 class CallStream {
  public:
   explicit CallStream(Counters& counters) : counters_(counters) {}
 
-  // Appends messages in one critical section: `append(writer, names, signatures)`, which returns whether
-  // it has appended anything. `calls` is how many operator calls that is.
+  // Appends messages in one critical section: `append(writer, names, signatures)` returns whether
+  // it has appended anything, `calls` is the number of operator calls.
   template <typename Append>
   void append(uint32_t calls, Append&& append);
 
   // --- within append()
 
-  // What follows is a CALL, QUERY kCall or kCheckedCall, BEGIN or RESIZE, made there. Its number.
+  // Numbers the CALL, QUERY kCall or kCheckedCall, BEGIN or RESIZE that follows.
   uint64_t number_call(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
     site.thread = static_cast<uint8_t>(thread_);
     lines_.put(++call_number_, site);
@@ -54,9 +54,9 @@ class CallStream {
     context_.append_changes(writer);
   }
 
-  // Appends the RESIZE by which the server knows a storage, unless it knows it already (false).
+  // Appends a RESIZE that creates the storage on the server. False: the server knows it already.
   bool announce(wire::Writer& writer, StorageRecord& record, CallSite site);
-  // Starts a frame of its own, so that the server's reader finds the BEGIN of a bulk upload first in it.
+  // Starts a new frame, because the BEGIN of a bulk upload must be first in its frame.
   void cut_frame() REQUIRES(mutex_);
 
   // --- any time
@@ -79,22 +79,22 @@ class CallStream {
 
   // Deleters: any thread, no lock, no I/O.
   void queue_free(StorageRecord* record) noexcept;
-  // Nobody sends them any more.
+  // When nothing will send them.
   void forget_frees() noexcept;
 
-  // The number of the last call, upload or resize that was appended; 0: there was none.
+  // The number of the last call, upload or resize; 0: none.
   uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
 
   uint64_t buffered_bytes() const { return buffered_bytes_.load(std::memory_order_relaxed); }
 
-  // Where a call was made; nothing when it is too long ago.
+  // Nothing if the call is too long ago.
   std::optional<CallSite> site_of(uint64_t call);
   // How many calls and uploads after `first` up to `last` this thread has made.
   uint64_t count_calls(uint64_t first, uint64_t last, uint64_t thread);
 
-  // Writer thread: the next frame and how many numbered messages it has; empty when there is none.
+  // Writer thread: the next frame and its number of numbered messages; empty if there is none.
   std::vector<std::byte> take_frame(uint32_t& calls);
-  // Of a session that is over: gives everything back.
+  // For a session that has ended: frees everything.
   void clear();
 
  private:
@@ -109,24 +109,24 @@ class CallStream {
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_generator_{wire::kFirstGenerator};
   std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in client/session/frees.cpp
-  std::atomic<uint64_t> freed_bytes_{0};        // about: of the storages in that list
-  std::atomic<uint64_t> submitted_{0};          // call_number_, for those without the lock
+  std::atomic<uint64_t> freed_bytes_{0};        // roughly: of the storages in that list
+  std::atomic<uint64_t> submitted_{0};          // call_number_, for readers without the lock
   std::atomic<uint64_t> buffered_bytes_{0};
 
   Mutex mutex_;  // the submit lock
   wire::Writer writer_ GUARDED_BY(mutex_);
   wire::NameState names_ GUARDED_BY(mutex_);
-  uint32_t calls_ GUARDED_BY(mutex_) = 0;    // numbered ones in writer_
-  uint64_t encoded_ GUARDED_BY(mutex_) = 0;  // bytes of frames cut so far
+  uint32_t calls_ GUARDED_BY(mutex_) = 0;    // numbered messages in writer_
+  uint64_t encoded_ GUARDED_BY(mutex_) = 0;  // bytes of the frames cut so far
   std::deque<Frame> frames_ GUARDED_BY(mutex_);
   SignatureTable signatures_ GUARDED_BY(mutex_);
   std::vector<uint64_t> free_names_ GUARDED_BY(mutex_);
   ContextMirror context_ GUARDED_BY(mutex_);
   uint64_t call_number_ GUARDED_BY(mutex_) = 0;
   uint64_t thread_ GUARDED_BY(mutex_) = 0;  // the last THREAD
-  CallLines lines_;                         // put under mutex_
+  CallLines lines_;                         // written under mutex_
 
-  Mutex lines_mutex_;  // for those who look: the reader thread must not take the submit lock
+  Mutex lines_mutex_;  // for readers: the reader thread must not take the submit lock
 };
 
 template <typename Append>
