@@ -26,7 +26,7 @@ bool RemoteAllocator::initialized() {
 
 c10::CachingDeviceAllocator::DeviceStats RemoteAllocator::getDeviceStats(
     c10::DeviceIndex /*device*/) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "memory statistics of remote devices are not there yet");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "memory statistics of remote devices are not implemented yet");
 }
 
 }  // namespace torch_remote::client

@@ -39,9 +39,9 @@ void GeneratorState::fetch() const {
     return;  // another thread has fetched the bytes
   const std::vector<std::byte> bytes = source->read_snapshot();
   const auto count = static_cast<int64_t>(bytes.size());
-  TORCH_CHECK(!is_sized_ || count == numel(), "the server's generators have ", count,
-              " bytes of state, and those of its kind of device have ", numel(),
-              " here: the two have different versions of torch");
+  TORCH_CHECK(!is_sized_ || count == numel(), "the generator's state has ", count,
+              " bytes on the server, and this process expects ", numel(),
+              ": they have different versions of torch");
   at::Tensor tensor = at::detail::empty_cpu({count}, at::kByte, false, std::nullopt);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
   c10::intrusive_ptr<StateSource> done;  // destroyed after the lock

@@ -273,7 +273,7 @@ class ResultReader {
         break;
       case ResultKind::kResized:  // comes after the returns: follow_resizes()
         raise(ErrorClass::kProtocol,
-              "a result says how a tensor was resized in the place of a return");
+              "the server sent the size of an argument in place of a result");
     }
     c10::List<at::Tensor> list;
     for (const Result& item : result.items)
@@ -292,7 +292,7 @@ class ResultReader {
 
   at::Tensor argument(uint64_t number) {
     if (number >= capture_.impls().size())
-      raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
+      raise(ErrorClass::kProtocol, "the server returned an argument that the call does not have");
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
         const_cast<c10::TensorImpl*>(capture_.impls()[number])));
   }
@@ -368,7 +368,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
       made.push_back(make.read(result));
   }
   if (made.size() != info.returns.size())
-    raise(ErrorClass::kProtocol, "a call has another number of results");
+    raise(ErrorClass::kProtocol, "the server sent another number of results than the operator has");
   if (!info.depends_on_data && !info.is_foreign && results.size() == made.size())
     remember(session, *signature, results);
   return made;

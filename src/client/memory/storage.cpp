@@ -65,7 +65,7 @@ StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
   if (is_remote && storage.data() != nullptr) {
     StorageRecord* record = RecordPool::instance().find(reinterpret_cast<uint64_t>(storage.data()));
     TORCH_CHECK(record != nullptr,
-                "this tensor says it is remote, but no remote storage has its address");
+                "this tensor's device is remote, but no remote storage has its address");
     return record;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(

@@ -35,7 +35,7 @@ Link::Reached Link::reach() {
   milliseconds pause = kFirstPause;
   for (std::unique_ptr<transport::Stream> stream = endpoint_.open();;
        stream = dial_again(begin, pause)) {
-    std::string failure = "it cannot be dialed";
+    std::string failure = "nothing listens there now";
     try {
       if (stream != nullptr) {
         auto welcome = shake_hands(*stream, endpoint_.token,

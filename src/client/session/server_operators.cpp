@@ -41,7 +41,7 @@ const OperatorMatch* checked(const OperatorMatch* match, ServerFacts& server,
     return match;
   const std::string hint =
       info.is_foreign
-          ? "; an operator that Python defines for other devices only is called on tensor.cpu()"
+          ? "; if it is defined in Python, for other devices only, call it on tensor.cpu()"
           : std::string("; this process has torch ") + TORCH_VERSION;
   TORCH_CHECK_NOT_IMPLEMENTED(false, info.name, " on ", server.describe(0), ": ", match->refusal,
                               hint);
