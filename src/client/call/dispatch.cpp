@@ -75,7 +75,7 @@ void replace_stack(torch::jit::Stack* stack, size_t arguments, Results& results)
 }
 
 // Logs where a call went and why, for TORCH_REMOTE_LOG=debug.
-void tell(const OperatorInfo& info, const char* where, const char* why) {
+void log_route(const OperatorInfo& info, const char* where, const char* why) {
   if (!log_enabled(LogLevel::kDebug))
     return;
   log(LogLevel::kDebug, "call", {{"operator", info.name}, {"ran", where}, {"why", why}});
@@ -169,8 +169,9 @@ enum class Step { kDone, kAgain };
 Step ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture& capture,
                 torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
   const size_t count = info.arguments.size();
-  tell(info, "server, waited for",
-       info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
+  log_route(
+      info, "server, waited for",
+      info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
   if (!info.depends_on_data)
     ++place.session->stream().counters().inferred_by_server;
   std::optional<Results> results = query_call(*place.session, info, std::move(signature), capture,
@@ -241,7 +242,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
       place.session->requests().forget(*outcome);
     return Step::kAgain;
   }
-  tell(info, "server", "streamed");
+  log_route(info, "server", "streamed");
   replace_stack(stack, count, outputs.results());
   if (C10_UNLIKELY(outcome != nullptr))
     wait_for_outcome(*place.session, info, *signature, capture, outcome);

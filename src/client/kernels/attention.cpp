@@ -244,14 +244,14 @@ at::Tensor on_cuda(Attention& call, int64_t backend) {
 }
 
 // Without a query row or a key the result is zeros, which depend on the inputs for autograd.
-at::Tensor nothing(const Attention& call) {
+at::Tensor zeros_for_empty(const Attention& call) {
   std::vector<c10::SymInt> sizes = call.query.sym_sizes().vec();
   sizes.back() = call.value.sym_size(-1);
   const at::Tensor inputs = call.query.sum().add(call.key.sum()).add(call.value.sum());
   return at::zeros_symint(sizes, call.query.options()).add(inputs.mul(0));
 }
 
-bool is_nothing(const Attention& call) {
+bool is_empty_call(const Attention& call) {
   auto is_zero = [](const c10::SymInt& size) { return TORCH_GUARD_OR_FALSE(size.sym_eq(0)); };
   const auto sizes = call.query.sym_sizes();
   return is_zero(call.key.sym_size(-2)) || is_zero(call.value.sym_size(-1)) ||
@@ -275,8 +275,8 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
                                         bool enable_gqa) {
   Attention call{query, key, value, mask, dropout_p, is_causal, scale, enable_gqa};
   check(call);
-  if (is_nothing(call))
-    return nothing(call);
+  if (is_empty_call(call))
+    return zeros_for_empty(call);
   const bool cpu = is_on_cpu_server(query);
   const int64_t backend = cpu ? cpu_choice(call) : remembered_choice(call);
   TORCH_CHECK(backend >= 0, "No viable backend for scaled_dot_product_attention was found.");
