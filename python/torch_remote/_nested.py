@@ -41,7 +41,7 @@ def _drop(parts: list[Tensor], probability: float) -> list[Tensor]:
     return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
-def _plain_attention(
+def _math_attention(
     query: Any, key: Any, value: Any, dropout_p: float, scale: float | None
 ) -> Tensor:
     from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
@@ -82,7 +82,7 @@ def _has_efficient(query: Any) -> bool:
     return bool(query.dtype != torch.float64 and torch.backends.cuda.mem_efficient_sdp_enabled())
 
 
-class _PlainWay(Exception):
+class _MathAttention(Exception):
     """Carries query, key and value when PyTorch has chosen its math attention."""
 
 
@@ -108,7 +108,7 @@ def _change_choice(sdpa: Any) -> None:
             return select(query, key, value, *others)
         choice = on_server(query, key, value, *others)
         if choice == kinds.MATH:
-            raise _PlainWay(query, key, value)
+            raise _MathAttention(query, key, value)
         return choice
 
     patch(sdpa, "_select_sdp_backend", selected)
@@ -134,9 +134,9 @@ def _change_operators(operators: Any) -> None:
     ) -> Any:
         try:
             return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        except _PlainWay as way:
+        except _MathAttention as way:
             query, key, value = way.args  # as PyTorch has prepared them
-            return _plain_attention(query, key, value, dropout_p, scale)
+            return _math_attention(query, key, value, dropout_p, scale)
 
     patch(operators, "jagged_scaled_dot_product_attention", attend)
 
