@@ -8,16 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 100
-FOLDERS = (
-    "src/base",
-    "src/marshal",
-    "src/server",
-    "src/transport",
-    "src/wire",
-    "tests/cpp",
-    "tests/fuzz",
-    "tools",
-)
+FOLDERS = ("benchmarks", "examples", "python", "src", "tests", "tools")
 SUFFIXES = {".cpp", ".h", ".py", ".sh"}
 
 

@@ -24,7 +24,7 @@ def server_path() -> Path:
 
 
 class Machine:
-    """One connected server. As a context manager it is waited for and stopped at the block's end."""
+    """One connected server. As a context manager it waits for its calls and stops."""
 
     def __init__(self, machine_id: int) -> None:
         self.id = machine_id
@@ -52,9 +52,9 @@ class Machine:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        """Stops the machine. Waits for the calls of the block first, unless it ends with an exception.
+        """Stops the machine, after the calls of the block unless it ended with an exception.
 
-        A failure that was not raised yet is raised here.
+        Raises a failure that was not raised in the block.
         """
         _C.machine_stop(self.id, kind is None)
 

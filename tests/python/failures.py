@@ -15,7 +15,7 @@ def bad_gather() -> torch.Tensor:
 
 
 def late_gather() -> torch.Tensor:
-    """The same behind work for the server: the client makes the next calls before it hears of it."""
+    """The same behind work for the server: the client hears of it after it has made more calls."""
     work = torch.ones(1500, 1500, device="remote", dtype=torch.float64)
     for _ in range(4):
         work = work @ work

@@ -419,7 +419,9 @@ def test_of_two_servers_each_stops_on_its_own(tmp_path: Path) -> None:
         count = torch.zeros((), device=other)
         x = torch.zeros(2, device="remote:0")
         failed = bad_gather()
-        with pytest.raises(torch_remote.RemoteError, match="on other machines meanwhile stays done"):
+        with pytest.raises(
+            torch_remote.RemoteError, match="on other machines meanwhile stays done"
+        ):
             count.add_(1)
             failed.to(other)
         assert count.item() == 1

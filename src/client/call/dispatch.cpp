@@ -165,7 +165,7 @@ void bump_versions(const c10::IValue& list) {
 
 enum class Step { kDone, kAgain };
 
-// A call whose outputs could not be told: the server is asked, and tells also how it resized `out=` tensors.
+// The server runs the call and tells its outputs, and how it resized `out=` tensors.
 Step ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture& capture,
                 torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
   const size_t count = info.arguments.size();

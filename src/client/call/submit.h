@@ -31,7 +31,7 @@ class Outputs {
   Outputs(const Signature& signature, const Capture& capture, c10::Device device,
           DevicePlace place);
 
-  // Appends the names of the fresh storages, in order, and marks them announced and made by this call.
+  // Appends the names of the fresh storages, in order, and marks them as made by `call`.
   void encode_names(wire::Writer& writer, wire::NameState& names, uint64_t call,
                     uint64_t thread) const;
 
@@ -48,8 +48,8 @@ class Outputs {
   Results results_;
 };
 
-// Sends a call whose outputs are known. False: another thread announced one of its storages meanwhile, or
-// its signature was replaced; look at the call again. `outcome` may be null; else it asks how this call went.
+// Sends a call whose outputs are known. False: another thread has announced one of its storages or
+// replaced its signature; capture the call again. `outcome`, if not null, gets how the call went.
 bool send_call(Session& session, SignaturePtr& signature, const Capture& capture, Outputs& outputs,
                c10::ArrayRef<c10::IValue> arguments, CallSite site, Request* outcome);
 

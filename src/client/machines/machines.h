@@ -45,8 +45,8 @@ class Machines : private SessionOwner {
   int connect_through(const std::string& url, std::vector<std::string> command);
   // Starts the default machine (TORCH_REMOTE, else embedded) if none is connected; not during exit.
   void start_default();
-  // Ends a session. `wait`: after its calls are done; it is then stopped in any case, and a failure that
-  // the user was not told of is raised. Further ones are printed.
+  // Ends a session. `wait`: when its calls are done; a failure that was not raised is raised then,
+  // and the session ends all the same. Further failures are printed.
   void stop(int id, bool wait = false);
   // Frees the index of a machine that could not be reached, so that the default can be tried again.
   void drop_unreached(const Session* session) override;

@@ -33,7 +33,7 @@ class Faults {
   bool has(uint64_t thread);
   // Removes and returns the failure that has stopped this thread, which is then told.
   std::optional<Failure> take(uint64_t thread);
-  // The threads among these that have ended. Their failures are kept for raise_oldest() and untold().
+  // Takes out the threads that have ended. raise_oldest() and untold() still find their failures.
   std::vector<uint64_t> take_ended();
   // The oldest failure that nobody has been told of, marked as raised, and how many more there are.
   // Its thread, if it lives, is told by its own next call.

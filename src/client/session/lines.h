@@ -43,8 +43,8 @@ LineId current_line();
 
 constexpr uint16_t kResizeSite = UINT16_MAX;
 
-// Where a call was made, for which of the server's devices, and of what: 0 for an upload, kResizeSite,
-// else OperatorInfo::site_number. `thread` is the last eight bits of current_thread().
+// Where a call was made, and for which of the server's devices. `operation` is 0 for an upload,
+// kResizeSite, or OperatorInfo::site_number. `thread` is the last eight bits of current_thread().
 struct CallSite {
   LineId line = 0;
   uint8_t device = 0;

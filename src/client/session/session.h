@@ -123,13 +123,13 @@ class Session : private Link::Traffic, private ServerFacts {
       tell_known_failure(uses);
   }
 
-  // Raises a failed request's error as RemoteError: operator, device, host, the user's line, what the
-  // server said. If it has stopped this thread, the thread goes on from here.
+  // Raises a failed request's error as RemoteError with operator, device, host, the user's line and
+  // the server's words. If it has stopped this thread, the thread goes on from here.
   [[noreturn]] void raise_failed(const Request& request, const Capture* used = nullptr);
   // Everything sent is done on the server, and pending downloads are here. Raises the first failure
   // that the user has not been told of.
   void synchronize();
-  // The end of a `with` block: synchronize(), unless nothing was sent or the user was told of the loss.
+  // For the end of a `with` block: synchronize(), unless nothing was sent or the loss was raised.
   void finish();
   // Everything sent is done. False: this thread is stopped.
   bool finish_calls();

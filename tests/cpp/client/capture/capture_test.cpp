@@ -12,9 +12,11 @@
 
 #include "wire/limits.h"
 
-namespace torch_remote::marshal {
+namespace torch_remote::client {
 namespace {
 
+using marshal::ArgumentInfo;
+using marshal::ArgumentKind;
 using testing::HasSubstr;
 
 using Bytes = std::vector<std::byte>;
@@ -50,7 +52,7 @@ struct Call {
 };
 
 // Makes tensors that look remote: their storages have records of ours and no memory.
-class EncodeTest : public testing::Test {
+class CaptureTest : public testing::Test {
  protected:
   void SetUp() override {
     before_ = record_lookup;
@@ -127,7 +129,7 @@ class EncodeTest : public testing::Test {
   std::vector<c10::IValue> values_;
 };
 
-TEST_F(EncodeTest, CallsThatDifferInStoragesOffsetsAndNumbersHaveOneKey) {
+TEST_F(CaptureTest, CallsThatDifferInStoragesOffsetsAndNumbersHaveOneKey) {
   const auto call = [&](uint64_t name, int64_t offset, double number) {
     return std::vector<Argument>{tensor(view(storage(name), {2, 3}, {3, 1}, offset)),
                                  of(ArgumentKind::kScalar, number),
@@ -141,7 +143,7 @@ TEST_F(EncodeTest, CallsThatDifferInStoragesOffsetsAndNumbersHaveOneKey) {
   EXPECT_NE(slots(call(1, 0, 0.5)), slots(call(1, 0, 1.5)));
 }
 
-TEST_F(EncodeTest, EveryPartOfATensorsMetadataIsInTheKey) {
+TEST_F(CaptureTest, EveryPartOfATensorsMetadataIsInTheKey) {
   const auto geometry = [&](const Sizes& sizes, const Sizes& strides) {
     return key({tensor(view(storage(1), sizes, strides))});
   };
@@ -178,7 +180,7 @@ TEST_F(EncodeTest, EveryPartOfATensorsMetadataIsInTheKey) {
   }
 }
 
-TEST_F(EncodeTest, OperatorEnvironmentAndServersDeviceAreInTheKey) {
+TEST_F(CaptureTest, OperatorEnvironmentAndServersDeviceAreInTheKey) {
   const std::vector<Argument> arguments = {tensor(matrix())};
   const Bytes plain = key(arguments);
   EXPECT_NE(key(arguments, {.operator_id = 8}), plain);
@@ -186,7 +188,7 @@ TEST_F(EncodeTest, OperatorEnvironmentAndServersDeviceAreInTheKey) {
   EXPECT_NE(key(arguments, {.server_device = 1}), plain);
 }
 
-TEST_F(EncodeTest, WhatDecidesMetadataIsInTheKey) {
+TEST_F(CaptureTest, WhatDecidesMetadataIsInTheKey) {
   const auto ints = [](std::vector<int64_t> values) {
     return of(ArgumentKind::kIntList, c10::List<int64_t>(std::move(values)));
   };
@@ -216,7 +218,7 @@ TEST_F(EncodeTest, WhatDecidesMetadataIsInTheKey) {
     EXPECT_NE(key({pairs[i].first}), key({pairs[i].second})) << i;
 }
 
-TEST_F(EncodeTest, SharedStoragesAndRepeatedTensorsAreInTheKey) {
+TEST_F(CaptureTest, SharedStoragesAndRepeatedTensorsAreInTheKey) {
   StorageRecord& record = storage(1);
   const at::Tensor a = view(record, {2, 3}, {3, 1});
   const at::Tensor same_view = view(record, {2, 3}, {3, 1});
@@ -230,20 +232,20 @@ TEST_F(EncodeTest, SharedStoragesAndRepeatedTensorsAreInTheKey) {
   EXPECT_NE(key({tensors({a, other}), tensors({})}), key({tensors({a}), tensors({other})}));
 }
 
-TEST_F(EncodeTest, AStorageTheServerHasNotHeardOfIsInTheKeyWithItsSize) {
+TEST_F(CaptureTest, AStorageTheServerHasNotHeardOfIsInTheKeyWithItsSize) {
   StorageRecord& record = storage(1, /*announced=*/false);
   const std::vector<Argument> arguments = {tensor(view(record, {2, 3}, {3, 1}))};
   const Bytes fresh = key(arguments);
   record.nbytes = 2 * kElements * sizeof(float);
   EXPECT_NE(key(arguments), fresh);
   EXPECT_TRUE(capture_.is_current());
-  capture_.mark_announced(1);
+  capture_.mark_announced(1, 1);
   EXPECT_FALSE(capture_.is_current());
   EXPECT_EQ(key(arguments), key({tensor(matrix(2))}));
   EXPECT_TRUE(capture_.is_current());
 }
 
-TEST_F(EncodeTest, SlotsAreInTheOrderOfTheArguments) {
+TEST_F(CaptureTest, SlotsAreInTheOrderOfTheArguments) {
   StorageRecord& first = storage(5);
   StorageRecord& second = storage(6);
   const Bytes bytes = slots({of(ArgumentKind::kScalar, 3),      //
@@ -264,12 +266,12 @@ TEST_F(EncodeTest, SlotsAreInTheOrderOfTheArguments) {
   EXPECT_EQ(bytes, Bytes(expected.view().begin(), expected.view().end()));
 }
 
-TEST_F(EncodeTest, ATensorThatIsThereAgainHasNoSlot) {
+TEST_F(CaptureTest, ATensorThatIsThereAgainHasNoSlot) {
   const at::Tensor a = matrix();
   EXPECT_EQ(slots({tensor(a), tensor(a)}), slots({tensor(a)}));
 }
 
-TEST_F(EncodeTest, EqualNumbersOfAListTravelOnce) {
+TEST_F(CaptureTest, EqualNumbersOfAListTravelOnce) {
   const auto size_of = [&](std::vector<double> values) {
     return slots({of(ArgumentKind::kFloatList, c10::List<double>(std::move(values)))}).size();
   };
@@ -278,7 +280,7 @@ TEST_F(EncodeTest, EqualNumbersOfAListTravelOnce) {
   EXPECT_EQ(size_of({0.0, -0.0}), 1 + 2 * sizeof(double));
 }
 
-TEST_F(EncodeTest, NothingOfACallIsLeftInTheNext) {
+TEST_F(CaptureTest, NothingOfACallIsLeftInTheNext) {
   const std::vector<Argument> small = {tensor(matrix())};
   const Bytes expected_key = key(small);
   const Bytes expected_slots = slots(small);
@@ -289,14 +291,14 @@ TEST_F(EncodeTest, NothingOfACallIsLeftInTheNext) {
   EXPECT_FALSE(capture_.has_host_scalar());
 }
 
-TEST_F(EncodeTest, TheDeviceIsTheOneThatAllTensorsAreOn) {
+TEST_F(CaptureTest, TheDeviceIsTheOneThatAllTensorsAreOn) {
   key({of(ArgumentKind::kInt, 1)});
   EXPECT_EQ(capture_.device(), -1);
   key({tensor(view(storage(1), {2}, {1}, 0, at::kFloat, 3))});
   EXPECT_EQ(capture_.device(), 3);
 }
 
-TEST_F(EncodeTest, TensorsOnTwoDevicesAreRefusedInCudasWords) {
+TEST_F(CaptureTest, TensorsOnTwoDevicesAreRefusedInCudasWords) {
   const at::Tensor here = at::zeros({2});
   const at::Tensor there = view(storage(1), {2}, {1}, 0, at::kFloat, 1);
   EXPECT_THAT(refusal({tensor(matrix()), tensor(there)}),
@@ -308,7 +310,7 @@ TEST_F(EncodeTest, TensorsOnTwoDevicesAreRefusedInCudasWords) {
               HasSubstr("Expected all tensors to be on the same device"));
 }
 
-TEST_F(EncodeTest, WhatTheServerWouldEndTheSessionForIsRefused) {
+TEST_F(CaptureTest, WhatTheServerWouldEndTheSessionForIsRefused) {
   const std::string text(wire::kMaxText + 1, 'x');
   EXPECT_THAT(refusal({of(ArgumentKind::kString, text)}), HasSubstr("characters of a string"));
   EXPECT_EQ(refusal({of(ArgumentKind::kString, text.substr(1))}), "");
@@ -316,7 +318,7 @@ TEST_F(EncodeTest, WhatTheServerWouldEndTheSessionForIsRefused) {
   EXPECT_THAT(refusal({tensor(view(storage(1), ones, ones))}), HasSubstr("dimensions of a tensor"));
 }
 
-TEST_F(EncodeTest, ATensorOfAStoppedMachineIsNotMixedWithOthers) {
+TEST_F(CaptureTest, ATensorOfAStoppedMachineIsNotMixedWithOthers) {
   int other_session = 0;
   StorageRecord& record = storage(2);
   record.session = &other_session;
@@ -325,4 +327,4 @@ TEST_F(EncodeTest, ATensorOfAStoppedMachineIsNotMixedWithOthers) {
 }
 
 }  // namespace
-}  // namespace torch_remote::marshal
+}  // namespace torch_remote::client
