@@ -44,8 +44,11 @@ std::vector<uint64_t> Faults::take_ended() {
     if (!has_ended(thread))
       continue;
     ended.push_back(thread);
-    if (!failure.is_raised && of_ended_.size() < kMostOfEnded)
-      of_ended_.push_back(std::move(failure));
+    of_ended_.push_back(std::move(failure));
+    if (of_ended_.size() > kMostOfEnded) {  // one that was raised goes first, else the oldest
+      const auto raised = std::ranges::find(of_ended_, true, &Failure::is_raised);
+      of_ended_.erase(raised == of_ended_.end() ? of_ended_.begin() : raised);
+    }
   }
   for (const uint64_t thread : ended)
     by_thread_.erase(thread);
@@ -94,7 +97,9 @@ std::optional<CallSite> Faults::site_of(uint64_t call) {
     if (failure.error.call == call)
       return failure.site;
   }
-  return std::nullopt;
+  const auto found = std::ranges::find(
+      of_ended_, call, [](const Failure& failure) { return failure.error.call; });
+  return found == of_ended_.end() ? std::nullopt : found->site;
 }
 
 void Faults::add_discarded(const Told& told) {

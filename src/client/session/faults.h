@@ -73,7 +73,7 @@ class Faults {
   std::atomic<bool> has_discarded_{false};
   Mutex mutex_;
   std::map<uint64_t, Failure> by_thread_ GUARDED_BY(mutex_);
-  std::vector<Failure> of_ended_ GUARDED_BY(mutex_);  // of threads that have ended: the first few
+  std::vector<Failure> of_ended_ GUARDED_BY(mutex_);  // of threads that have ended: a few
   std::vector<Told> discarded_ GUARDED_BY(mutex_);
 };
 

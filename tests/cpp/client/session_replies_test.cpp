@@ -26,7 +26,7 @@ TEST_F(SessionTest, AReplyCompletesTheRequestItNames) {
   server.reply(first->id, bytes_of("one"));
   session.wait(first, "an answer");
   EXPECT_EQ(first->body, bytes_of("one"));
-  EXPECT_EQ(session.counters().syncs.load(), 2);
+  EXPECT_EQ(session.stream().counters().syncs.load(), 2);
 }
 
 TEST_F(SessionTest, ManyThreadsGetTheirOwnReplies) {

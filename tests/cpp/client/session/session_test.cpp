@@ -47,7 +47,7 @@ TEST_F(SessionTest, MessagesOfEightThreadsArriveInTheOrderInWhichTheyWereSubmitt
     ASSERT_EQ(messages[i].number, i + 1);
     ASSERT_EQ(messages[i].detail, ++last.at(messages[i].device));
   }
-  EXPECT_EQ(session.counters().calls.load(), kThreads * kEach);
+  EXPECT_EQ(session.stream().counters().calls.load(), kThreads * kEach);
 }
 
 TEST_F(SessionTest, WhatIsSubmittedBeforeTheConnectionIsThereIsSentFirst) {
@@ -75,7 +75,7 @@ TEST_F(SessionTest, AFrameIsCutWhenItIsLargeEnough) {
 
 TEST_F(SessionTest, NothingIsSentForAnAppendThatChangesItsMind) {
   session.submit(1, [](wire::Writer&, wire::NameState&, SignatureTable&) { return false; });
-  EXPECT_EQ(session.counters().calls.load(), 0);
+  EXPECT_EQ(session.stream().counters().calls.load(), 0);
   submit(7);
   connect();
   EXPECT_EQ(server.wait_for_messages(1).size(), 1);
