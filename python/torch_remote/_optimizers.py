@@ -53,11 +53,20 @@ _notes: weakref.WeakKeyDictionary[Any, deque[_Note]] = weakref.WeakKeyDictionary
 
 
 def _begin(owner: object, devices: Iterable[int], found: _Optimizer | _Scaler) -> _Note:
-    notes = _notes.setdefault(owner, deque())
-    _forget_done(notes)
+    thread = _C.current_thread()
     calls = dict(_C.call_number(device) for device in devices)
-    notes.append(_Note(_C.current_thread(), calls, found))
+    notes = _notes.setdefault(owner, deque())
+    for note in _aborted(owner, notes, thread, running=_depth(owner) - 1):
+        note.end = {session: calls.get(session, last) for session, last in note.begin.items()}
+    _forget_done(notes)
+    notes.append(_Note(thread, calls, found))
     return notes[-1]
+
+
+def _aborted(owner: object, notes: deque[_Note], thread: int, running: int) -> list[_Note]:
+    """Steps that ended with an exception: PyTorch calls no hook after them."""
+    unended = [note for note in notes if note.end is None and note.thread == thread]
+    return [] if isinstance(owner, GradScaler) else unended[: len(unended) - max(running, 0)]
 
 
 def _end(note: _Note, devices: Iterable[int]) -> None:
@@ -72,21 +81,26 @@ def _forget_done(notes: deque[_Note]) -> None:
         if note.end is None or any(_C.calls_done(of) < call for of, call in note.end.items()):
             break
         done += 1
-    if done and not _C.has_failure():  # asked last
+    if done and not any(_C.has_failure(note.thread) for note in notes):  # asked last
         for _ in range(done):
             notes.popleft()
 
 
-def _is_running(owner: object) -> bool:
-    """Whether a thread is inside its step(). A worker of autograd may be told in its place."""
+def _depth(owner: object) -> int:
+    """How many step() of it are running, one inside the other: that of a subclass calls its base's.
+
+    Looks at all threads: autograd's worker may raise the failure of the thread that called it.
+    """
+    depths = []
     for top in sys._current_frames().values():
+        depth = 0
         frame: FrameType | None = top
         while frame is not None:
             args = frame.f_locals.get("args") if frame.f_code.co_name == "wrapper" else None
-            if isinstance(args, tuple) and args and args[0] is owner:
-                return True
+            depth += isinstance(args, tuple) and bool(args) and args[0] is owner
             frame = frame.f_back
-    return False
+        depths.append(depth)
+    return max(depths)
 
 
 def _take_back(session: int, since: int) -> None:
@@ -94,10 +108,10 @@ def _take_back(session: int, since: int) -> None:
     thread = _C.current_thread()
     with torch.no_grad():
         for owner, notes in list(_notes.items()):
+            aborted = _aborted(owner, notes, thread, running=_depth(owner))
             for note in [note for note in reversed(notes) if note.thread == thread]:
-                ended = note.end
-                is_late = ended.get(session, 0) >= since if ended else _is_running(owner)
-                if is_late or (ended is None and isinstance(owner, GradScaler)):
+                is_late = note.end is None or note.end.get(session, 0) >= since
+                if is_late and note not in aborted:
                     notes.remove(note)
                     _restore(owner, note)
         for leaf in _leaves():
@@ -108,15 +122,16 @@ def _take_back(session: int, since: int) -> None:
 def _restore(owner: Any, note: _Note) -> None:
     try:
         note.found.restore(owner)
-    except Exception as error:  # must not keep the others from it
+    except Exception as error:  # the other optimizers are restored all the same
         kind = type(owner).__name__
         warnings.warn(f"{kind} is not restored after a failed call: {error}", stacklevel=2)
 
 
 def _leaves() -> Iterator[Tensor]:
-    for each in gc.get_objects():
-        if issubclass(type(each), Tensor) and each.is_leaf and each.grad is not None:
-            yield each
+    with torch._C.DisableTorchFunctionSubclass():
+        for each in gc.get_objects():
+            if issubclass(type(each), Tensor) and each.is_leaf and each.grad is not None:
+                yield each
 
 
 # --- optimizers

@@ -12,6 +12,7 @@
 #include "base/platform.h"
 #include "bindings/frames.h"
 #include "bindings/python_hooks.h"
+#include "client/backend/allocator.h"
 #include "client/backend/generator.h"
 #include "client/call/prefetch.h"
 #include "client/machines/current_device.h"
@@ -48,7 +49,8 @@ py::dict properties_of(int index) {
 
 py::dict machine_info(int id) {
   Session* session = Machines::instance().session(id);
-  const wire::Welcome& welcome = session->welcome();
+  const bool was_stopped = session->link().state() == "stopped";
+  const wire::Welcome& welcome = was_stopped ? session->link().welcome() : session->welcome();
   py::dict info;
   info["url"] = session->link().endpoint().url;
   info["host"] = welcome.host;
@@ -157,12 +159,35 @@ void tell_failure() {
 }
 
 // Whether a failure was reported that its thread was not told of.
-bool has_failure() {
-  for (client::Session* session : Machines::instance().sessions()) {
-    if (session->faults().has_any())
-      return true;
+// Whether a failure of this thread, 0 for any, is known and was not raised yet.
+bool has_failure(uint64_t thread) {
+  const auto sessions = Machines::instance().sessions();
+  return std::ranges::any_of(sessions, [thread](client::Session* session) {
+    return thread == 0 ? session->faults().has_any() : session->faults().has(thread);
+  });
+}
+
+// {"free": …, "allocated_bytes.all.current": …, …} after the action: 0 ask, 1 empty the cache,
+// 2 reset peaks, 3 reset totals.
+py::dict memory_figures(int device, int action) {
+  wire::MemoryFigures figures;
+  {
+    const py::gil_scoped_release no_gil;
+    figures = client::device_memory(static_cast<c10::DeviceIndex>(device),
+                                    static_cast<wire::MemoryAction>(action));
   }
-  return false;
+  py::dict all;
+  all["free"] = figures.free;
+  all["total"] = figures.total;
+  all["num_alloc_retries"] = figures.retries;
+  all["num_ooms"] = figures.ooms;
+  for (const wire::MemoryStat& stat : figures.stats) {
+    all[py::str(stat.name + ".current")] = stat.current;
+    all[py::str(stat.name + ".peak")] = stat.peak;
+    all[py::str(stat.name + ".allocated")] = stat.allocated;
+    all[py::str(stat.name + ".freed")] = stat.freed;
+  }
+  return all;
 }
 
 // Plans the download of a tensor or storage: Note [Downloads that go together].
@@ -239,7 +264,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_take_back", set_take_back);
   module.def("is_missing", torch::wrap_pybind_function(is_missing));
   module.def("tell_failure", torch::wrap_pybind_function(tell_failure));
-  module.def("has_failure", has_failure);
+  module.def("has_failure", has_failure, py::arg("thread") = 0);
   module.def("calls_done", [](uintptr_t session) { return session_at(session).calls_done(); });
   module.def("current_thread", client::current_thread);
   module.def("enter_backward", client::enter_backward);
@@ -250,6 +275,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("plan_download", torch::wrap_pybind_function(plan_download));
   module.def("end_downloads", client::Prefetch::end);
   module.def("counters", counters);
+  module.def("memory_figures", torch::wrap_pybind_function(memory_figures));
   module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));
   module.def("context", torch::wrap_pybind_function(client::own_settings));
   module.def("server_context", torch::wrap_pybind_function(server_context));

@@ -222,6 +222,7 @@ class Connection::Impl {
   AckPolicy acks_ GUARDED_BY(mutex_);
   uint64_t received_ GUARDED_BY(mutex_) = 0;  // highest sequence; only the reader changes it
   uint64_t applied_ GUARDED_BY(mutex_) = 0;
+  uint64_t told_applied_ GUARDED_BY(mutex_) = 0;  // what headers say of it
 
   std::thread writer_thread_;
   std::thread watchdog_thread_;

@@ -274,6 +274,7 @@ void Connection::Impl::send_again(uint64_t resend_after) {
       header = stamp(frame->kind, frame->bytes.size() + (is_bulk ? kBulkPrefixSize : 0));
       header.sequence = frame->sequence;
       header.last = frame->last;
+      header.applied = frame->applied;
     }
     if (frame->kind == FrameKind::kBulk) {
       write_frame(header, encode_bulk_prefix(frame->prefix), frame->bytes);
@@ -306,15 +307,23 @@ void Connection::Impl::send_messages() {
   }
 }
 
+// The messages that a frame has caused, a failure say, must not come after a header that says that
+// the frame is applied. So headers say what was applied before all messages were last taken.
 Connection::Impl::Messages Connection::Impl::take_messages() {
+  uint64_t applied = 0;
   {
     MutexLock lock(mutex_);
     if (too_large_) {
       return *std::exchange(too_large_, std::nullopt);
     }
+    applied = applied_;
   }
   Messages messages;
   messages.payload = handler_.take_messages(messages.calls);
+  if (messages.payload.empty()) {
+    MutexLock lock(mutex_);
+    told_applied_ = applied;
+  }
   return messages;
 }
 
@@ -327,7 +336,7 @@ void Connection::Impl::send(Messages messages) {
   {
     MutexLock lock(mutex_);
     header = stamp(FrameKind::kMessages, payload->size());
-    header.sequence = ledger_->add_messages(payload, messages.calls);
+    header.sequence = ledger_->add_messages(payload, messages.calls, header.applied);
     publish_totals();
   }
   write_frame(header, {}, *payload);
@@ -355,10 +364,10 @@ void Connection::Impl::send_chunk(const Chunk& chunk) {
     owner = bulk.owner;
     if (chunk.last) {
       header.sequence = ledger_->add_last_chunk(chunk.prefix, chunk.bytes, std::move(bulk.owner),
-                                                std::move(bulk.on_acked));
+                                                std::move(bulk.on_acked), header.applied);
       bulks_.pop_front();
     } else {
-      header.sequence = ledger_->add_chunk(chunk.prefix, chunk.bytes, bulk.owner);
+      header.sequence = ledger_->add_chunk(chunk.prefix, chunk.bytes, bulk.owner, header.applied);
       bulk.offset += chunk.bytes.size();
     }
   }
@@ -386,12 +395,14 @@ void Connection::Impl::send_due_ack() {
 }
 
 FrameHeader Connection::Impl::stamp(FrameKind kind, size_t length) {
-  acks_.sent();
+  if (told_applied_ == applied_) {
+    acks_.sent();
+  }
   FrameHeader header;
   header.kind = kind;
   header.length = static_cast<uint32_t>(length);
   header.acknowledged = received_;
-  header.applied = applied_;
+  header.applied = told_applied_;
   return header;
 }
 

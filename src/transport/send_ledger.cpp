@@ -9,25 +9,25 @@
 namespace torch_remote::transport {
 
 uint64_t SendLedger::add_messages(std::shared_ptr<const std::vector<std::byte>> payload,
-                                  uint64_t calls) {
+                                  uint64_t calls, uint64_t applied) {
   const std::span<const std::byte> bytes = *payload;
   messages_.push_back({++sent_, bytes.size(), calls});
   totals_.bytes += bytes.size();
   totals_.calls += calls;
-  keep({sent_, FrameKind::kMessages, false, {}, bytes, std::move(payload)});
+  keep({sent_, FrameKind::kMessages, false, {}, bytes, std::move(payload), applied});
   return sent_;
 }
 
 uint64_t SendLedger::add_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
-                               std::shared_ptr<const void> owner) {
-  keep({++sent_, FrameKind::kBulk, false, prefix, bytes, std::move(owner)});
+                               std::shared_ptr<const void> owner, uint64_t applied) {
+  keep({++sent_, FrameKind::kBulk, false, prefix, bytes, std::move(owner), applied});
   return sent_;
 }
 
 uint64_t SendLedger::add_last_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
                                     std::shared_ptr<const void> owner,
-                                    std::function<void(bool)> on_acked) {
-  keep({++sent_, FrameKind::kBulk, true, prefix, bytes, owner});
+                                    std::function<void(bool)> on_acked, uint64_t applied) {
+  keep({++sent_, FrameKind::kBulk, true, prefix, bytes, owner, applied});
   bulks_.push_back({sent_, std::move(owner), std::move(on_acked)});
   return sent_;
 }
@@ -87,8 +87,8 @@ void SendLedger::count_received(uint64_t acknowledged) {
 
 // decode_header() has checked applied <= acknowledged, so count_received() has counted the frame.
 void SendLedger::apply(uint64_t applied) {
-  if (applied == totals_.last_applied) {
-    return;
+  if (applied <= totals_.last_applied) {
+    return;  // frames that are sent again say what they said the first time
   }
   uint64_t reached = totals_.last_applied;
   while (!messages_.empty() && messages_.front().sequence <= applied) {

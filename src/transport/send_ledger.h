@@ -28,6 +28,7 @@ class SendLedger {
     BulkPrefix prefix;  // bulk only
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;  // of the bytes
+    uint64_t applied = 0;               // what its header says
   };
 
   // A callback that waits until the last chunk of a bulk is acknowledged.
@@ -54,15 +55,17 @@ class SendLedger {
   explicit SendLedger(bool keeps_frames) : keeps_frames_(keeps_frames) {}
 
   // These return the number of the frame. Call before writing: the acknowledgement may come at
-  // once.
-  uint64_t add_messages(std::shared_ptr<const std::vector<std::byte>> payload, uint64_t calls);
+  // once. `applied` is what the frame's header says.
+  uint64_t add_messages(std::shared_ptr<const std::vector<std::byte>> payload, uint64_t calls,
+                        uint64_t applied);
   uint64_t add_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
-                     std::shared_ptr<const void> owner);
+                     std::shared_ptr<const void> owner, uint64_t applied);
   uint64_t add_last_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
-                          std::shared_ptr<const void> owner, std::function<void(bool)> on_acked);
+                          std::shared_ptr<const void> owner, std::function<void(bool)> on_acked,
+                          uint64_t applied);
 
   // Takes the counters of a received header. True: one has changed. Throws ProtocolError when they
-  // claim more than was sent, go back, or say that a bulk frame was applied.
+  // claim more than was sent, or say that a bulk frame was applied.
   bool advance(uint64_t acknowledged, uint64_t applied, Released& released);
 
   // The same for the number in a peer's resume request, which says nothing of `applied`.

@@ -43,6 +43,11 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes);
 // The highest version that both have. Throws ProtocolError, which names both ranges.
 Version agree(Version peer_min, Version peer_max);
 
+// What a server can do beyond its protocol version: bits of Hello::capabilities.
+constexpr uint64_t kStreamsCapability = 1 << 0;  // STREAM, QUERY kStream, kEvent, kElapsed
+constexpr uint64_t kMemoryCapability = 1 << 1;   // QUERY kMemory
+constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability;
+
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
 
@@ -113,6 +118,7 @@ struct Welcome {
   uint64_t cudnn = 0;                     // its version; 0: no cuDNN
   std::array<std::byte, 32> operators{};  // SHA-256 of the sorted operator schemas
   std::vector<DeviceProperties> devices;
+  uint64_t capabilities = 0;  // those of the server's HELLO; not in this message
 
   bool ok() const { return answer != Answer::kRefused; }
 };

@@ -205,7 +205,7 @@ void encode_head(Writer& writer, const Query& query) {
 Query decode_query(Reader& reader) {
   Query query;
   query.request = storage_name(reader);
-  query.kind = checked_enum(reader.u8(), QueryKind::kOperator, "query kind");
+  query.kind = checked_enum(reader.u8(), QueryKind::kMemory, "query kind");
   return query;
 }
 

@@ -30,6 +30,7 @@ namespace torch_remote::wire {
 //     READ      request:varint storage:varint offset:varint spec
 //     QUERY     request:varint kind:u8 …                    (QueryKind)
 //     THREAD    thread:varint                               sends the messages that follow
+//     STREAM    action:u8 device:u8 stream:varint …         (streams.h)
 //     GO_ON     thread:varint                               its failure was raised: run its calls
 //   server → client
 //     REPLY     request:varint body:bytes                   READ: elements; QUERY: see QueryKind
@@ -37,7 +38,7 @@ namespace torch_remote::wire {
 //
 // CHUNK is sent as a bulk frame (transport/frame.h) with lane = upload (to the server) or request
 // (to the client). ACK, PING and CLOSE are kinds of frames too; HELLO, PROOF and WELCOME are in
-// handshake.h. STREAM and PROGRAM are reserved.
+// handshake.h. PROGRAM is reserved.
 //
 // Note [Numbers of calls]
 //
@@ -234,6 +235,10 @@ Read decode_read(Reader& reader);
 //   kContext                                                   every setting on the server
 //   kOperators                                                 all operators (wire/operators.h)
 //   kOperator     name:text overload:text                      one operator
+//   kStream       device:u8 stream:varint waits:u8             whether it is done (wire/streams.h)
+//   kEvent        event:varint waits:u8                        whether it has happened
+//   kElapsed      first:varint second:varint                   time between two events
+//   kMemory       device:u8 action:u8 …                        memory of a device (wire/memory.h)
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
@@ -243,6 +248,10 @@ enum class QueryKind : uint8_t {
   kContext = 5,
   kOperators = 6,
   kOperator = 7,
+  kStream = 8,
+  kEvent = 9,
+  kElapsed = 10,
+  kMemory = 11,
 };
 
 // The begin of every QUERY; the fields of its kind follow in the same Message.

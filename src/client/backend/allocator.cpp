@@ -1,8 +1,10 @@
 #include "client/backend/allocator.h"
 
+#include "client/backend/streams.h"
 #include "client/call/copy.h"
 #include "client/machines/current_device.h"
 #include "client/machines/machines.h"
+#include "client/memory/memory_figures.h"
 #include "client/memory/storage.h"
 
 namespace torch_remote::client {
@@ -24,9 +26,94 @@ bool RemoteAllocator::initialized() {
   return Machines::instance().is_initialized();
 }
 
-c10::CachingDeviceAllocator::DeviceStats RemoteAllocator::getDeviceStats(
-    c10::DeviceIndex /*device*/) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "memory statistics of remote devices are not implemented yet");
+// --- figures
+
+namespace {
+
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingDeviceAllocator::DeviceStats;
+
+// Where PyTorch keeps a figure of this name, without its pool; null: nowhere.
+StatArray* find_pools(DeviceStats& stats, std::string_view name) {
+  if (name == "allocation")
+    return &stats.allocation;
+  if (name == "segment")
+    return &stats.segment;
+  if (name == "active")
+    return &stats.active;
+  if (name == "inactive_split")
+    return &stats.inactive_split;
+  if (name == "allocated_bytes")
+    return &stats.allocated_bytes;
+  if (name == "reserved_bytes")
+    return &stats.reserved_bytes;
+  if (name == "active_bytes")
+    return &stats.active_bytes;
+  if (name == "inactive_split_bytes")
+    return &stats.inactive_split_bytes;
+  return name == "requested_bytes" ? &stats.requested_bytes : nullptr;
+}
+
+Stat* find_stat(DeviceStats& stats, std::string_view name) {
+  if (name == "oversize_allocations")
+    return &stats.oversize_allocations;
+  if (name == "oversize_segments")
+    return &stats.oversize_segments;
+  const size_t dot = name.find('.');
+  StatArray* const pools = find_pools(stats, name.substr(0, dot));
+  if (pools == nullptr || dot == std::string_view::npos)
+    return nullptr;
+  const std::string_view pool = name.substr(dot + 1);
+  return pool == "all"          ? &(*pools)[0]
+         : pool == "small_pool" ? &(*pools)[1]
+         : pool == "large_pool" ? &(*pools)[2]
+                                : nullptr;
+}
+
+}  // namespace
+
+wire::MemoryFigures device_memory(c10::DeviceIndex index, wire::MemoryAction action) {
+  if (!Machines::instance().is_initialized())
+    return {};
+  const DevicePlace place = Machines::instance().place(index < 0 ? current_device() : index);
+  return memory_figures(*place.session, place.device, action);
+}
+
+DeviceStats RemoteAllocator::getDeviceStats(c10::DeviceIndex device) {
+  const wire::MemoryFigures figures = device_memory(device, wire::MemoryAction::kAsk);
+  DeviceStats stats;
+  for (const wire::MemoryStat& figure : figures.stats) {
+    if (Stat* const stat = find_stat(stats, figure.name))
+      *stat = {figure.current, figure.peak, figure.allocated, figure.freed};
+  }
+  stats.num_alloc_retries = static_cast<int64_t>(figures.retries);
+  stats.num_ooms = static_cast<int64_t>(figures.ooms);
+  return stats;
+}
+
+void RemoteAllocator::emptyCache(c10::MempoolId_t /*pool*/) {
+  for (c10::DeviceIndex index = 0; index < kMaxDevices; ++index) {
+    if (Machines::instance().has_device(index))
+      device_memory(index, wire::MemoryAction::kEmptyCache);
+  }
+}
+
+void RemoteAllocator::recordStream(const c10::DataPtr& data, c10::Stream stream) {
+  keep_for_stream(data, stream);
+}
+
+void RemoteAllocator::resetAccumulatedStats(c10::DeviceIndex device) {
+  device_memory(device, wire::MemoryAction::kResetTotals);
+}
+
+void RemoteAllocator::resetPeakStats(c10::DeviceIndex device) {
+  device_memory(device, wire::MemoryAction::kResetPeaks);
+}
+
+std::pair<size_t, size_t> RemoteAllocator::getMemoryInfo(c10::DeviceIndex device) {
+  const wire::MemoryFigures figures = device_memory(device, wire::MemoryAction::kAsk);
+  return {figures.free, figures.total};
 }
 
 }  // namespace torch_remote::client

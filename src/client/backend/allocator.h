@@ -1,6 +1,10 @@
 #pragma once
 
+#include <utility>
+
 #include <c10/core/CachingDeviceAllocator.h>
+
+#include "wire/memory.h"
 
 namespace torch_remote::client {
 
@@ -17,15 +21,17 @@ class RemoteAllocator final : public c10::DeviceAllocator {
 
   bool initialized() override;
 
-  void emptyCache(c10::MempoolId_t /*pool*/) override {}
-
-  void recordStream(const c10::DataPtr& /*data*/, c10::Stream /*stream*/) override {}
-
+  // Of all machines: PyTorch names no device.
+  void emptyCache(c10::MempoolId_t pool) override;
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override;
+  // These ask the server and wait.
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
-
-  void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
-
-  void resetPeakStats(c10::DeviceIndex /*device*/) override {}
+  void resetAccumulatedStats(c10::DeviceIndex device) override;
+  void resetPeakStats(c10::DeviceIndex device) override;
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override;
 };
+
+// The figures of a device, after the action; none where no machine is connected. Waits.
+wire::MemoryFigures device_memory(c10::DeviceIndex index, wire::MemoryAction action);
 
 }  // namespace torch_remote::client

@@ -2,19 +2,12 @@
 
 #include <c10/util/Exception.h>
 
+#include "client/backend/streams.h"
 #include "client/machines/current_device.h"
 #include "client/machines/machines.h"
+#include "client/session/current_stream.h"
 
 namespace torch_remote::client {
-namespace {
-
-// An event keeps its device, so that synchronizing it waits for that device.
-struct Event {
-  c10::DeviceIndex device;
-};
-
-}  // namespace
-
 c10::Device RemoteGuard::exchangeDevice(c10::Device device) const {
   const c10::Device before = getDevice();
   setDevice(device);
@@ -37,44 +30,69 @@ c10::DeviceIndex RemoteGuard::deviceCount() const noexcept {
   return kMaxDevices;
 }
 
-void RemoteGuard::record(void** event, const c10::Stream& stream, c10::DeviceIndex /*device*/,
-                         c10::EventFlag /*flag*/) const {
-  if (*event == nullptr)
-    *event = new Event{};
-  static_cast<Event*>(*event)->device = stream.device_index();
+c10::Stream RemoteGuard::getStream(c10::Device device) const {
+  const c10::StreamId id = are_streams_used() ? current_stream(device.index()) : 0;
+  return c10::Stream(c10::Stream::UNSAFE, device, id);
 }
 
-void RemoteGuard::block(void* /*event*/, const c10::Stream& /*stream*/) const {}
+c10::Stream RemoteGuard::getNewStream(c10::Device device, int priority) const {
+  return new_stream(device, priority < 0);
+}
+
+c10::Stream RemoteGuard::getStreamFromGlobalPool(c10::Device device, bool has_high_priority) const {
+  return new_stream(device, has_high_priority);
+}
+
+c10::Stream RemoteGuard::exchangeStream(c10::Stream stream) const {
+  const c10::Stream before = getStream(stream.device());
+  set_current_stream(stream.device_index(), static_cast<uint8_t>(stream.id()));
+  return before;
+}
+
+void RemoteGuard::record(void** event, const c10::Stream& stream, c10::DeviceIndex device,
+                         c10::EventFlag flag) const {
+  TORCH_CHECK(device == -1 || device == stream.device_index(), "Event device index ",
+              static_cast<int>(device), " does not match recording stream's device index ",
+              static_cast<int>(stream.device_index()), ".");
+  auto* recorded = static_cast<Event*>(*event);
+  record_event(recorded, stream, flag);
+  *event = recorded;
+}
+
+void RemoteGuard::block(void* event, const c10::Stream& stream) const {
+  if (event != nullptr)
+    wait_for_event(*static_cast<Event*>(event), stream);
+}
 
 bool RemoteGuard::queryEvent(void* event) const {
-  if (event != nullptr)
-    synchronizeEvent(event);
-  return true;
+  return event == nullptr || has_happened(*static_cast<Event*>(event));
 }
 
 void RemoteGuard::destroyEvent(void* event, c10::DeviceIndex /*device*/) const noexcept {
-  delete static_cast<Event*>(event);
+  destroy_event(static_cast<Event*>(event));
 }
 
 void RemoteGuard::synchronizeEvent(void* event) const {
   if (event != nullptr)
-    synchronizeDevice(static_cast<Event*>(event)->device);
+    synchronize_event(*static_cast<Event*>(event));
 }
 
-double RemoteGuard::elapsedTime(void* /*first*/, void* /*second*/,
-                                c10::DeviceIndex /*device*/) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(false,
-                              "events of a remote device are not timed yet; call synchronize() and "
-                              "measure with time.perf_counter()");
+double RemoteGuard::elapsedTime(void* first, void* second, c10::DeviceIndex /*device*/) const {
+  TORCH_CHECK(first != nullptr && second != nullptr,
+              "Both events must be recorded before calculating elapsed time.");
+  return elapsed_milliseconds(*static_cast<Event*>(first), *static_cast<Event*>(second));
 }
 
 bool RemoteGuard::queryStream(const c10::Stream& stream) const {
-  synchronizeStream(stream);
-  return true;
+  return is_done(stream);
 }
 
 void RemoteGuard::synchronizeStream(const c10::Stream& stream) const {
-  synchronizeDevice(stream.device_index());
+  synchronize_stream(stream);
+}
+
+void RemoteGuard::recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const {
+  keep_for_stream(data, stream);
 }
 
 void RemoteGuard::synchronizeDevice(c10::DeviceIndex index) const {

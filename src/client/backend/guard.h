@@ -5,7 +5,7 @@
 namespace torch_remote::client {
 
 // Autograd calls setDevice on every guard, and getStream for every node: both must be fast and must
-// not throw. Each device has one in-order stream.
+// not throw.
 struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kPrivateUse1; }
 
@@ -14,30 +14,19 @@ struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
   void setDevice(c10::Device device) const override;
   void uncheckedSetDevice(c10::Device device) const noexcept override;
 
-  c10::Stream getStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
-  }
+  c10::Stream getStream(c10::Device device) const override;
 
   c10::Stream getDefaultStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
 
-  c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
-  }
-
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high*/) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
-  }
-
-  c10::Stream exchangeStream(c10::Stream stream) const override {
-    return c10::Stream(c10::Stream::DEFAULT, stream.device());
-  }
+  c10::Stream getNewStream(c10::Device device, int priority) const override;
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool has_high_priority) const override;
+  c10::Stream exchangeStream(c10::Stream stream) const override;
 
   // A fixed maximum: autograd sizes its queues by it once, and devices may be connected later.
   c10::DeviceIndex deviceCount() const noexcept override;
 
-  // With one in-order stream an event has always happened before whatever comes later.
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex device,
               c10::EventFlag flag) const override;
   void block(void* event, const c10::Stream& stream) const override;
@@ -49,8 +38,7 @@ struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override;
   void synchronizeDevice(c10::DeviceIndex index) const override;
 
-  void recordDataPtrOnStream(const c10::DataPtr& /*data*/,
-                             const c10::Stream& /*stream*/) const override {}
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override;
 };
 
 }  // namespace torch_remote::client

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
+#include "base/mutex.h"
 #include "client/call/dispatch.h"
 #include "client/call/prefetch.h"
 #include "client/machines/machines.h"
@@ -23,6 +24,35 @@ namespace {
 
 // Uploads from pageable memory return at once up to this size, after a copy. Larger ones wait.
 constexpr uint64_t kCopiedUpload = 1 << 20;
+
+// Keeps the memory of an upload until the server has it. The connection's reader thread lets go of
+// it then, but must not destroy it: to destroy a storage that Python knows takes the GIL. The next
+// upload destroys it.
+class KeptStorages {  // thread-safe
+ public:
+  static std::shared_ptr<const void> keep(const at::Tensor& tensor) {
+    destroy_done();
+    return {new c10::Storage(tensor.storage()), [](c10::Storage* storage) {
+              MutexLock lock(instance().mutex_);
+              instance().done_.emplace_back(storage);
+            }};
+  }
+
+ private:
+  static KeptStorages& instance() {
+    static auto* const kept = new KeptStorages;  // leaks: the reader thread may live at exit
+    return *kept;
+  }
+
+  static void destroy_done() {
+    std::vector<std::unique_ptr<c10::Storage>> done;  // destroyed without the lock
+    MutexLock lock(instance().mutex_);
+    done.swap(instance().done_);
+  }
+
+  Mutex mutex_;
+  std::vector<std::unique_ptr<c10::Storage>> done_ GUARDED_BY(mutex_);
+};
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()),
@@ -96,13 +126,13 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
     return upload.send_inline(bytes);
   const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
   if (pinned) {
-    return upload.send_bulk(bytes, std::make_shared<c10::Storage>(source.storage()), false);
+    return upload.send_bulk(bytes, KeptStorages::keep(source), false);
   }
   if (bytes.size() <= kCopiedUpload) {
     auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
     return upload.send_bulk(*copy, copy, false);
   }
-  upload.send_bulk(bytes, std::make_shared<c10::Storage>(source.storage()), true);
+  upload.send_bulk(bytes, KeptStorages::keep(source), true);
 }
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {

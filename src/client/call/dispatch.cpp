@@ -9,6 +9,7 @@
 #include "client/call/submit.h"
 #include "client/machines/current_device.h"
 #include "client/machines/machines.h"
+#include "client/memory/memory_figures.h"
 #include "client/memory/storage.h"
 #include "client/operators/operator.h"
 #include "client/session/context.h"
@@ -199,6 +200,22 @@ std::shared_ptr<Request> ask_for_outcome(const DevicePlace& place) {
   return request;
 }
 
+// A storage gets its memory on the stream that was current when it was made. Where that is another
+// than the call's, the server is told before the call. True: it was, and the key has changed.
+bool announce_elsewhere(Session& session, const Capture& capture, c10::DeviceIndex index) {
+  bool has_announced = false;
+  for (const TensorSlot& slot : capture.tensors()) {
+    StorageRecord& record = *slot.record;
+    if (record.announced.load(std::memory_order_relaxed) || record.stream == current_stream(index))
+      continue;
+    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      return session.stream().announce(writer, record, {current_line(), record.server_device});
+    });
+    has_announced = true;
+  }
+  return has_announced;
+}
+
 Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   CaptureScope scope;
   Capture& capture = *scope;
@@ -209,6 +226,8 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   const DevicePlace place = place_of(capture, index);
   const c10::Device device(c10::kPrivateUse1, index);
   capture.set_server_device(place.device);
+  if (C10_UNLIKELY(are_streams_used()) && announce_elsewhere(*place.session, capture, index))
+    return Step::kAgain;
   const uint64_t hash = hash_bytes(capture.key());
   SignaturePtr signature = place.session->stream().with_signatures(
       [&](SignatureTable& table) { return table.find(hash, capture.key()); });
@@ -232,10 +251,10 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     return ask_server(info, std::move(signature), capture, stack, device, place);
   }
   Outputs outputs(*signature, capture, device, place);
-  const std::shared_ptr<Request> outcome = must_tell_outcome(info, arguments, *signature) ||
-                                                   may_be_missing(place.session->faults(), capture)
-                                               ? ask_for_outcome(place)
-                                               : nullptr;
+  const bool waits = must_tell_outcome(info, arguments, *signature) ||
+                     may_be_missing(place.session->faults(), capture) ||
+                     may_not_fit(*place.session, place.device);
+  const std::shared_ptr<Request> outcome = waits ? ask_for_outcome(place) : nullptr;
   if (!send_call(*place.session, signature, capture, outputs, arguments,
                  {current_line(), place.device, info.site_number}, outcome.get())) {
     if (outcome != nullptr)

@@ -149,8 +149,7 @@ Outputs::Outputs(const Signature& signature, const Capture& capture, c10::Device
 }
 
 at::Tensor Outputs::make_tensor(const wire::TensorSpec& spec, uint64_t nbytes) {
-  StorageRecord* record = RecordPool::instance().make(place_.session->stream().new_name(),
-                                                      place_.session, place_.device, nbytes);
+  StorageRecord* record = make_record(*place_.session, place_.device, device_.index(), nbytes);
   fresh_.push_back(record);
   return tensor_on(record, spec, nbytes, device_);
 }
@@ -285,7 +284,7 @@ class ResultReader {
   at::Tensor fresh(const Result& result) {
     const uint64_t nbytes = std::max(result.nbytes, bytes_of(result.spec));
     StorageRecord* record =
-        RecordPool::instance().make(next_++, place_.session, place_.device, nbytes);
+        make_record(*place_.session, place_.device, device_.index(), nbytes, next_++);
     record->announced.store(true, std::memory_order_relaxed);
     return tensor_on(record, result.spec, nbytes, device_);
   }
@@ -329,6 +328,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   request->device = place.device;
   const uint64_t names = names_for(info);
   const uint64_t first = session.stream().new_names(std::max<uint64_t>(names, 1));
+  request->first_name = first;
   const CallSite site{current_line(), place.device, info.site_number};
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& state, SignatureTable& table) {
@@ -354,7 +354,12 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
     session.requests().forget(*request);
     return std::nullopt;
   }
-  session.wait_quietly(request, info.name.c_str());
+  try {
+    session.wait_quietly(request, info.name.c_str());
+  } catch (...) {
+    session.abandon(request);
+    throw;
+  }
   if (request->failed)
     raise_outcome(session, *request, capture);
   wire::Reader reader(request->body);

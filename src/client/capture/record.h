@@ -13,6 +13,7 @@ struct StorageRecord {
   uint64_t name = 0;          // constant while the storage lives
   void* session = nullptr;    // client::Session, constant while the storage lives
   uint8_t server_device = 0;  // constant while the storage lives
+  uint8_t stream = 0;         // of the device, current when the storage was made; constant
   std::atomic<uint64_t> address{0};
   std::atomic<uint64_t> nbytes{0};
   std::atomic<bool> announced{false};  // the server has heard of it; changed under the submit lock

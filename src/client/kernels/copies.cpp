@@ -4,6 +4,7 @@
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/clone.h>
 
+#include "client/backend/streams.h"
 #include "client/call/copy.h"
 #include "client/kernels/tensors.h"
 #include "client/memory/pinned.h"
@@ -77,7 +78,8 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
          self.strides().equals(other.strides());
 }
 
-// Nothing to do: the server frees a storage after the calls before it in the one stream.
-void record_stream(at::Tensor& /*self*/, at::Stream /*stream*/) {}
+void record_stream(at::Tensor& self, at::Stream stream) {
+  keep_for_stream(self.storage().data_ptr(), stream);
+}
 
 }  // namespace torch_remote::client::kernels

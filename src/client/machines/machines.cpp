@@ -79,7 +79,8 @@ c10::DeviceIndex Machines::free_index() {
     if (places_[i].session.load() == nullptr)
       return static_cast<c10::DeviceIndex>(i);
   }
-  TORCH_CHECK(false, "all ", kMaxDevices, " remote devices are in use; stop a machine first");
+  TORCH_CHECK(false, "all ", static_cast<int>(kMaxDevices),
+              " remote devices are in use; stop a machine first");
 }
 
 // Gives a device of a machine its index. The server gets the seed of its default generator before
@@ -94,6 +95,7 @@ void Machines::publish(int id, Session* session, uint8_t device) {
     machine.devices.push_back(index);
     Place& place = places_[static_cast<size_t>(index)];
     place.device.store(device);
+    session->stream().set_index(device, index);
     place.session.store(session, std::memory_order_release);
   });
 }
@@ -105,6 +107,7 @@ int Machines::connect(const std::string& url, std::optional<std::string> token) 
   int id = 0;
   {
     MutexLock opening(opening_);
+    free_index();  // raises before anything is started
     id = add(open(url, std::move(token)));
   }
   if (this->session(id)->link().endpoint().has_listener)
@@ -120,6 +123,7 @@ int Machines::connect_through(const std::string& url, std::vector<std::string> c
   {
     MutexLock opening(opening_);
     watch_forks(&abandon_machines);
+    free_index();
     id = add(new Session(endpoint_through(url, std::move(command)), this));
   }
   learn_devices(id);

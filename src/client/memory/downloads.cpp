@@ -24,6 +24,7 @@ Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     // Creating a storage cannot fail, so no line is noted.
     session.stream().announce(writer, record, {0, record.server_device});
+    session.stream().use_current_stream(record.server_device);
     download.call = session.stream().last_call();
     encode(writer, read);
     return true;

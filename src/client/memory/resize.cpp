@@ -16,6 +16,14 @@ void move_storage(c10::StorageImpl& storage, uint64_t nbytes, uint64_t address) 
   storage.set_nbytes(nbytes);
 }
 
+void set_bytes(StorageRecord& record, uint64_t nbytes) {
+  const uint64_t before = record.nbytes.exchange(nbytes, std::memory_order_relaxed);
+  session_of(record)
+      ->stream()
+      .memory(record.server_device)
+      .add(static_cast<int64_t>(nbytes) - static_cast<int64_t>(before));
+}
+
 }  // namespace
 
 bool owns_record(const c10::StorageImpl& storage) {
@@ -36,7 +44,7 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   Session& session = *session_of(*record);
   const CallSite site{current_line(), record->server_device, kResizeSite};
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    record->nbytes.store(nbytes, std::memory_order_relaxed);
+    set_bytes(*record, nbytes);
     if (!record->announced.load(std::memory_order_relaxed))
       return false;  // the first mention of the storage sends its size
     session.stream().number_call(site);
@@ -48,7 +56,7 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
 
 void take_size(c10::StorageImpl& storage, uint64_t nbytes) {
   auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
-  record->nbytes.store(nbytes, std::memory_order_relaxed);
+  set_bytes(*record, nbytes);
   move_storage(storage, nbytes, RecordPool::instance().new_address(nbytes));
 }
 

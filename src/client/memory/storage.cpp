@@ -28,13 +28,24 @@ void delete_record(void* context) {
     return;
   record->address.store(0, std::memory_order_relaxed);
   RecordPool::instance().note_dead();
+  CallStream& stream = session_of(*record)->stream();
+  stream.memory(record->server_device).add(-static_cast<int64_t>(record->nbytes.load()));
   session_of(*record)->queue_free(record);
+}
+
+StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceIndex index,
+                           uint64_t nbytes, uint64_t name) {
+  CallStream& stream = session.stream();
+  const uint8_t current = are_streams_used() ? current_stream(index) : uint8_t{0};
+  StorageRecord* const record = RecordPool::instance().make(
+      name != 0 ? name : stream.new_name(), &session, server_device, nbytes, current);
+  stream.memory(server_device).add(static_cast<int64_t>(nbytes));
+  return record;
 }
 
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
   const DevicePlace place = Machines::instance().place(index);
-  StorageRecord* record = RecordPool::instance().make(place.session->stream().new_name(),
-                                                      place.session, place.device, nbytes);
+  StorageRecord* record = make_record(*place.session, place.device, index, nbytes);
   return {reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
           &delete_record, c10::Device(c10::kPrivateUse1, index)};
 }

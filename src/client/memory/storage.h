@@ -10,6 +10,10 @@ namespace torch_remote::client {
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index);
 void delete_record(void* context);
 
+// A record for a new storage, on the device's current stream. `name` 0: the next one.
+StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceIndex index,
+                           uint64_t nbytes, uint64_t name = 0);
+
 // Finds the record of a storage that our allocator did not make by its address, or makes one if the
 // storage is empty or stands for zeros. Refuses wrapped tensors.
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor);

@@ -73,12 +73,14 @@ std::optional<Failure> Faults::raise_oldest(uint64_t& others) {
   return oldest;
 }
 
-void Faults::note_raised(uint64_t call) {
+void Faults::note_raised(const wire::Error& error) {
+  const auto note = [&](Failure& failure) {
+    failure.is_raised |= failure.error.thread == error.thread && failure.error.since == error.since;
+  };
   MutexLock lock(mutex_);
   for (auto& [thread, failure] : by_thread_)
-    failure.is_raised |= failure.error.call == call;
-  for (Failure& failure : of_ended_)
-    failure.is_raised |= failure.error.call == call;
+    note(failure);
+  std::ranges::for_each(of_ended_, note);
 }
 
 std::vector<Failure> Faults::untold() {
@@ -97,8 +99,8 @@ std::optional<CallSite> Faults::site_of(uint64_t call) {
     if (failure.error.call == call)
       return failure.site;
   }
-  const auto found = std::ranges::find(
-      of_ended_, call, [](const Failure& failure) { return failure.error.call; });
+  const auto found =
+      std::ranges::find(of_ended_, call, [](const Failure& failure) { return failure.error.call; });
   return found == of_ended_.end() ? std::nullopt : found->site;
 }
 
@@ -111,7 +113,7 @@ void Faults::add_discarded(const Told& told) {
     joined = {told.call, std::min(joined.first, told.first), std::max(joined.last, told.last),
               told.next_request};
   }
-  has_discarded_.store(true, std::memory_order_relaxed);
+  last_discarded_ = std::max(last_discarded_.load(), told.last);
 }
 
 bool Faults::has_told(const Request& request) {
@@ -132,7 +134,7 @@ void Faults::clear() {
   by_thread_.clear();
   of_ended_.clear();
   discarded_.clear();
-  has_discarded_.store(false, std::memory_order_relaxed);
+  last_discarded_ = 0;
   count_.store(0, std::memory_order_relaxed);
 }
 

@@ -39,7 +39,7 @@ class Faults {
   // Its thread, if it lives, is told by its own next call.
   std::optional<Failure> raise_oldest(uint64_t& others);
   // The failure of this call was raised, for a use of a missing value.
-  void note_raised(uint64_t call);
+  void note_raised(const wire::Error& error);
   // Failures that were never raised, oldest first.
   std::vector<Failure> untold();
   std::optional<CallSite> site_of(uint64_t call);
@@ -59,10 +59,11 @@ class Faults {
 
   // Whether what this call made may be missing. 0 (made by no call): no.
   bool may_be_discarded(uint64_t call) {
-    return call != 0 && has_discarded_.load(std::memory_order_relaxed) && is_discarded(call);
+    return call != 0 && call <= last_discarded_.load(std::memory_order_relaxed) &&
+           is_discarded(call);
   }
 
-  bool has_discarded() const { return has_discarded_.load(std::memory_order_relaxed); }
+  bool has_discarded() const { return last_discarded_.load(std::memory_order_relaxed) != 0; }
 
   void clear();
 
@@ -70,7 +71,7 @@ class Faults {
   bool is_discarded(uint64_t call);
 
   std::atomic<size_t> count_{0};
-  std::atomic<bool> has_discarded_{false};
+  std::atomic<uint64_t> last_discarded_{0};  // the highest call that may have been discarded
   Mutex mutex_;
   std::map<uint64_t, Failure> by_thread_ GUARDED_BY(mutex_);
   std::vector<Failure> of_ended_ GUARDED_BY(mutex_);  // of threads that have ended: a few

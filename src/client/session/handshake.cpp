@@ -136,6 +136,7 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
   wire::Welcome welcome = wire::decode_welcome(read_block(stream));
   if (!welcome.ok())
     throw Refused(welcome.reason);
+  welcome.capabilities = theirs.capabilities;
   return welcome;
 }
 

@@ -29,7 +29,7 @@ uint64_t RecordPool::new_address(uint64_t nbytes) {
 }
 
 StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_device,
-                                uint64_t nbytes) {
+                                uint64_t nbytes, uint8_t stream) {
   const uint64_t address = new_address(nbytes);
   StorageRecord* record = nullptr;
   {
@@ -47,12 +47,27 @@ StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_
   record->name = name;
   record->session = session;
   record->server_device = server_device;
+  record->stream = stream;
   record->nbytes.store(nbytes, std::memory_order_relaxed);
   record->announced.store(false, std::memory_order_relaxed);
   record->made_by.store(0, std::memory_order_relaxed);
   record->address.store(address, std::memory_order_relaxed);
   live_.fetch_add(1, std::memory_order_relaxed);
   return record;
+}
+
+std::vector<StorageRecord*> RecordPool::unannounced(const Session* session, uint8_t server_device) {
+  std::vector<StorageRecord*> found;
+  MutexLock lock(mutex_);
+  for (const auto& slab : slabs_) {
+    for (StorageRecord& record : *slab) {
+      if (record.address.load(std::memory_order_relaxed) != 0 && record.session == session &&
+          record.server_device == server_device &&
+          !record.announced.load(std::memory_order_relaxed))
+        found.push_back(&record);
+    }
+  }
+  return found;
 }
 
 void RecordPool::give_back(StorageRecord* record) {

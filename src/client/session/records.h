@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -27,7 +28,10 @@ class RecordPool {  // thread-safe
  public:
   static RecordPool& instance();  // leaks: deleters may run at exit
 
-  StorageRecord* make(uint64_t name, Session* session, uint8_t server_device, uint64_t nbytes);
+  StorageRecord* make(uint64_t name, Session* session, uint8_t server_device, uint64_t nbytes,
+                      uint8_t stream = 0);
+  // Live records of the session that the server does not know yet.
+  std::vector<StorageRecord*> unannounced(const Session* session, uint8_t server_device);
   void give_back(StorageRecord* record);
   // A new range of addresses, for a storage that grew. Refuses one larger than any server's memory.
   uint64_t new_address(uint64_t nbytes);

@@ -39,6 +39,12 @@ void Requests::forget(const Request& request) {
   open_.erase(request.id);
 }
 
+bool Requests::abandon(Request& request) {
+  MutexLock lock(mutex_);
+  request.is_abandoned = true;
+  return request.done;
+}
+
 void Requests::clear() {
   std::unordered_map<uint64_t, RequestPtr> open;  // destroyed without the lock
   MutexLock lock(mutex_);

@@ -20,13 +20,15 @@ struct Request {
   uint8_t device = 0;                // the server's number of it, for messages
   uint64_t call = 0;                 // the call whose outcome it is
   uint64_t storage = 0;              // of a READ: the storage's name
+  uint64_t first_name = 0;           // of a QUERY kCall: the name of its first fresh output
   uint64_t after = 0;                // the last call before it, which is done when the answer comes
   std::span<std::byte> destination;  // of a READ: for its bytes
   std::shared_ptr<const void> owner;  // keeps the destination alive
   std::atomic<bool> done = false;     // set last, under the lock of Requests
   // Under the lock of Requests until done:
   bool failed = false;
-  uint64_t received = 0;  // bulk bytes so far, which come in order
+  bool is_abandoned = false;  // whoever waited was interrupted
+  uint64_t received = 0;      // bulk bytes so far, which come in order
   std::vector<std::byte> body;
   wire::Error error;
 };
@@ -45,6 +47,8 @@ class Requests {
 
   // For a request that was not sent.
   void forget(const Request& request);
+  // For one whose answer nobody takes any more. True: it is here already.
+  bool abandon(Request& request);
   // For a session that has ended.
   void clear();
 

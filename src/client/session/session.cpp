@@ -135,12 +135,19 @@ void Session::on_error(wire::Reader& reader) {
       {{"operator", error.operator_name}, {"message", error.message}});
 }
 
+void Session::on_reply(const wire::Reply& reply) {
+  const RequestPtr request = requests_.reply(reply);
+  confirm(request->after);
+  if (request->is_abandoned)
+    free_results(*request);
+}
+
 void Session::on_messages(std::span<const std::byte> payload) {
   wire::Reader reader(payload);
   while (!reader.empty()) {
     wire::ReceivedMessage message = wire::next_message(reader);
     if (message.tag == wire::Tag::kReply)
-      confirm(requests_.reply(wire::decode_reply(message.body))->after);
+      on_reply(wire::decode_reply(message.body));
     else if (message.tag == wire::Tag::kError)
       on_error(message.body);
     else if (wire::to_text(message.tag) != std::string_view("unknown"))

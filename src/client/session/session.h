@@ -104,6 +104,8 @@ class Session : private Link::Traffic, private ServerFacts {
     return requests_.make(destination, std::move(owner), stream_.submitted());
   }
 
+  // For a QUERY kCall whose wait was interrupted: frees what the answer names, when it is here.
+  void abandon(const RequestPtr& request);
   // Flushes and waits; counts a sync. The request tells whether it failed.
   void wait_quietly(const RequestPtr& request, const char* what);
   // As wait_quietly(), but raises the server's error, SessionLost, or an interrupt.
@@ -152,6 +154,7 @@ class Session : private Link::Traffic, private ServerFacts {
   // The device failed at one of the calls first … call and cannot be used any more.
   void lose_device(const wire::Error& error);
   void on_error(wire::Reader& reader);
+  void on_reply(const wire::Reply& reply);
   bool has_credit();
 
   enum class Waiter { kUser, kExit };
@@ -172,6 +175,7 @@ class Session : private Link::Traffic, private ServerFacts {
 
   RequestPtr find_failed_download();
   void note_failure(const wire::Error& error);
+  void free_results(const Request& request);
   void tell_known_failure(const Uses& uses);
   [[noreturn]] void tell(const Failure& failure, const Uses& uses);
   // `device` is used if the call is unknown.

@@ -54,7 +54,7 @@ void Session::raise_failed(const Request& request, const Capture* used) {
     // telling runs Python, so the thread's next call tells.
     if (!KeepGil::is_kept())
       tell_known_failure(uses);
-    faults_.note_raised(error.call);
+    faults_.note_raised(error);
   }
   raise_remote(error, describe(error, faults_.site_of(error.call), request.device),
                uses.any_of(error.results));
@@ -71,7 +71,6 @@ void Session::tell(const Failure& failure, const Uses& uses) {
     return true;
   });
   faults_.add_discarded({error.call, error.since, last, requests_.next_id()});
-  faults_.note_raised(error.call);  // also if another thread's call is the cause
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
   const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);
   std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);

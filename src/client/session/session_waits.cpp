@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "client/operators/operator.h"
 #include "client/session/pending.h"
+#include "client/session/records.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {
@@ -52,6 +53,33 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
   if (log_enabled(LogLevel::kDebug))
     log(LogLevel::kDebug, "wait ended by a lost session", {{"what", what}});
   raise_lost();
+}
+
+void Session::abandon(const RequestPtr& request) {
+  if (requests_.abandon(*request) && !request->failed)
+    free_results(*request);
+}
+
+void Session::free_results(const Request& request) {
+  if (request.first_name == 0)
+    return;
+  wire::Reader reader(request.body);
+  uint64_t name = request.first_name;
+  const std::function<void(const std::vector<wire::Result>&)> free_fresh =
+      [&](const auto& results) {
+        for (const wire::Result& result : results) {
+          if (result.kind == wire::ResultKind::kFresh) {
+            StorageRecord* const record =
+                RecordPool::instance().make(name++, this, request.device, result.nbytes);
+            record->announced = true;
+            record->address = 0;
+            RecordPool::instance().note_dead();
+            stream_.queue_free(record);
+          }
+          free_fresh(result.items);
+        }
+      };
+  free_fresh(wire::decode_results(reader));
 }
 
 void Session::wait_quietly(const RequestPtr& request, const char* what) {
@@ -102,6 +130,8 @@ void Session::confirm(uint64_t call) {
 }
 
 uint64_t Session::calls_done() const {
+  if (is_lost())
+    return UINT64_MAX;  // nothing more comes of them
   const uint64_t confirmed = confirmed_.load(std::memory_order_relaxed);
   const transport::Connection* const connection = link_.connection();
   return connection == nullptr ? confirmed

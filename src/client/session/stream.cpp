@@ -20,7 +20,9 @@ bool CallStream::announce(wire::Writer& writer, StorageRecord& record, CallSite 
   if (record.announced.exchange(true, std::memory_order_relaxed))
     return false;
   site.operation = kResizeSite;
-  number_call(site);
+  if (are_streams_used())
+    use_stream(record.server_device, record.stream);  // it gets its memory on this stream
+  number_message(site);
   encode(writer, wire::Resize{record.name, record.server_device,
                               record.nbytes.load(std::memory_order_relaxed)});
   return true;

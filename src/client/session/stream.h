@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -11,10 +12,13 @@
 #include "client/capture/capture.h"
 #include "client/session/context.h"
 #include "client/session/counters.h"
+#include "client/session/current_stream.h"
+#include "client/session/device_memory.h"
 #include "client/session/lines.h"
 #include "client/session/signature_table.h"
 #include "client/session/threads.h"
 #include "wire/messages.h"
+#include "wire/streams.h"
 
 namespace torch_remote::client {
 
@@ -36,8 +40,28 @@ class CallStream {
 
   // --- within append()
 
+  // What follows for the device goes to this stream.
+  void use_stream(uint8_t device, uint8_t stream) NO_THREAD_SAFETY_ANALYSIS {
+    if (streams_[device] == stream) [[likely]]
+      return;
+    streams_[device] = stream;
+    encode(writer_, wire::StreamMessage{wire::StreamAction::kUse, device, stream});
+  }
+
+  // The same for this thread's current stream.
+  void use_current_stream(uint8_t device) {
+    if (are_streams_used()) [[unlikely]]
+      use_stream(device, current_stream(indices_[device].load(std::memory_order_relaxed)));
+  }
+
   // Numbers the CALL, QUERY kCall or kCheckedCall, BEGIN or RESIZE that follows.
   uint64_t number_call(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
+    use_current_stream(site.device);
+    return number_message(site);
+  }
+
+  // The same for a message that is for no stream.
+  uint64_t number_message(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
     site.thread = static_cast<uint8_t>(thread_);
     lines_.put(++call_number_, site);
     ++calls_;
@@ -75,6 +99,13 @@ class CallStream {
     return next_name_.fetch_add(count, std::memory_order_relaxed);
   }
 
+  uint64_t new_event_name() { return next_event_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Which remote:k a device of the server is.
+  void set_index(uint8_t device, c10::DeviceIndex index) { indices_[device] = index; }
+
+  DeviceMemory& memory(uint8_t device) { return memory_[device]; }
+
   uint64_t new_generator_name() { return next_generator_.fetch_add(1, std::memory_order_relaxed); }
 
   // Deleters: any thread, no lock, no I/O.
@@ -108,6 +139,9 @@ class CallStream {
   Counters& counters_;
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_generator_{wire::kFirstGenerator};
+  std::atomic<uint64_t> next_event_{1};
+  std::array<std::atomic<c10::DeviceIndex>, wire::kMaxDevices> indices_{};  // by device
+  std::array<DeviceMemory, wire::kMaxDevices> memory_;                      // by device
   std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in client/session/frees.cpp
   std::atomic<uint64_t> freed_bytes_{0};        // roughly: of the storages in that list
   std::atomic<uint64_t> submitted_{0};          // call_number_, for readers without the lock
@@ -122,6 +156,7 @@ class CallStream {
   SignatureTable signatures_ GUARDED_BY(mutex_);
   std::vector<uint64_t> free_names_ GUARDED_BY(mutex_);
   ContextMirror context_ GUARDED_BY(mutex_);
+  std::array<uint8_t, wire::kMaxDevices> streams_ GUARDED_BY(mutex_){};  // the last STREAM of each
   uint64_t call_number_ GUARDED_BY(mutex_) = 0;
   uint64_t thread_ GUARDED_BY(mutex_) = 0;  // the last THREAD
   CallLines lines_;                         // written under mutex_

@@ -59,7 +59,8 @@ void Executor::make_missing(const CallPlan& call, const std::vector<wire::Output
   for (const wire::Output& output : outputs) {
     if (output.kind == wire::OutputKind::kFresh) {
       const uint64_t nbytes = wire::extent_bytes(output.spec);
-      Entry& entry = storages_.make(*name++, nbytes, devices_.device(call.plan.device), here());
+      Entry& entry = storages_.make(*name++, nbytes, devices_.device(call.plan.device),
+                                    call.plan.device, here());
       storages_.set_missing(entry, cause);
     }
     make_missing(call, output.items, cause, name);
@@ -71,6 +72,8 @@ Cause Executor::fail(std::exception_ptr cause, const CallPlan& call, const Slots
   written_.clear();
   wire::Error failure = describe_failure(std::move(cause), call.operation->name);
   failure.signature = call.slot + 1;
+  if (failure.kind == wire::ErrorKind::kOutOfMemory)
+    ++storages_.memory_use(call.plan.device).ooms;
   failure.call = number_;
   const auto add_result = [&](uint64_t name) {
     if (failure.results.size() < wire::kMaxErrorResults)
@@ -84,6 +87,16 @@ Cause Executor::fail(std::exception_ptr cause, const CallPlan& call, const Slots
     storages_.give_growth_back(*entries_[view.storage]);  // the client does not know the new size
     add_result(slots.storages[view.storage]);
   }
+  const Cause made = cause_of(std::move(failure));
+  for (const TensorRecipe& view : call.plan.tensors) {
+    Entry& entry = *entries_[view.storage];
+    if (view.is_written && !entry.storage && entry.upload == nullptr && entry.nbytes != 0)
+      storages_.set_missing(entry, made);  // there was no memory for it
+  }
+  return made;
+}
+
+Cause Executor::cause_of(wire::Error failure) {
   if (threads_.cause() != nullptr)  // a constant that failed, as for lack of memory
     return threads_.cause();
   if (!is_waited_for_)
@@ -114,7 +127,8 @@ void Executor::fail_other(std::exception_ptr cause, const char* what, Entry& ent
 void Executor::resize(const wire::Resize& message) {
   ++number_;
   if (!storages_.contains(message.storage)) {
-    storages_.make(message.storage, message.nbytes, devices_.device(message.device), here());
+    storages_.make(message.storage, message.nbytes, devices_.device(message.device), message.device,
+                   here());
     return;
   }
   Entry& entry = storages_.find(message.storage);

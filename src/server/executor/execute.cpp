@@ -37,7 +37,8 @@ void Executor::meet_storages(const Plan& plan, const Slots& slots) {
   for (size_t i = 0; i < plan.storages.size(); ++i) {
     const wire::FreshStorage& storage = plan.storages[i];
     entries_.push_back(storage.fresh ? &storages_.make(slots.storages[i], storage.nbytes,
-                                                       devices_.device(storage.device), here())
+                                                       devices_.device(storage.device),
+                                                       storage.device, here())
                                      : &storages_.find(slots.storages[i]));
   }
 }
@@ -221,7 +222,7 @@ void Executor::store_output(const CallPlan& call, const wire::Output& output, c1
 void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at::Tensor tensor,
                            uint64_t name, std::exception_ptr& refusal) {
   Entry& entry = storages_.make(name, wire::extent_bytes(output.spec),
-                                devices_.device(call.plan.device), here());
+                                devices_.device(call.plan.device), call.plan.device, here());
   try {
     if (C10_UNLIKELY(call.operation->shares_outputs))
       tensor = own_output(std::move(tensor));  // as the client was told in its first query
@@ -265,7 +266,8 @@ std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t na
   uint64_t next = first;
   try {
     for (at::Tensor& tensor : fresh) {
-      Entry& entry = storages_.make(next, 0, tensor.device(), here());
+      Entry& entry =
+          storages_.make(next, 0, tensor.device(), devices_.index_of(tensor.device()), here());
       ++next;
       storages_.adopt(entry, std::move(tensor));
     }

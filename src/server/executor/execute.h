@@ -88,6 +88,9 @@ class Executor {
   uint64_t mispredicted() const { return mispredicted_; }
 
  private:
+  // Counts the failure and, if nobody waits for the call, stops its thread.
+  Cause cause_of(wire::Error failure);
+
   // The message that is being applied.
   Origin here() const { return {threads_.current(), number_}; }
 

@@ -3,6 +3,11 @@
 #include "wire/limits.h"
 
 namespace torch_remote::server {
+namespace {
+
+constexpr size_t kMostText = 2048;
+
+}  // namespace
 
 void StoppedThreads::set_current(uint64_t thread) {
   current_ = thread;
@@ -18,6 +23,8 @@ void StoppedThreads::go_on(uint64_t thread) {
 
 Cause StoppedThreads::stop(wire::Error failure, uint64_t since) {
   wire::check_limit("stopped threads of a session", stopped_.size() + 1, wire::kMaxStoppedThreads);
+  if (failure.message.size() > kMostText)
+    failure.message.resize(kMostText);  // kept as long as something is missing because of it
   failure.thread = current_;
   failure.since = since;
   cause_ = std::make_shared<const wire::Error>(std::move(failure));

@@ -14,7 +14,8 @@ Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Upl
       uploads_(uploads),
       replies_(replies),
       call_log_(call_log),
-      storages_(uploads, {.bytes = max_memory}),
+      streams_(devices),
+      storages_(uploads, streams_, {.bytes = max_memory}),
       generators_(devices),
       threads_(replies),
       executor_(devices, storages_, generators_, threads_, call_log) {}
@@ -43,6 +44,8 @@ Interpreter::Handler Interpreter::find_handler(wire::Tag tag) {
       return &Interpreter::on_thread;
     case wire::Tag::kGoOn:
       return &Interpreter::on_go_on;
+    case wire::Tag::kStream:
+      return &Interpreter::on_stream;
     default:
       return nullptr;
   }
@@ -224,7 +227,7 @@ void Interpreter::answer_view(const wire::Read& read) {
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
   if (!view.is_cpu())
-    return replies_.tensor(read.request, view.cpu(), nullptr);
+    return answer_from_device(read.request, view, entry.number);
   if (entry.sending == nullptr)
     entry.sending = std::make_shared<const char>();
   replies_.tensor(read.request, view, entry.sending);
@@ -249,6 +252,14 @@ void Interpreter::on_query(wire::Reader& reader) {
       return query_operators(request);
     case wire::QueryKind::kOperator:
       return query_operator(request, reader);
+    case wire::QueryKind::kStream:
+      return query_stream(request, reader);
+    case wire::QueryKind::kEvent:
+      return query_event(request, reader);
+    case wire::QueryKind::kElapsed:
+      return query_elapsed(request, reader);
+    case wire::QueryKind::kMemory:
+      return query_memory(request, reader);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "server/executor/operators.h"
 #include "server/executor/reply.h"
 #include "server/executor/storage_table.h"
+#include "server/executor/streams.h"
 #include "server/executor/uploads.h"
 #include "wire/codec.h"
 #include "wire/messages.h"
@@ -54,6 +55,7 @@ class Interpreter {
   void on_query(wire::Reader& reader);
   void on_thread(wire::Reader& reader);
   void on_go_on(wire::Reader& reader);
+  void on_stream(wire::Reader& reader);
 
   void query_call(uint64_t request, wire::Reader& reader);
   void query_barrier(uint64_t request);
@@ -63,11 +65,19 @@ class Interpreter {
   void query_generator(uint64_t request, wire::Reader& reader);
   void query_operators(uint64_t request);
   void query_operator(uint64_t request, wire::Reader& reader);
+  void query_stream(uint64_t request, wire::Reader& reader);
+  void query_event(uint64_t request, wire::Reader& reader);
+  void query_memory(uint64_t request, wire::Reader& reader);
+  void query_elapsed(uint64_t request, wire::Reader& reader);
+  void apply_stream(const wire::StreamMessage& message);
+  // Answers the request when a stream or event is done.
+  Streams::OnDone answer_done(uint64_t request);
   // Waits until the devices are done. False: one failed, and the request is answered with that.
   bool finish_work(uint64_t request);
   // Answers with an error that stops no thread.
   void answer_failure(uint64_t request, std::exception_ptr cause, const char* what);
   void answer_view(const wire::Read& read);
+  void answer_from_device(uint64_t request, const at::Tensor& view, uint8_t device);
   void upload(const wire::Begin& begin, Entry& entry);
   const CallPlan& plan_at(uint64_t slot) const;
 
@@ -76,6 +86,7 @@ class Interpreter {
   Uploads& uploads_;
   Replies& replies_;
   CallLog* const call_log_;
+  Streams streams_;
   StorageTable storages_;
   Generators generators_;
   StoppedThreads threads_;

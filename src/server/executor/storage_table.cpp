@@ -91,7 +91,8 @@ Entry& StorageTable::find(uint64_t name) {
   return *found->second;
 }
 
-Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, Origin made) {
+Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, uint8_t number,
+                          Origin made) {
   if (name == 0)
     throw ProtocolError("name 0 is never valid");
   wire::check_limit("storages of a session", entries_.size() + 1, limits_.storages);
@@ -103,6 +104,9 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, Or
   Entry& entry = *place->second;
   entry.made = made;
   entry.device = device;
+  entry.number = number;
+  entry.stream = streams_.current(number);
+  use_[number].storages.increase(1);
   set_bytes(entry, nbytes);
   return entry;
 }
@@ -111,7 +115,8 @@ void StorageTable::free(uint64_t name) {
   const auto found = entries_.find(name);
   if (found == entries_.end())
     throw ProtocolError("no storage has the name " + std::to_string(name));
-  total_bytes_ -= found->second->nbytes;
+  set_bytes(*found->second, 0);
+  use_[found->second->number].storages.decrease(1);
   held_bytes_ -= found->second->held;
   set_missing(*found->second, nullptr);
   if (!uploading_.empty())
@@ -145,7 +150,19 @@ void StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
 
 void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
   total_bytes_ += nbytes - entry.nbytes;
+  c10::CachingAllocator::Stat& bytes = use_[entry.number].bytes;
+  if (nbytes >= entry.nbytes)
+    bytes.increase(nbytes - entry.nbytes);
+  else
+    bytes.decrease(entry.nbytes - nbytes);
   entry.nbytes = nbytes;
+}
+
+void StorageTable::allocate_all(uint8_t device) {
+  for (auto& [name, entry] : entries_) {
+    if (entry->number == device && entry->missing == nullptr && entry->upload == nullptr)
+      ensure_memory(*entry);
+  }
 }
 
 void StorageTable::hold(Entry& entry, uint64_t nbytes) {
@@ -162,7 +179,13 @@ void StorageTable::ensure_memory(Entry& entry) {
   if (entry.storage)
     return;
   hold(entry, entry.nbytes);
-  entry.storage = allocate(entry.nbytes, entry.device);
+  const Streams::Scope scope(streams_, entry.number, entry.stream);
+  try {
+    entry.storage = allocate(entry.nbytes, entry.device);
+  } catch (...) {
+    hold(entry, 0);
+    throw;
+  }
 }
 
 at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
@@ -272,7 +295,21 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
     ensure_memory(entry);  // now, so that the upload fails and not a later call
   entry.upload = std::move(staging);
   entry.upload_offset = offset;
+  entry.upload_stream = streams_.current(entry.number);
   uploading_.push_back(&entry);
+}
+
+void StorageTable::settle_stream(uint8_t device, uint64_t stream) {
+  for (Entry* const entry : uploading_) {
+    if (entry->number == device && entry->upload_stream == stream)
+      settle(*entry);
+  }
+}
+
+void StorageTable::keep(Entry& entry, uint8_t device, uint64_t stream) {
+  settle(entry);
+  if (entry.storage)
+    streams_.keep(entry.storage.data_ptr(), device, stream);
 }
 
 // Moves complete uploads to their storages, so that staging holds only bytes still on the way.
@@ -298,7 +335,11 @@ void StorageTable::finish_upload(Entry& entry) {
     return;
   if (!becomes_the_storage(entry, *staging)) {
     try {
-      return write(entry, entry.upload_offset, {staging->data(), staging->length()});
+      {
+        const Streams::Scope scope(streams_, entry.number, entry.upload_stream);
+        write(entry, entry.upload_offset, {staging->data(), staging->length()});
+      }
+      return streams_.join(entry.number, entry.upload_stream);
     } catch (...) {
       entry.upload = staging;  // to be tried again
       throw;

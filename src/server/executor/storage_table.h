@@ -1,17 +1,20 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 #include <c10/util/flat_hash_map.h>
 
 #include "marshal/plan.h"
 #include "server/executor/failures.h"
+#include "server/executor/streams.h"
 #include "server/executor/uploads.h"
 #include "wire/limits.h"
 #include "wire/messages.h"
@@ -32,6 +35,9 @@ struct Entry {
   uint64_t held = 0;     // what of that has memory
   Origin made;           // the message that mentioned it first
   c10::Device device{c10::kCPU};
+  uint8_t number = 0;         // the session's number of the device
+  uint8_t stream = 0;         // the device's current stream when it was made
+  uint8_t upload_stream = 0;  // and when the upload began
   Cause missing;  // why it has no value, mostly null: Note [Missing storages] in execute.h
   std::shared_ptr<Staging> upload;  // to be written before anything else uses the storage
   uint64_t upload_offset = 0;
@@ -44,17 +50,24 @@ struct StorageLimits {
   uint64_t bytes = UINT64_MAX;             // of all together; more are out of memory
 };
 
+// What the storages of one device use, whether or not they have memory yet.
+struct MemoryUse {
+  c10::CachingAllocator::Stat bytes;
+  c10::CachingAllocator::Stat storages;
+  uint64_t ooms = 0;  // calls that found no memory
+};
+
 // The storages of a session, by the client's names. Confined to the executor thread, which is in
 // inference mode. Entries do not move.
 class StorageTable {
  public:
-  explicit StorageTable(Uploads& uploads, StorageLimits limits = {})
-      : uploads_(uploads), limits_(limits) {}
+  StorageTable(Uploads& uploads, Streams& streams, StorageLimits limits = {})
+      : uploads_(uploads), streams_(streams), limits_(limits) {}
 
   // Throw ProtocolError: name 0, an unknown name, a name in use, too many storages.
   Entry& find(uint64_t name);
   // `made`: the message that mentions it first.
-  Entry& make(uint64_t name, uint64_t nbytes, c10::Device device, Origin made);
+  Entry& make(uint64_t name, uint64_t nbytes, c10::Device device, uint8_t number, Origin made);
   void free(uint64_t name);
 
   bool contains(uint64_t name) const { return entries_.find(name) != entries_.end(); }
@@ -73,6 +86,11 @@ class StorageTable {
 
   // True if the view is the whole storage.
   static bool covers(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset);
+
+  // Puts in the uploads that began on this stream: an event that is recorded next is after them.
+  void settle_stream(uint8_t device, uint64_t stream);
+  // The stream uses the storage; its memory is not reused before that is done.
+  void keep(Entry& entry, uint8_t device, uint64_t stream);
 
   // Waits for a pending upload of the storage, and writes it.
   void settle(Entry& entry) {
@@ -102,6 +120,15 @@ class StorageTable {
 
   uint64_t total_bytes() const { return total_bytes_; }
 
+  uint64_t held_bytes() const { return held_bytes_; }
+
+  uint64_t byte_limit() const { return limits_.bytes; }
+
+  MemoryUse& memory_use(uint8_t device) { return use_[device]; }
+
+  // Gives memory to those storages of the device that have none. Throws OutOfMemoryError.
+  void allocate_all(uint8_t device);
+
  private:
   std::unique_ptr<Entry> take_entry();
   // Before the storage has memory of that size. Throws OutOfMemoryError.
@@ -115,10 +142,12 @@ class StorageTable {
   void check_range(const Entry& entry, uint64_t offset, uint64_t length) const;
 
   Uploads& uploads_;
+  Streams& streams_;
   const StorageLimits limits_;
   ska::flat_hash_map<uint64_t, std::unique_ptr<Entry>> entries_;
   std::vector<std::unique_ptr<Entry>> spare_;  // of freed storages, to be used again
   std::vector<Entry*> uploading_;              // entries that expect, or have expected, an upload
+  std::array<MemoryUse, wire::kMaxDevices> use_;  // by device
   uint64_t total_bytes_ = 0;
   uint64_t held_bytes_ = 0;
   uint64_t missing_ = 0;  // entries without a value

@@ -346,7 +346,7 @@ class Listener {
 
 void listen(const std::string& url, const std::string& metrics, const ServeOptions& options,
             const LifetimeLimits& limits) {
-  if (transport::parse_address(url).scheme == "tcp" && options.token.empty()) {
+  if (transport::parse_address(url).scheme != "unix" && options.token.empty()) {
     throw std::invalid_argument(
         "refusing to listen on " + url +
         " without a token: add --token-file FILE (it is made if it is missing)");

@@ -83,6 +83,7 @@ Hellos exchange_hellos(transport::Stream& stream, Bytes client_body, const std::
   wire::Hello hello;
   random_bytes(hello.nonce);
   hello.torch_version = TORCH_VERSION;
+  hello.capabilities = wire::kCapabilities;
   Hellos hellos{std::move(client_body), body_of(hello)};
   if (!token.empty()) {
     hello.has_proof = true;

@@ -34,14 +34,16 @@ std::string refusal(const std::function<void()>& use) {
 
 TEST(ServerLimits, StoragesOfASession) {
   Uploads uploads;
-  StorageTable storages(uploads, {.storages = 2});
-  storages.make(1, 4, c10::kCPU, {});
-  storages.make(2, 4, c10::kCPU, {});
-  EXPECT_EQ(refusal([&] { storages.make(3, 4, c10::kCPU, {}); }),
+  const Devices devices(c10::kCPU, 1);
+  Streams streams(devices);
+  StorageTable storages(uploads, streams, {.storages = 2});
+  storages.make(1, 4, c10::kCPU, 0, {});
+  storages.make(2, 4, c10::kCPU, 0, {});
+  EXPECT_EQ(refusal([&] { storages.make(3, 4, c10::kCPU, 0, {}); }),
             "protocol: storages of a session: 3 is over the limit of 2");
 
   storages.free(1);
-  storages.make(3, 4, c10::kCPU, {});
+  storages.make(3, 4, c10::kCPU, 0, {});
 }
 
 TEST(ServerLimits, GeneratorsOfASession) {

@@ -100,10 +100,12 @@ void check_stack(const c10::FunctionSchema& schema, const torch::jit::Stack& sta
 std::optional<std::vector<at::Tensor>> resolve(const marshal::Plan& plan,
                                                const marshal::Slots& slots) {
   server::Uploads uploads;
-  server::StorageTable table(uploads);
+  const server::Devices devices(c10::kCPU, 1);
+  server::Streams streams(devices);
+  server::StorageTable table(uploads, streams);
   std::vector<server::Entry*> entries;
   for (size_t i = 0; i < plan.storages.size(); ++i)
-    entries.push_back(&table.make(i + 1, kStorageBytes, c10::kCPU, 1));
+    entries.push_back(&table.make(i + 1, kStorageBytes, c10::kCPU, 0, {}));
   std::vector<at::Tensor> tensors;
   try {
     for (size_t i = 0; i < plan.tensors.size(); ++i) {

@@ -18,11 +18,13 @@ class StorageTableTest : public ::testing::Test {
 
   const c10::InferenceMode inference_mode;
   Uploads uploads;
-  StorageTable storages{uploads};
+  Devices devices{c10::kCPU, 1};
+  Streams streams{devices};
+  StorageTable storages{uploads, streams};
 };
 
 TEST_F(StorageTableTest, MemoryIsAllocatedAtFirstUse) {
-  Entry& entry = storages.make(1, 8, kCpu, 1);
+  Entry& entry = storages.make(1, 8, kCpu, 0, {});
   EXPECT_FALSE(entry.storage);
   EXPECT_EQ(storages.total_bytes(), 8);
 
@@ -32,7 +34,7 @@ TEST_F(StorageTableTest, MemoryIsAllocatedAtFirstUse) {
 }
 
 TEST_F(StorageTableTest, AViewInsideIsMadeWithItsSizesStridesAndOffset) {
-  Entry& entry = storages.make(1, 24, kCpu, 1);
+  Entry& entry = storages.make(1, 24, kCpu, 0, {});
   wire::TensorSpec view = spec({2});
   view.strides = {3};
 
@@ -43,7 +45,7 @@ TEST_F(StorageTableTest, AViewInsideIsMadeWithItsSizesStridesAndOffset) {
 }
 
 TEST_F(StorageTableTest, AViewPastTheEndIsRefused) {
-  Entry& entry = storages.make(1, 24, kCpu, 1);
+  Entry& entry = storages.make(1, 24, kCpu, 0, {});
   wire::TensorSpec view = spec({2});
   view.strides = {3};
 
@@ -52,7 +54,7 @@ TEST_F(StorageTableTest, AViewPastTheEndIsRefused) {
 }
 
 TEST_F(StorageTableTest, OffsetsThatOverflowAreRefused) {
-  Entry& entry = storages.make(1, 8, kCpu, 1);
+  Entry& entry = storages.make(1, 8, kCpu, 0, {});
   EXPECT_THROW(resolve(entry, spec({1}), UINT64_MAX), Refused);
   EXPECT_THROW(resolve(entry, spec({1}), UINT64_MAX / 4), Refused);
   EXPECT_THROW(resolve(entry, spec({1}), UINT64_MAX / 4 + 1), Refused);
@@ -60,12 +62,12 @@ TEST_F(StorageTableTest, OffsetsThatOverflowAreRefused) {
 }
 
 TEST_F(StorageTableTest, ATensorWithoutElementsMayBeginAnywhere) {
-  Entry& entry = storages.make(1, 0, kCpu, 1);
+  Entry& entry = storages.make(1, 0, kCpu, 0, {});
   EXPECT_EQ(resolve(entry, spec({0, 5}), 5).numel(), 0);
 }
 
 TEST_F(StorageTableTest, TheSameViewAgainIsTheSameTensorAndAnotherIsNot) {
-  Entry& entry = storages.make(1, 16, kCpu, 1);
+  Entry& entry = storages.make(1, 16, kCpu, 0, {});
   const at::Tensor first = resolve(entry, spec({2}));
 
   EXPECT_TRUE(resolve(entry, spec({2})).is_same(first));
@@ -74,7 +76,7 @@ TEST_F(StorageTableTest, TheSameViewAgainIsTheSameTensorAndAnotherIsNot) {
 }
 
 TEST_F(StorageTableTest, AWrappedNumberIsNeverTheTensorOfAnotherCall) {
-  Entry& entry = storages.make(1, 4, kCpu, 1);
+  Entry& entry = storages.make(1, 4, kCpu, 0, {});
   wire::TensorSpec wrapped = spec({});
   wrapped.wrapped = true;
 
@@ -83,7 +85,7 @@ TEST_F(StorageTableTest, AWrappedNumberIsNeverTheTensorOfAnotherCall) {
 }
 
 TEST_F(StorageTableTest, ConjugateAndNegativeBitsAreSet) {
-  Entry& entry = storages.make(1, 16, kCpu, 1);
+  Entry& entry = storages.make(1, 16, kCpu, 0, {});
   wire::TensorSpec view = spec({1}, wire::Dtype::kComplex64);
   view.conj = true;
   EXPECT_TRUE(resolve(entry, view).is_conj());
@@ -94,9 +96,9 @@ TEST_F(StorageTableTest, ConjugateAndNegativeBitsAreSet) {
 }
 
 TEST_F(StorageTableTest, NamesAreUniqueKnownAndNeverZero) {
-  storages.make(1, 4, kCpu, 1);
-  EXPECT_THROW(storages.make(1, 4, kCpu, 1), ProtocolError);
-  EXPECT_THROW(storages.make(0, 4, kCpu, 1), ProtocolError);
+  storages.make(1, 4, kCpu, 0, {});
+  EXPECT_THROW(storages.make(1, 4, kCpu, 0, {}), ProtocolError);
+  EXPECT_THROW(storages.make(0, 4, kCpu, 0, {}), ProtocolError);
   EXPECT_THROW(storages.find(2), ProtocolError);
   storages.free(1);
   EXPECT_THROW(storages.find(1), ProtocolError);
@@ -105,7 +107,7 @@ TEST_F(StorageTableTest, NamesAreUniqueKnownAndNeverZero) {
 }
 
 TEST_F(StorageTableTest, AStorageThatIsBeingSentGoesOnInACopyWhenItIsWritten) {
-  Entry& entry = storages.make(1, 8, kCpu, 1);
+  Entry& entry = storages.make(1, 8, kCpu, 0, {});
   at::Tensor sent = resolve(entry, spec({2}));
   sent.fill_(1);
   entry.sending = std::make_shared<const char>();
@@ -119,7 +121,7 @@ TEST_F(StorageTableTest, AStorageThatIsBeingSentGoesOnInACopyWhenItIsWritten) {
 }
 
 TEST_F(StorageTableTest, AStorageThatHasBeenSentIsWrittenInPlace) {
-  Entry& entry = storages.make(1, 8, kCpu, 1);
+  Entry& entry = storages.make(1, 8, kCpu, 0, {});
   const at::Tensor sent = resolve(entry, spec({2}));
   entry.sending = std::make_shared<const char>();
 

@@ -40,8 +40,10 @@ void arrive(Uploads& uploads, uint64_t lane, uint64_t offset, const std::vector<
 TEST(Uploads, AWholeUploadBecomesTheStoragesMemoryWithoutACopy) {
   const c10::InferenceMode inference_mode;
   Uploads uploads;
-  StorageTable storages(uploads);
-  Entry& entry = storages.make(1, 8, c10::Device(c10::kCPU), 1);
+  const Devices devices(c10::kCPU, 1);
+  Streams streams(devices);
+  StorageTable storages(uploads, streams);
+  Entry& entry = storages.make(1, 8, c10::Device(c10::kCPU), 0, {});
   uploads.look_at_frame(begin_frame(7, 1, 0, 8));
   const std::byte* const staged = uploads.target(7, 0, 8).data();
   arrive(uploads, 7, 0, {1, 2}, true);
@@ -161,8 +163,10 @@ TEST(Uploads, ABulkBeginThatIsNotFirstInItsFrameIsAProtocolError) {
 // The upload goes to a part of a storage without memory: it must fail at its begin, not at a read.
 TEST(Uploads, WithoutMemoryForItsStorageAnUploadFailsWhereItBegins) {
   Uploads uploads;
-  StorageTable storages(uploads);
-  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), 1);
+  const Devices devices(c10::kCPU, 1);
+  Streams streams(devices);
+  StorageTable storages(uploads, streams);
+  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), 0, {});
   uploads.look_at_frame(begin_frame(7, 1, 0, 8));
   auto staging = uploads.take(7, 8);
   {

@@ -1,0 +1,166 @@
+#include "client/backend/streams.h"
+
+#include <array>
+#include <atomic>
+
+#include "client/machines/machines.h"
+#include "client/memory/storage.h"
+#include "client/session/process.h"
+#include "wire/streams.h"
+
+namespace torch_remote::client {
+
+struct Event {
+  Session* session = nullptr;
+  uint64_t name = 0;
+  uint8_t device = 0;
+  uint64_t after = 0;  // the last call before it
+};
+
+namespace {
+
+using wire::StreamAction;
+using wire::StreamMessage;
+
+uint64_t number_of(const c10::Stream& stream) {
+  return static_cast<uint64_t>(stream.id());
+}
+
+void send(Session& session, const StreamMessage& message) {
+  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    encode(writer, message);
+    return true;
+  });
+}
+
+DevicePlace place_of(const c10::Stream& stream) {
+  const DevicePlace place = Machines::instance().place(stream.device_index());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      (place.session->welcome().capabilities & wire::kStreamsCapability) != 0, "the server of ",
+      place.session->describe(place.device),
+      " is older than this client and has no streams; update it");
+  return place;
+}
+
+bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::DoneQuery& query) {
+  const auto body = session.query(kind, what, [&](wire::Writer& writer) {
+    if (kind == wire::QueryKind::kStream)
+      encode_stream_query(writer, query);
+    else
+      encode_event_query(writer, query);
+  });
+  session.tell_failure();
+  wire::Reader reader(body);
+  return wire::decode_done(reader);
+}
+
+// The server has reached the place behind this call. On a CPU the work before it is done then.
+bool has_reached(Session& session, uint64_t call) {
+  if (session.calls_done() >= call)
+    return true;
+  session.link().flush();
+  return false;
+}
+
+}  // namespace
+
+c10::Stream new_stream(c10::Device device, bool has_high_priority) {
+  constexpr uint64_t kHalf = wire::kMaxStreams / 2;
+  static std::array<std::array<std::atomic<uint64_t>, 2>, wire::kMaxDevices> made;
+  const auto index = static_cast<size_t>(std::max<c10::DeviceIndex>(device.index(), 0));
+  const uint64_t next = made.at(index)[has_high_priority ? 1 : 0]++ % kHalf;
+  const uint64_t number = 1 + next + (has_high_priority ? kHalf : 0);
+  return c10::Stream(c10::Stream::UNSAFE, device, static_cast<c10::StreamId>(number));
+}
+
+void record_event(Event*& event, const c10::Stream& stream, c10::EventFlag flag) {
+  const DevicePlace place = place_of(stream);
+  if (event != nullptr && event->session != place.session) {
+    destroy_event(event);
+    event = nullptr;
+  }
+  if (event == nullptr)
+    event = new Event{place.session, place.session->stream().new_event_name(), place.device, 0};
+  event->device = place.device;
+  StreamMessage message{StreamAction::kRecord, place.device, number_of(stream), event->name};
+  message.is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;
+  place.session->submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    encode(writer, message);
+    event->after = place.session->stream().last_call();
+    return true;
+  });
+}
+
+void wait_for_event(const Event& event, const c10::Stream& stream) {
+  const DevicePlace place = place_of(stream);
+  if (place.session != event.session)
+    return synchronize_event(event);
+  send(*place.session, {StreamAction::kWait, place.device, number_of(stream), event.name});
+}
+
+void destroy_event(Event* event) noexcept {
+  if (event == nullptr)
+    return;
+  if (!in_forked_child() && !is_exiting()) {
+    event->session->try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      encode(writer, StreamMessage{StreamAction::kForget, event->device, 0, event->name});
+      return true;
+    });
+  }
+  delete event;
+}
+
+bool has_happened(const Event& event) {
+  if (!has_reached(*event.session, event.after))
+    return false;
+  if (device_kind(*event.session, event.device) == wire::DeviceKind::kCpu)
+    return true;
+  return ask(*event.session, wire::QueryKind::kEvent, "an event", {.event = event.name});
+}
+
+void synchronize_event(const Event& event) {
+  ask(*event.session, wire::QueryKind::kEvent, "an event", {.event = event.name, .waits = true});
+}
+
+double elapsed_milliseconds(const Event& first, const Event& second) {
+  TORCH_CHECK(first.session == second.session,
+              "elapsed_time needs two events of one machine; these are of two");
+  const auto body =
+      first.session->query(wire::QueryKind::kElapsed, "elapsed_time", [&](wire::Writer& writer) {
+        encode(writer, wire::ElapsedQuery{first.name, second.name});
+      });
+  wire::Reader reader(body);
+  return wire::decode_elapsed(reader);
+}
+
+bool is_done(const c10::Stream& stream) {
+  const DevicePlace place = Machines::instance().place_if_there(stream.device_index());
+  if (place.session == nullptr)
+    return true;
+  if (!has_reached(*place.session, place.session->stream().submitted()))
+    return false;
+  if (device_kind(*place.session, place.device) == wire::DeviceKind::kCpu)
+    return true;
+  return ask(*place.session, wire::QueryKind::kStream, "a stream",
+             {.device = place.device, .stream = number_of(stream)});
+}
+
+void synchronize_stream(const c10::Stream& stream) {
+  if (Machines::instance().place_if_there(stream.device_index()).session == nullptr)
+    return;
+  const DevicePlace place = place_of(stream);
+  ask(*place.session, wire::QueryKind::kStream, "a stream",
+      {.device = place.device, .stream = number_of(stream), .waits = true});
+}
+
+void keep_for_stream(const c10::DataPtr& data, const c10::Stream& stream) {
+  if (data.get_deleter() != &delete_record)
+    return;
+  const auto& record = *static_cast<const StorageRecord*>(data.get_context());
+  const DevicePlace place = Machines::instance().place_if_there(stream.device_index());
+  const bool has_memory = record.announced.load(std::memory_order_relaxed);
+  if (place.session == session_of(record) && has_memory)
+    send(*place.session, {StreamAction::kKeep, place.device, number_of(stream), record.name});
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,69 @@
+#include "client/memory/memory_figures.h"
+
+#include <algorithm>
+
+#include <c10/util/Exception.h>
+
+#include "client/session/records.h"
+
+namespace torch_remote::client {
+namespace {
+
+constexpr int64_t kSmall = 64 << 20;
+
+void announce_all(Session& session, uint8_t device) {
+  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    bool has_announced = false;
+    for (StorageRecord* const record : RecordPool::instance().unannounced(&session, device))
+      has_announced = session.stream().announce(writer, *record, {0, device}) || has_announced;
+    return has_announced;
+  });
+}
+
+}  // namespace
+
+wire::MemoryFigures memory_figures(Session& session, uint8_t device, wire::MemoryAction action) {
+  TORCH_CHECK_NOT_IMPLEMENTED((session.welcome().capabilities & wire::kMemoryCapability) != 0,
+                              "the server of ", session.describe(device),
+                              " is older than this client and tells no memory figures; update it");
+  announce_all(session, device);
+  const auto body =
+      session.query(wire::QueryKind::kMemory, "memory figures", [&](wire::Writer& writer) {
+        encode(writer, wire::MemoryQuery{device, action});
+      });
+  wire::Reader reader(body);
+  return wire::decode_memory_figures(reader);
+}
+
+bool find_out_whether_it_fits(Session& session, uint8_t device) {
+  DeviceMemory& memory = session.stream().memory(device);
+  if (memory.is_exact())
+    return true;
+  const auto& devices = session.welcome().devices;
+  if (device >= devices.size())
+    return false;
+  const auto half = static_cast<int64_t>(devices[device].total_memory / 2);
+  memory.set_mark(half, false);
+  if (memory.live() <= half || (session.welcome().capabilities & wire::kMemoryCapability) == 0)
+    return false;
+  // What the server has free now, with the tensors that it does not know yet not taken off.
+  const auto body =
+      session.query(wire::QueryKind::kMemory, "memory figures", [&](wire::Writer& writer) {
+        encode(writer, wire::MemoryQuery{device, wire::MemoryAction::kAsk});
+      });
+  wire::Reader reader(body);
+  const wire::MemoryFigures figures = wire::decode_memory_figures(reader);
+  int64_t used = 0;
+  int64_t cached = 0;
+  for (const wire::MemoryStat& stat : figures.stats) {
+    if (stat.name == "allocated_bytes.all")
+      used = stat.current;
+    if (stat.name == "reserved_bytes.all")
+      cached = stat.current;
+  }
+  const int64_t free = static_cast<int64_t>(figures.free) + std::max<int64_t>(cached - used, 0);
+  memory.set_mark(used + free - std::max(free / 20, std::min(kSmall, free)), true);
+  return memory.is_above_mark();
+}
+
+}  // namespace torch_remote::client

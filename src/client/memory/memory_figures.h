@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+
+#include "client/session/session.h"
+#include "wire/memory.h"
+
+namespace torch_remote::client {
+
+// The server's figures for the memory of a device, after the action. Waits once. A tensor counts
+// from torch.empty() on: the server is told of those that it does not know yet.
+wire::MemoryFigures memory_figures(Session& session, uint8_t device, wire::MemoryAction action);
+
+// Note [Near the limit]
+//
+// The client knows how much its tensors have on each device. When that passes half of the device's
+// memory it asks the server, once, how much is free. When less than a twentieth of that is left,
+// calls are waited for, so that running out of memory is raised by the call itself, as with CUDA.
+bool find_out_whether_it_fits(Session& session, uint8_t device);
+
+// A call whose outputs are counted already may not find memory.
+inline bool may_not_fit(Session& session, uint8_t device) {
+  return session.stream().memory(device).is_above_mark() &&
+         find_out_whether_it_fits(session, device);
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace torch_remote::client {
+
+// How many bytes the program's tensors on one device have, and from where on memory is scarce.
+// Thread-safe; on the path of every call.
+class DeviceMemory {
+ public:
+  void add(int64_t bytes) { live_.fetch_add(bytes, std::memory_order_relaxed); }
+
+  int64_t live() const { return live_.load(std::memory_order_relaxed); }
+
+  // More than this is near the limit, or the limit is not known yet.
+  bool is_above_mark() const { return live() > mark_.load(std::memory_order_relaxed); }
+
+  void set_mark(int64_t bytes, bool is_exact) {
+    mark_.store(bytes, std::memory_order_relaxed);
+    is_exact_.store(is_exact, std::memory_order_relaxed);
+  }
+
+  // The mark came from what the server has free, not only from the device's size.
+  bool is_exact() const { return is_exact_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> live_{0};
+  std::atomic<int64_t> mark_{-1};
+  std::atomic<bool> is_exact_{false};
+};
+
+}  // namespace torch_remote::client

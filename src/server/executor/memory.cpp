@@ -1,0 +1,114 @@
+#include "server/executor/memory.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+namespace torch_remote::server {
+namespace {
+
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingDeviceAllocator::DeviceStats;
+
+void add(wire::MemoryFigures& figures, std::string name, const Stat& stat) {
+  figures.stats.push_back({std::move(name), stat.current, stat.peak, stat.allocated, stat.freed});
+}
+
+void add_pools(wire::MemoryFigures& figures, const std::string& name, const StatArray& stats) {
+  static constexpr std::array<const char*, 3> kPools = {".all", ".small_pool", ".large_pool"};
+  for (size_t i = 0; i < kPools.size(); ++i)
+    add(figures, name + kPools[i], stats[i]);
+}
+
+c10::DeviceAllocator& cuda_allocator() {
+  return *c10::getDeviceAllocator(c10::DeviceType::CUDA);
+}
+
+void act_on_cuda(c10::DeviceIndex device, wire::MemoryAction action) {
+  switch (action) {
+    case wire::MemoryAction::kAsk:
+      return;
+    case wire::MemoryAction::kEmptyCache:
+      return cuda_allocator().emptyCache();
+    case wire::MemoryAction::kResetPeaks:
+      return cuda_allocator().resetPeakStats(device);
+    case wire::MemoryAction::kResetTotals:
+      return cuda_allocator().resetAccumulatedStats(device);
+  }
+}
+
+wire::MemoryFigures cuda_memory(c10::DeviceIndex device) {
+  const DeviceStats stats = cuda_allocator().getDeviceStats(device);
+  wire::MemoryFigures figures;
+  add_pools(figures, "allocation", stats.allocation);
+  add_pools(figures, "segment", stats.segment);
+  add_pools(figures, "active", stats.active);
+  add_pools(figures, "inactive_split", stats.inactive_split);
+  add_pools(figures, "allocated_bytes", stats.allocated_bytes);
+  add_pools(figures, "reserved_bytes", stats.reserved_bytes);
+  add_pools(figures, "active_bytes", stats.active_bytes);
+  add_pools(figures, "inactive_split_bytes", stats.inactive_split_bytes);
+  add_pools(figures, "requested_bytes", stats.requested_bytes);
+  add(figures, "oversize_allocations", stats.oversize_allocations);
+  add(figures, "oversize_segments", stats.oversize_segments);
+  figures.retries = static_cast<uint64_t>(stats.num_alloc_retries);
+  figures.ooms = static_cast<uint64_t>(stats.num_ooms);
+  const auto [free, total] = cuda_allocator().getMemoryInfo(device);
+  figures.free = free;
+  figures.total = total;
+  return figures;
+}
+
+// "MemAvailable:   12345 kB" in bytes; 0 when the line is not there.
+uint64_t host_figure(const std::string& name) {
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with(name))
+      return std::stoull(line.substr(name.size())) * 1024;
+  }
+  return 0;
+}
+
+wire::MemoryFigures host_memory(const MemoryUse& use) {
+  wire::MemoryFigures figures;
+  for (const char* const name : {"allocation.all", "active.all", "segment.all"})
+    add(figures, name, use.storages);
+  for (const char* const name :
+       {"allocated_bytes.all", "reserved_bytes.all", "active_bytes.all", "requested_bytes.all"})
+    add(figures, name, use.bytes);
+  figures.ooms = use.ooms;
+  figures.free = host_figure("MemAvailable:");
+  figures.total = host_figure("MemTotal:");
+  return figures;
+}
+
+}  // namespace
+
+wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages,
+                                  const wire::MemoryQuery& query) {
+  const c10::Device device = devices.device(query.device);
+  MemoryUse& use = storages.memory_use(query.device);
+  if (devices.is_cuda()) {
+    storages.allocate_all(query.device);  // a tensor counts from torch.empty() on
+    act_on_cuda(device.index(), query.action);
+  } else if (query.action == wire::MemoryAction::kResetPeaks) {
+    use.bytes.reset_peak();
+    use.storages.reset_peak();
+  } else if (query.action == wire::MemoryAction::kResetTotals) {
+    use.bytes.reset_accumulated();
+    use.storages.reset_accumulated();
+  }
+  wire::MemoryFigures figures = devices.is_cuda() ? cuda_memory(device.index()) : host_memory(use);
+  const uint64_t limit = storages.byte_limit();
+  figures.total = std::min(figures.total, limit);
+  const uint64_t held = storages.held_bytes();
+  figures.free = std::min(figures.free, limit > held ? limit - held : 0);
+  return figures;
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+#include "server/executor/devices.h"
+#include "server/executor/storage_table.h"
+#include "wire/memory.h"
+
+namespace torch_remote::server {
+
+// Does the action and gives the figures of a device: on CUDA those of PyTorch's allocator, on a CPU
+// those of the session's storages and of the host.
+wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages,
+                                  const wire::MemoryQuery& query);
+
+}  // namespace torch_remote::server
