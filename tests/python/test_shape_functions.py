@@ -44,6 +44,11 @@ EMPTY: dict[str, Callable[[], Tensor]] = {
 
 Call = Callable[[Tensor, Tensor], object]
 
+
+def float_parameters(x: Tensor) -> list[Tensor]:
+    return [torch.ones(3, device=x.device) for _ in range(4)]
+
+
 CALLS: dict[str, Call] = {
     "where": lambda x, y: torch.where(x > 0, x, y),
     "where, a number": lambda x, y: torch.where(x > y, x, 0.0),
@@ -172,6 +177,20 @@ SIZED: dict[str, Call] = {
         1e-5,
         [True, True, True],
     ),
+    "batch_norm in half precision": lambda x, y: [
+        aten.native_batch_norm(x.half(), *float_parameters(x), training, 0.1, 1e-5)
+        for training in (True, False)
+    ],
+    "batch_norm in half precision, no weight": lambda x, y: [
+        aten.native_batch_norm(x.half(), None, None, mean, mean, True, 0.1, 1e-5)
+        for mean in (None, torch.ones(3, device=x.device))
+    ],
+    "batch_norm backward in half precision": lambda x, y: [
+        aten.native_batch_norm_backward(
+            x.half(), y.half(), *(float_parameters(x) * 2)[1:6], training, 1e-5, [True] * 3
+        )
+        for training in (True, False)
+    ],
     "clone": lambda x, y: x.clone(memory_format=torch.channels_last),
     "glu backward": lambda x, y: aten.glu_backward(x[:, :, :2], y, 2),
     "factories": lambda x, y: (
@@ -237,8 +256,11 @@ def test_any_layout_of_a_sized_call_gives_what_the_cpu_gives(name: str) -> None:
     check_all(SIZED[name], LAYOUTS)
 
 
-# The shape function declines these: the layout of the result depends on the kernel.
-LEFT_TO_SERVER = {"with logits, weighted and not reduced"}
+# The shape function declines these: the layout or dtype of the result depends on the kernel.
+LEFT_TO_SERVER = {
+    "with logits, weighted and not reduced",
+    "batch_norm in half precision, no weight",
+}
 
 
 @pytest.fixture(scope="module")

@@ -85,45 +85,59 @@ bool layer_norm_backward(Arguments arguments, Outputs& outputs) {
 
 // Inputs for which every batch norm kernel gives the output the same layout.
 bool is_batch(const at::Tensor& input) {
-  return input.dim() >= 2 && input.numel() > 0 && is_full_float(input) &&
+  return input.dim() >= 2 && input.numel() > 0 && is_float(input) &&
          (is_standard(input) || is_channels_last(input));
 }
 
-bool parameters_fit(Arguments arguments, size_t from, size_t count, const at::Tensor& input) {
+bool parameters_fit(Arguments arguments, size_t from, size_t count, const at::Tensor& input,
+                    at::ScalarType dtype) {
+  if (dtype == at::ScalarType::Undefined)
+    return false;
   for (size_t i = from; i < from + count; ++i) {
-    if (!fits(optional_tensor(arguments, i), input.scalar_type(), {input.size(1)}))
+    if (!fits(optional_tensor(arguments, i), dtype, {input.size(1)}))
       return false;
   }
   return true;
 }
 
+// The dtype of batch norm's parameters and statistics. Undefined: it depends on the device.
+at::ScalarType batch_norm_dtype(const at::Tensor& input, const at::Tensor& weight) {
+  if (is_full_float(input))
+    return input.scalar_type();
+  const bool is_mixed = weight.defined() && weight.scalar_type() == at::kFloat;  // under autocast
+  return is_mixed ? at::kFloat : at::ScalarType::Undefined;
+}
+
 // In evaluation mode a CPU returns no statistics.
-void batch_norm_outputs(const at::Tensor& input, bool training, Outputs& outputs) {
+void batch_norm_outputs(const at::Tensor& input, at::ScalarType dtype, bool training,
+                        Outputs& outputs) {
   const bool has_statistics = training || !kernels::is_on_cpu_server(input);
   const Sizes statistics = {has_statistics ? input.size(1) : 0};
   outputs.push_back(like(input));
-  outputs.push_back(contiguous(input.scalar_type(), statistics));
-  outputs.push_back(contiguous(input.scalar_type(), statistics));
+  outputs.push_back(contiguous(dtype, statistics));
+  outputs.push_back(contiguous(dtype, statistics));
 }
 
 // (input, weight, bias, running_mean, running_var, training, momentum, eps)
 bool batch_norm(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_batch(input) || !parameters_fit(arguments, 1, 4, input))
+  const at::ScalarType dtype = batch_norm_dtype(input, optional_tensor(arguments, 1));
+  if (!is_batch(input) || !parameters_fit(arguments, 1, 4, input, dtype))
     return false;
   const bool training = arguments[5].toBool();
   if (!training && !optional_tensor(arguments, 3).defined())
     return false;
-  batch_norm_outputs(input, training, outputs);
+  batch_norm_outputs(input, dtype, training, outputs);
   return true;
 }
 
 // (input, weight, bias, training, momentum, eps)
 bool batch_norm_no_stats(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_batch(input) || !parameters_fit(arguments, 1, 2, input) || !arguments[3].toBool())
+  const at::ScalarType dtype = batch_norm_dtype(input, optional_tensor(arguments, 1));
+  if (!is_batch(input) || !parameters_fit(arguments, 1, 2, input, dtype) || !arguments[3].toBool())
     return false;
-  batch_norm_outputs(input, true, outputs);
+  batch_norm_outputs(input, dtype, true, outputs);
   return true;
 }
 
@@ -131,7 +145,8 @@ bool batch_norm_no_stats(Arguments arguments, Outputs& outputs) {
 bool batch_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 1);
   const at::Tensor& weight = optional_tensor(arguments, 2);
-  if (!is_batch(input) || !weight.defined() || !parameters_fit(arguments, 2, 3, input))
+  const at::ScalarType dtype = batch_norm_dtype(input, weight);
+  if (!is_batch(input) || !weight.defined() || !parameters_fit(arguments, 2, 3, input, dtype))
     return false;
   const bool is_standard_call = is_standard(input) && is_standard(tensor(arguments, 0));
   // On CUDA the layout depends on which kernel runs.
@@ -143,8 +158,10 @@ bool batch_norm_backward(Arguments arguments, Outputs& outputs) {
 // (input, weight, bias, N, C, HxW, group, eps)
 bool group_norm(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
-  if (!is_standard(input) || !is_batch(input) || !parameters_fit(arguments, 1, 2, input))
+  if (!is_standard(input) || !is_batch(input) || !is_full_float(input) ||
+      !parameters_fit(arguments, 1, 2, input, input.scalar_type())) {
     return false;
+  }
   const Sizes statistics = {arguments[3].toInt(), arguments[6].toInt()};
   if (statistics[0] != input.size(0) || statistics[1] <= 0 || input.size(1) % statistics[1] != 0)
     return false;
@@ -160,8 +177,10 @@ bool group_norm_backward(Arguments arguments, Outputs& outputs) {
   const at::Tensor& weight = optional_tensor(arguments, 4);
   if (!is_standard(input) || !is_batch(input) || !is_standard(tensor(arguments, 0)))
     return false;
-  if (!weight.defined() || !parameters_fit(arguments, 4, 1, input))
+  if (!is_full_float(input) || !weight.defined() ||
+      !parameters_fit(arguments, 4, 1, input, input.scalar_type())) {
     return false;
+  }
   return gradients(arguments[9], {input, weight, weight}, outputs);
 }
 
