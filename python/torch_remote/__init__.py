@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import sys
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -91,6 +92,7 @@ def _install(name: str) -> None:
     _C.init()
     torch.utils.rename_privateuse1_backend(name)
     torch._register_device_module(name, _device)
+    sys.modules[f"torch.{name}.amp"] = _device.amp  # for `import torch.remote.amp`
     _change_torch()
     atexit.register(_shut_down)
 

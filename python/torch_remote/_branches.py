@@ -73,7 +73,26 @@ def _unless_on_cpu(operator: Any, decomposition: Callable[..., Any]) -> Callable
 
 def install() -> None:
     _keep_decompositions()
+    _avoid_fast_path_under_autocast()
     _choose_for_linear_cross_entropy()
+
+
+_fastpath_enabled = torch.backends.mha.get_fastpath_enabled
+
+
+# torch.jit.script compiles this function; it leaves out what `not is_scripting()` guards.
+def _get_fastpath_enabled() -> bool:
+    if not torch.jit.is_scripting():
+        return _fastpath_enabled() and not torch.is_autocast_enabled(_backend.name())
+    return True
+
+
+def _avoid_fast_path_under_autocast() -> None:
+    """Transformer layers have a fast path that casts nothing. Under CUDA's autocast it is not used.
+
+    PyTorch does not ask there for the autocast of other devices.
+    """
+    patch(torch.backends.mha, "get_fastpath_enabled", _get_fastpath_enabled)
 
 
 def _choose_for_linear_cross_entropy() -> None:

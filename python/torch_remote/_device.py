@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import _C, _tensor_types
+from . import _amp as amp
 from ._backend import (
     DeviceLike,
     configured_url,
@@ -50,6 +51,7 @@ __all__ = [
     "Event",
     "Stream",
     "StreamContext",
+    "amp",
     "current_device",
     "current_stream",
     "default_generators",
@@ -66,6 +68,7 @@ __all__ = [
     "init",
     "initial_seed",
     "is_available",
+    "is_bf16_supported",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
@@ -169,6 +172,16 @@ def empty_cache() -> None:
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes that `torch.autocast` may choose on this device."""
     return [torch.float16, torch.bfloat16]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether bfloat16 works on the current device.
+
+    Without emulation: whether the server has a GPU with bfloat16 in hardware. Connects if need be.
+    """
+    if including_emulation:
+        return is_available()
+    return get_device_properties().major >= 8
 
 
 @dataclass(frozen=True)

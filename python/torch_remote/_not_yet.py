@@ -24,25 +24,6 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
-def _warn_of_autocast() -> None:
-    autocast: Any = torch.amp.autocast_mode.autocast
-    enter = autocast.__enter__
-    has_warned = False
-
-    @functools.wraps(enter)
-    def checked(self: Any) -> Any:
-        nonlocal has_warned
-        if not has_warned and self.device == name() and self._enabled:
-            has_warned = True
-            _warn(
-                f'torch.autocast("{name()}") casts nothing yet: operators run in the dtypes of '
-                "their inputs; for lower precision now, convert the model and its inputs"
-            )
-        return enter(self)
-
-    patch(autocast, "__enter__", checked)
-
-
 def _warn_of_profiler() -> None:
     """PyTorch prints a C++ trace for every operator where a device cannot be profiled."""
     profile: Any = torch.autograd.profiler.profile
@@ -59,5 +40,4 @@ def _warn_of_profiler() -> None:
 
 
 def install() -> None:
-    _warn_of_autocast()
     _warn_of_profiler()

@@ -119,6 +119,30 @@ def _choose_devices(parallel: Any) -> None:
         setattr(parallel, field, getattr(chosen, field))
 
 
+class _Autocasting:
+    """A replica that runs under autocast."""
+
+    def __init__(self, replica: torch.nn.Module) -> None:
+        self._replica = replica
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        with torch.autocast(name()):
+            return self._replica(*inputs, **kwargs)
+
+
+def _keep_autocast() -> None:
+    """Threads of replicas run under autocast if their caller does. PyTorch asks for CUDA's only."""
+    apply = DataParallel.parallel_apply
+
+    @functools.wraps(apply)
+    def kept(self: Any, replicas: Any, inputs: Any, kwargs: Any) -> Any:
+        if torch.is_autocast_enabled(name()):
+            replicas = [_Autocasting(replica) for replica in replicas]
+        return apply(self, replicas, inputs, kwargs)
+
+    patch(DataParallel, "parallel_apply", kept)
+
+
 def install() -> None:
     """Adds these functions to torch, or makes torch's own choose by device."""
     for function in (
@@ -134,3 +158,4 @@ def install() -> None:
     # PyTorch sizes this list at the first scatter; a machine may be connected later.
     patch(_functions, "_streams", [None] * max_devices())
     _wrap_modules_elsewhere()
+    _keep_autocast()

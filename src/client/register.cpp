@@ -12,6 +12,7 @@
 #include "client/backend/hooks.h"
 #include "client/call/dispatch.h"
 #include "client/call/layout.h"
+#include "client/kernels/autocast.h"
 #include "client/kernels/composite.h"
 #include "client/machines/machines.h"
 #include "client/memory/pinned.h"
@@ -100,6 +101,10 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  kernels::register_autocast(m);
 }
 
 namespace at::native {

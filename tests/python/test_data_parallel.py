@@ -144,3 +144,13 @@ def test_the_functions_it_is_made_of(devices: list[torch.device]) -> None:
     assert torch.equal(comm.gather(halves, out=torch.empty(6, 4)), batch())
     spectrum = scatter(torch.fft.rfft(batch()), ids)
     assert spectrum[0].is_complex()
+
+
+def test_replicas_run_under_the_callers_autocast(devices: list[torch.device]) -> None:
+    inner = torch.nn.Linear(4, 4, device=devices[0])
+    wrapped = torch.nn.DataParallel(inner, devices)
+    x = batch().to(devices[0])
+    with torch.autocast("remote"):
+        assert torch.equal(wrapped(x), inner(x))
+        assert wrapped(x).dtype == torch.float16
+    assert wrapped(x).dtype == torch.float32

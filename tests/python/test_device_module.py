@@ -157,47 +157,6 @@ def test_empty_cache_and_synchronize_leave_values_alone() -> None:
     assert value.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.filterwarnings("ignore:torch.autocast")
-def test_autocast_knows_its_dtypes() -> None:
-    assert torch.remote.get_amp_supported_dtype() == [torch.float16, torch.bfloat16]
-    matrix = torch.ones(4, 4, device="remote")
-    with torch.autocast("remote", dtype=torch.bfloat16):
-        matrix @ matrix  # nothing is cast yet
-
-
-def test_autocast_warns_once_that_it_casts_nothing() -> None:
-    said = assert_runs("""
-        import warnings, torch, torch_remote
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with torch.autocast("cpu", dtype=torch.bfloat16): pass
-            with torch.autocast("remote", enabled=False): pass
-            print(len(caught))
-            with torch.autocast("remote", dtype=torch.float16): pass
-            with torch.amp.autocast("remote"): pass
-            torch.autocast("remote")(abs)(1)
-        for warning in caught:
-            print(warning.category.__name__, warning.filename, warning.lineno, warning.message)
-    """)
-    count, *lines = said.splitlines()
-    assert count == "0"
-    assert len(lines) == 1
-    assert lines[0].startswith('UserWarning <string> 8 torch.autocast("remote") casts nothing yet')
-
-
-def test_autocast_of_a_decorated_function_warns_at_the_users_line() -> None:
-    said = assert_runs("""
-        import warnings, torch, torch_remote
-        @torch.autocast("remote", dtype=torch.bfloat16)
-        def f(): pass
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            f()
-        print([(warning.filename, warning.lineno) for warning in caught])
-    """)
-    assert said == "[('<string>', 7)]"
-
-
 def test_dlpack_is_refused_with_advice() -> None:
     tensor = torch.ones(2, device="remote")
     for export in (
