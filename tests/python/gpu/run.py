@@ -65,8 +65,8 @@ def train_transformer(device: str) -> Tensors:
     return train(Classifier(), torch.randn(8, 32, 64), torch.randint(10, (8,)), device)
 
 
-def train_conv_net(device: str) -> Tensors:
-    model = nn.Sequential(
+def conv_net() -> nn.Module:
+    return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1),
         nn.BatchNorm2d(16),
         nn.ReLU(),
@@ -75,7 +75,81 @@ def train_conv_net(device: str) -> Tensors:
         nn.Flatten(),
         nn.Linear(32 * 15 * 15, 10),
     )
-    return train(model, torch.randn(8, 3, 32, 32), torch.randint(10, (8,)), device)
+
+
+def train_conv_net(device: str) -> Tensors:
+    return train(conv_net(), torch.randn(8, 3, 32, 32), torch.randint(10, (8,)), device)
+
+
+def train_amp(model: nn.Module, shape: tuple[int, ...], device: str) -> Tensors:
+    """Losses, scales and parameters of ten mixed precision steps, one of them with overflow."""
+    found = {}
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    inputs, targets = torch.randn(shape).to(device), torch.randint(10, shape[:1]).to(device)
+    for dtype in (torch.float16, torch.bfloat16):
+        model.load_state_dict(start)
+        model.to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler(device, init_scale=1024.0, growth_interval=3)
+        history = []
+        for step in range(10):
+            optimizer.zero_grad()
+            with torch.autocast(device, dtype=dtype):
+                loss = F.cross_entropy(model(inputs), targets)
+            scaler.scale(loss * float("inf") if step == 4 else loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            history += [loss.detach(), torch.tensor(scaler.get_scale(), device=device)]
+        tensors = {"history": torch.stack(history), **model.state_dict()}
+        found |= {f"{dtype} {name}": value.detach().cpu() for name, value in tensors.items()}
+    return found
+
+
+def train_mlp_with_amp(device: str) -> Tensors:
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 10))
+    return train_amp(model, (32, 64), device)
+
+
+def train_conv_net_with_amp(device: str) -> Tensors:
+    return train_amp(conv_net(), (8, 3, 32, 32), device)
+
+
+def train_transformer_with_amp(device: str) -> Tensors:
+    return train_amp(Classifier(), (8, 32, 64), device)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.LSTM(32, 48, 2), nn.GRU(48, 32), nn.RNN(32, 32)])
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        for layer in self.layers:
+            x, _ = layer(x)
+        return self.head(x.mean(dim=0))
+
+
+def train_recurrent_with_amp(device: str) -> Tensors:
+    """cuDNN's layers. The dtypes of their results are compared too."""
+    model = Recurrent()
+    found = train_amp(model, (8, 12, 32), device)
+    x = torch.randn(12, 8, 32).to(device)
+    for dtype in (torch.float16, torch.bfloat16):
+        with torch.autocast(device, dtype=dtype), torch.no_grad():
+            found[f"{dtype} of a layer"] = model.layers[0](x)[0].cpu()
+    return found
+
+
+def infer_with_amp(device: str) -> Tensors:
+    """Without gradients: transformer layers do not take their fast path under autocast."""
+    model = Classifier().to(device).eval()
+    x = torch.randn(8, 32, 64).to(device)
+    with torch.no_grad(), torch.autocast(device):
+        return {"layer": model.layer(x).cpu(), "result": model(x).cpu()}
 
 
 def attend(device: str, dtype: torch.dtype, width: int, options: dict[str, object]) -> list[Tensor]:
@@ -158,6 +232,11 @@ CASES: dict[str, Callable[[str], Tensors]] = {
     "mlp": train_mlp,
     "transformer": train_transformer,
     "conv_net": train_conv_net,
+    "mlp, AMP": train_mlp_with_amp,
+    "transformer, AMP": train_transformer_with_amp,
+    "conv_net, AMP": train_conv_net_with_amp,
+    "recurrent, AMP": train_recurrent_with_amp,
+    "inference, AMP": infer_with_amp,
     "attention": attend_in_all_ways,
     "jagged": attend_between_jagged,
     "compiled": compile_for_three_sizes,
