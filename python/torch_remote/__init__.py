@@ -92,7 +92,8 @@ def _install(name: str) -> None:
     _C.init()
     torch.utils.rename_privateuse1_backend(name)
     torch._register_device_module(name, _device)
-    sys.modules[f"torch.{name}.amp"] = _device.amp  # for `import torch.remote.amp`
+    for module in ("amp", "memory", "random", "streams"):  # for `import torch.remote.amp`
+        sys.modules[f"torch.{name}.{module}"] = getattr(_device, module)
     _change_torch()
     atexit.register(_shut_down)
 

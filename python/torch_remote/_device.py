@@ -13,6 +13,9 @@ import torch
 
 from . import _C, _tensor_types
 from . import _amp as amp
+from . import _memory as memory
+from . import _random as random
+from . import _streams as streams
 from ._backend import (
     DeviceLike,
     configured_url,
@@ -24,6 +27,23 @@ from ._backend import (
     start_default,
 )
 from ._machines import server_path
+from ._memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_cached,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_cached,
+    memory_reserved,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
+    reset_peak_memory_stats,
+)
 from ._random import (
     default_generators,
     get_rng_state,
@@ -52,6 +72,7 @@ __all__ = [
     "Stream",
     "StreamContext",
     "amp",
+    "can_device_access_peer",
     "current_device",
     "current_stream",
     "default_generators",
@@ -61,17 +82,35 @@ __all__ = [
     "device_of",
     "empty_cache",
     "get_amp_supported_dtype",
+    "get_device_capability",
     "get_device_name",
     "get_device_properties",
     "get_rng_state",
     "get_rng_state_all",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "random",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
     "seed",
     "seed_all",
     "set_device",
@@ -79,6 +118,7 @@ __all__ = [
     "set_rng_state_all",
     "set_stream",
     "stream",
+    "streams",
     "synchronize",
 ]
 __all__ += _tensor_types.NAMES
@@ -164,9 +204,21 @@ def synchronize(device: DeviceLike = None) -> None:
         _C.synchronize(index)
 
 
-def empty_cache() -> None:
-    """Asks the server's allocator to free unused memory."""
-    torch.accelerator.empty_cache()
+def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
+    """Major and minor compute capability of a CUDA device; (0, 0) of a CPU. Connects if need be."""
+    properties = get_device_properties(device)
+    return properties.major, properties.minor
+
+
+def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
+    """Whether a copy between the two stays on their server."""
+    here, there = existing_index(device), existing_index(peer_device)
+    machines = [set(_C.machine_devices(machine)) for machine in _C.machine_ids()]
+    return here != there and any({here, there} <= devices for devices in machines)
+
+
+def ipc_collect() -> None:
+    """Does nothing: processes share no memory of a remote device."""
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

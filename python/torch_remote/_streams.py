@@ -1,7 +1,4 @@
-"""Streams of the device module: PyTorch's own classes, which call the device guard.
-
-TODO(perf): each device has only one stream, in order.
-"""
+"""Streams of the device module: PyTorch's own classes, which ask the device guard."""
 
 from __future__ import annotations
 

@@ -34,7 +34,11 @@ def test_peaks_are_kept_and_reset() -> None:
 
 def test_asking_waits_once() -> None:
     torch.ones(2, device="remote")
-    for ask in (torch.remote.memory_allocated, torch.remote.memory_stats, torch.remote.mem_get_info):
+    for ask in (
+        torch.remote.memory_allocated,
+        torch.remote.memory_stats,
+        torch.remote.mem_get_info,
+    ):
         with torch_remote.count() as counted:
             ask()
         assert counted.syncs == 1
