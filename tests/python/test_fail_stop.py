@@ -231,9 +231,19 @@ def test_a_loop_over_getitem_does_not_end_silently() -> None:
 
 
 def test_out_of_memory_keeps_its_type_everywhere() -> None:
-    x = torch.zeros(2, device="remote")
-    x[0].expand(2**45 + next(SIZES)).clone()
+    x = torch.ones(2, device="remote")
+    many = x[0].expand(2**44 + next(SIZES))
+    torch.median(many)  # copies what it is given
     assert isinstance(told(lambda: x.add_(1)), torch.OutOfMemoryError)
+
+
+def test_a_call_whose_result_cannot_fit_raises_itself() -> None:
+    x = torch.zeros(2, device="remote")
+    with pytest.raises(torch.OutOfMemoryError):
+        x[0].expand(2**45 + next(SIZES)).clone()
+    x.add_(1)
+    torch_remote.synchronize()
+    assert x.tolist() == [1, 1]
 
 
 # --- calls that are waited for stop nothing
@@ -466,3 +476,17 @@ def test_at_exit_a_stopped_thread_is_told_of_on_stderr_with_status_1() -> None:
     assert done.returncode == 1
     assert "1 remote call failed and its error was never raised" in done.stderr
     assert "aten::gather" in done.stderr
+
+
+def test_a_thread_that_lost_calls_for_anothers_failure_is_told_of() -> None:
+    """The failure was raised in the thread whose call failed; the other's calls are lost too."""
+    count = torch.zeros((), device="remote")
+    torch_remote.synchronize()
+    failed = late_gather()
+    assert in_thread(lambda: (failed + 1, count.add_(1))) == []
+    with pytest.raises(torch_remote.RemoteError):
+        failed.tolist()
+    with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+        torch_remote.synchronize()
+    torch_remote.synchronize()
+    assert count.item() == 0

@@ -11,6 +11,7 @@ from failures import SIZES, bad_gather, bad_index, too_much
 from helpers import DEVICE, assert_runs, assert_same
 
 import torch_remote
+from torch_remote import _optimizers
 
 
 class FailsInBackward(torch.autograd.Function):
@@ -489,3 +490,27 @@ def test_a_scaler_whose_optimizer_failed_in_its_step_is_as_locally() -> None:
         return model.state_dict(), caught
 
     assert_same(run(DEVICE), run("cpu"))
+
+
+def test_a_step_that_raised_itself_is_forgotten_and_takes_nothing_with_it() -> None:
+    weight = torch.nn.Parameter(torch.ones(3, device="remote"))
+    optimizer = torch.optim.Adam([weight])
+
+    def refuse() -> torch.Tensor:
+        raise KeyError("a mistake of the user's")
+
+    weight.grad = torch.ones(3, device="remote")
+    with pytest.raises(KeyError):
+        optimizer.step(refuse)
+    for _ in range(20):
+        optimizer.step()
+        torch_remote.synchronize()
+    notes = _optimizers._notes[optimizer]
+    assert len(notes) <= 2
+    bad_gather()
+    with pytest.raises(torch_remote.RemoteError):
+        for _ in range(100_000):
+            optimizer.step()
+    assert int(optimizer.state[weight]["step"].item()) >= 20
+    optimizer.step()
+    assert int(optimizer.state[weight]["step"].item()) >= 21

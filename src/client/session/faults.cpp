@@ -75,7 +75,11 @@ std::optional<Failure> Faults::raise_oldest(uint64_t& others) {
 
 void Faults::note_raised(const wire::Error& error) {
   const auto note = [&](Failure& failure) {
-    failure.is_raised |= failure.error.thread == error.thread && failure.error.since == error.since;
+    const wire::Error& known = failure.error;
+    const bool is_same = known.thread == error.thread && known.since == error.since;
+    // The thread whose own call failed. Another that used its result has lost calls of its own.
+    const bool is_first = known.call == error.call && known.since == known.call;
+    failure.is_raised = failure.is_raised || is_same || is_first;
   };
   MutexLock lock(mutex_);
   for (auto& [thread, failure] : by_thread_)
