@@ -40,6 +40,7 @@ _check_extension()
 
 from . import (  # noqa: E402
     _C,
+    _accelerator,
     _backend,
     _backward,
     _branches,
@@ -54,15 +55,19 @@ from . import (  # noqa: E402
     _parallel,
     _patches,
     _printing,
+    _progress,
+    _safetensors,
 )
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
 from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
+from ._reads import ReadFuture, read  # noqa: E402
 from ._stats import Stats, count, stats  # noqa: E402
 
 __all__ = [
     "ConnectionError",
     "Machine",
     "ProtocolError",
+    "ReadFuture",
     "RemoteError",
     "SessionLost",
     "Stats",
@@ -70,6 +75,7 @@ __all__ = [
     "connect",
     "count",
     "machines",
+    "read",
     "stats",
     "synchronize",
 ]
@@ -111,6 +117,9 @@ def _change_torch() -> None:
     _printing.install()
     _interop.install()
     _downloads.install()
+    _progress.install()
+    _safetensors.install()
+    _accelerator.install()
     _kernels.install()
     _nested.install()
     _branches.install()

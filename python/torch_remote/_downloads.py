@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import serialization
 
-from . import _C
+from . import _C, _progress
 from ._backend import is_ours, name
 from ._patches import patch
 
@@ -35,7 +35,7 @@ def _planning(save: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(save)
     def planned(*args: Any, **kwargs: Any) -> Any:
-        with _plan():
+        with _plan(), _progress.showing(is_upload=False):
             return save(*args, **kwargs)
 
     return planned
@@ -46,6 +46,7 @@ def _noting(location_tag: Callable[..., Any]) -> Callable[..., Any]:
     def noted(storage: Any) -> Any:
         if isinstance(storage, torch.UntypedStorage) and storage.device.type == name():
             _C.plan_download(storage)
+            _progress.add_storage(storage)
         return location_tag(storage)
 
     return noted

@@ -1,4 +1,4 @@
-// torch_remote._C, all of pybind11 but python_hooks.cpp.
+// torch_remote._C, all of pybind11 but python_hooks.cpp and reads.cpp.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -13,6 +13,7 @@
 #include "bindings/frames.h"
 #include "bindings/python_hooks.h"
 #include "client/backend/allocator.h"
+#include "bindings/reads.h"
 #include "client/backend/generator.h"
 #include "client/call/prefetch.h"
 #include "client/machines/current_device.h"
@@ -23,6 +24,7 @@
 #include "client/session/errors.h"
 #include "client/session/named_settings.h"
 #include "client/session/process.h"
+#include "client/session/progress.h"
 
 namespace py = pybind11;
 
@@ -61,6 +63,16 @@ py::dict machine_info(int id) {
   return info;
 }
 
+// What is known of its devices without waiting: nothing before the handshake.
+std::vector<py::dict> machine_properties(int id) {
+  std::vector<py::dict> all;
+  if (!Machines::instance().session(id)->link().is_open())
+    return all;
+  for (const auto index : Machines::instance().known_devices_of(id))
+    all.push_back(properties_of(index));
+  return all;
+}
+
 // Needs no handshake.
 py::tuple machine_summary(int id) {
   Session* session = Machines::instance().session(id);
@@ -96,6 +108,18 @@ py::dict counters() {
   all["inferred_by_server"] = server;
   all["storages_live"] = client::RecordPool::instance().live();
   return all;
+}
+
+// Bytes that all connections have written and read.
+std::pair<uint64_t, uint64_t> bytes_moved() {
+  std::pair<uint64_t, uint64_t> moved{0, 0};
+  for (Session* session : Machines::instance().sessions()) {
+    if (const transport::Connection* const connection = session->link().connection()) {
+      moved.first += connection->bytes_sent();
+      moved.second += connection->bytes_received();
+    }
+  }
+  return moved;
 }
 
 uint64_t server_mispredicted() {
@@ -235,6 +259,7 @@ PYBIND11_MODULE(_C, module) {
                                  [](int id, bool wait) { Machines::instance().stop(id, wait); }));
   module.def("machine_ids", [] { return Machines::instance().ids(); });
   module.def("machine_summary", machine_summary);
+  module.def("machine_properties", torch::wrap_pybind_function(machine_properties));
   module.def("machine_info", torch::wrap_pybind_function(machine_info));
   module.def("device_count", [] { return static_cast<int>(Machines::instance().device_count()); });
   module.def("is_initialized", [] { return Machines::instance().is_initialized(); });
@@ -274,6 +299,10 @@ PYBIND11_MODULE(_C, module) {
   module.def("begin_downloads", client::Prefetch::begin);
   module.def("plan_download", torch::wrap_pybind_function(plan_download));
   module.def("end_downloads", client::Prefetch::end);
+  define_reads(module);
+  module.def("set_progress_hooks", set_progress_hooks);
+  module.def("set_progress_shown", client::TransferProgress::set_shown);
+  module.def("bytes_moved", bytes_moved);
   module.def("counters", counters);
   module.def("memory_figures", torch::wrap_pybind_function(memory_figures));
   module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));

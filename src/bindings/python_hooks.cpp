@@ -24,6 +24,9 @@ std::vector<PyObject*> exception_classes;  // by client::ErrorClass
 std::vector<PyObject*> failure_classes;    // by wire::ErrorKind
 std::vector<PyObject*> local_classes;      // by wire::ErrorKind: what PyTorch raises locally
 PyObject* take_back_function = nullptr;
+PyObject* begin_progress_function = nullptr;
+PyObject* update_progress_function = nullptr;
+PyObject* end_progress_function = nullptr;
 
 // Note [The GIL at exit]
 //
@@ -109,22 +112,55 @@ void check_signals() {
   throw error;
 }
 
-// Prints errors in the function to stderr: the failure of the call is what the user must see.
-void take_back(const client::Session& session, uint64_t since) {
-  const TakingGil taking;
-  py::gil_scoped_acquire gil;
-  if (take_back_function == nullptr)
-    return;
+// Calls a Python function whose errors must not hide what the caller does: they are printed. Raises
+// KeyboardInterrupt and SystemExit.
+template <typename... Arguments>
+py::object call_apart(PyObject* function, const char* what, Arguments... arguments) {
   try {
-    const py::handle function(take_back_function);
-    function(reinterpret_cast<uintptr_t>(&session), since);
+    const py::handle handle(function);
+    return handle(arguments...);
   } catch (py::error_already_set& error) {
-    if (error.matches(PyExc_Exception))
-      return error.discard_as_unraisable("torch_remote: taking back an optimizer's step");
-    error.restore();  // KeyboardInterrupt or SystemExit
+    if (error.matches(PyExc_Exception)) {
+      error.discard_as_unraisable(what);
+      return py::none();
+    }
+    error.restore();
     python_error interrupt;
     interrupt.persist();
     throw interrupt;
+  }
+}
+
+void take_back(const client::Session& session, uint64_t since) {
+  const TakingGil taking;
+  py::gil_scoped_acquire gil;
+  if (take_back_function != nullptr)
+    call_apart(take_back_function, "torch_remote: taking back an optimizer's step",
+               reinterpret_cast<uintptr_t>(&session), since);
+}
+
+bool begin_progress(uint64_t bytes, bool is_upload) {
+  const TakingGil taking;
+  py::gil_scoped_acquire gil;
+  return call_apart(begin_progress_function, "torch_remote: showing progress", bytes, is_upload)
+      .is(py::bool_(true));
+}
+
+void update_progress() {
+  const TakingGil taking;
+  py::gil_scoped_acquire gil;
+  call_apart(update_progress_function, "torch_remote: showing progress");
+}
+
+// In a destructor: nothing is raised.
+void end_progress() {
+  const TakingGil taking;
+  py::gil_scoped_acquire gil;
+  try {
+    const py::handle function(end_progress_function);
+    function();
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("torch_remote: showing progress");
   }
 }
 
@@ -132,6 +168,15 @@ void take_back(const client::Session& session, uint64_t since) {
 
 void set_take_back(py::object function) {
   take_back_function = function.release().ptr();
+}
+
+void set_progress_hooks(py::object begin, py::object update, py::object end) {
+  begin_progress_function = begin.release().ptr();
+  update_progress_function = update.release().ptr();
+  end_progress_function = end.release().ptr();
+  client::python_hooks.begin_progress = &begin_progress;
+  client::python_hooks.update_progress = &update_progress;
+  client::python_hooks.end_progress = &end_progress;
 }
 
 void install_python_hooks() {

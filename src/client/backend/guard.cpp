@@ -95,6 +95,14 @@ void RemoteGuard::recordDataPtrOnStream(const c10::DataPtr& data, const c10::Str
   keep_for_stream(data, stream);
 }
 
+c10::DeviceCapability RemoteGuard::getDeviceCapability(c10::Device /*device*/) const {
+  c10::DeviceCapability capability;
+  auto& types = capability.capability_data.supported_scalar_types;
+  types.has_QInt8 = types.has_QUInt8 = types.has_QInt32 = 0;
+  types.has_QUInt4x2 = types.has_QUInt2x4 = 0;
+  return capability;
+}
+
 void RemoteGuard::synchronizeDevice(c10::DeviceIndex index) const {
   if (!Machines::instance().is_initialized())
     return;

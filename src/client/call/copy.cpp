@@ -86,6 +86,7 @@ class Upload {
     begin_.length = bytes.size();
     const auto request = session_.make_request({}, nullptr);
     begin_.upload = request->id;
+    request->upload_bytes = bytes.size();
     Session& session = session_;
     session_.upload(begin_, site_, bytes, std::move(owner),
                     [&session, id = request->id](bool) { session.requests().complete_upload(id); });

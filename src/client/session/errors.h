@@ -26,6 +26,10 @@ struct PythonHooks {
   // Called before this thread is told of the failure that has stopped it at the call `since`. Takes
   // back what the program has done on this side since.
   void (*take_back)(const Session& session, uint64_t since) = nullptr;
+  // Shows how far a large transfer is: client/session/progress.h. False: it is not shown.
+  bool (*begin_progress)(uint64_t bytes, bool is_upload) = nullptr;
+  void (*update_progress)() = nullptr;
+  void (*end_progress)() = nullptr;
 };
 
 extern PythonHooks python_hooks;

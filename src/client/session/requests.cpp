@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 
@@ -60,13 +61,19 @@ RequestPtr Requests::take(uint64_t id) {
   return request;
 }
 
+void Requests::finish(Request& request) {
+  request.done = true;
+  for (const auto& signal : std::exchange(request.signals, {}))
+    signal->set();
+}
+
 RequestPtr Requests::reply(const wire::Reply& reply) {
   RequestPtr request;
   {
     MutexLock lock(mutex_);
     request = take(reply.request);
     take_body(*request, reply.body);
-    request->done = true;
+    finish(*request);
   }
   changed_.notify_all();
   return request;
@@ -79,7 +86,7 @@ RequestPtr Requests::fail(uint64_t id, wire::Error error) {
     request = take(id);
     request->error = std::move(error);
     request->failed = true;
-    request->done = true;
+    finish(*request);
   }
   changed_.notify_all();
   return request;
@@ -112,7 +119,7 @@ RequestPtr Requests::add_bulk(uint64_t id, uint64_t length, bool last) {
     if (request.received != request.destination.size())
       throw ProtocolError("fewer bulk bytes than were asked for");
     ended = take(id);
-    ended->done = true;
+    finish(*ended);
   }
   changed_.notify_all();
   return ended;
@@ -124,10 +131,25 @@ void Requests::complete_upload(uint64_t id) {
     const auto found = open_.find(id);
     if (found == open_.end())
       return;
-    found->second->done = true;
+    finish(*found->second);
     open_.erase(found);
   }
   changed_.notify_all();
+}
+
+void Requests::signal_when_done(Request& request, std::shared_ptr<DoneSignal> signal) {
+  MutexLock lock(mutex_);
+  if (request.done)
+    return signal->set();
+  request.signals.push_back(std::move(signal));
+}
+
+void Requests::signal_all() {
+  MutexLock lock(mutex_);
+  for (const auto& [id, request] : open_) {
+    for (const auto& signal : request->signals)
+      signal->set();
+  }
 }
 
 bool Requests::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds time) {

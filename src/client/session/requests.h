@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "client/session/done_signal.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {
@@ -22,6 +23,7 @@ struct Request {
   uint64_t storage = 0;              // of a READ: the storage's name
   uint64_t first_name = 0;           // of a QUERY kCall: the name of its first fresh output
   uint64_t after = 0;                // the last call before it, which is done when the answer comes
+  uint64_t upload_bytes = 0;         // of an upload: how many
   std::span<std::byte> destination;  // of a READ: for its bytes
   std::shared_ptr<const void> owner;  // keeps the destination alive
   std::atomic<bool> done = false;     // set last, under the lock of Requests
@@ -31,6 +33,7 @@ struct Request {
   uint64_t received = 0;      // bulk bytes so far, which come in order
   std::vector<std::byte> body;
   wire::Error error;
+  std::vector<std::shared_ptr<DoneSignal>> signals;  // to set when it is done
 };
 
 using RequestPtr = std::shared_ptr<Request>;
@@ -61,6 +64,11 @@ class Requests {
   // All bytes of an upload have arrived, or never will.
   void complete_upload(uint64_t id);
 
+  // Sets the signal once the request is done, or signal_all() is called; now if it is done.
+  void signal_when_done(Request& request, std::shared_ptr<DoneSignal> signal);
+  // For a session that is lost.
+  void signal_all();
+
   // Waits for `ready`, called under the lock, for at most `time`. Returns its last result.
   bool wait_for(const std::function<bool()>& ready, std::chrono::milliseconds time);
   // After a change that a thread may wait for.
@@ -68,6 +76,7 @@ class Requests {
 
  private:
   RequestPtr take(uint64_t id) REQUIRES(mutex_);
+  void finish(Request& request) REQUIRES(mutex_);
 
   std::atomic<uint64_t> next_{1};
   Mutex mutex_;

@@ -169,6 +169,8 @@ void Session::on_bulk(uint64_t lane, uint64_t length, bool last) {
 
 void Session::on_change() noexcept {
   requests_.wake();
+  if (is_lost())
+    requests_.signal_all();
 }
 
 // --- the end

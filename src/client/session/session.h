@@ -110,6 +110,8 @@ class Session : private Link::Traffic, private ServerFacts {
   void wait_quietly(const RequestPtr& request, const char* what);
   // As wait_quietly(), but raises the server's error, SessionLost, or an interrupt.
   void wait(const RequestPtr& request, const char* what);
+  // As wait_quietly(), for at most `time`. False: the request is not done.
+  bool wait_within(const RequestPtr& request, const char* what, std::chrono::milliseconds time);
   // Sends a query and waits. Returns the answer's body.
   std::vector<std::byte> query(
       wire::QueryKind kind, const std::string& what,

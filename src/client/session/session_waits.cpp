@@ -8,6 +8,7 @@
 #include "client/operators/operator.h"
 #include "client/session/pending.h"
 #include "client/session/records.h"
+#include "client/session/progress.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {
@@ -38,9 +39,11 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
   bool was_told = false;
   bool is_ready = false;
   const auto is_over = [&] { return (is_ready = ready()) || is_lost(); };
+  TransferProgress::update();
   while (!requests_.wait_for(is_over, kSignalInterval)) {
     look_for_interrupt();
-    if (Clock::now() - begin < kFirstNotice)
+    TransferProgress::update();
+    if (Clock::now() - begin < kFirstNotice || TransferProgress::is_shown())
       continue;
     if (waiter == Waiter::kExit && !was_told)
       say_exit_wait();
@@ -85,8 +88,22 @@ void Session::free_results(const Request& request) {
 void Session::wait_quietly(const RequestPtr& request, const char* what) {
   ++counters_.syncs;
   link_.flush();
+  const TransferProgress progress(*request);
   wait_until([&] { return request->done.load(); }, what);
   confirm(request->call);
+}
+
+bool Session::wait_within(const RequestPtr& request, const char* what,
+                          std::chrono::milliseconds time) {
+  ++counters_.syncs;
+  link_.flush();
+  const TransferProgress progress(*request);
+  const Clock::time_point end = Clock::now() + time;
+  wait_until([&] { return request->done || Clock::now() >= end; }, what);
+  if (!request->done)
+    return false;
+  confirm(request->call);
+  return true;
 }
 
 void Session::wait(const RequestPtr& request, const char* what) {
