@@ -1,4 +1,4 @@
-"""Refuses what needs an address in this process: DLPack, and queues between processes.
+"""Refuses what needs an address in this process: DLPack, CUDA's array interface, queues.
 
 A remote tensor has no address here. The errors say what to do instead.
 """
@@ -30,6 +30,19 @@ def _refuse_dlpack(method: Any) -> Any:
     return checked
 
 
+def _refuse_array_interface(interface: property) -> property:
+    def checked(self: torch.Tensor) -> Any:
+        if is_ours(self):  # AttributeError: hasattr() is False, so libraries take another way
+            raise AttributeError(
+                f"A tensor on {self.device} has no memory in this process, so it has no "
+                "__cuda_array_interface__; use tensor.cpu() to copy it here first"
+            )
+        assert interface.fget is not None
+        return interface.fget(self)
+
+    return property(checked, doc=interface.__doc__)
+
+
 def _refuse_to_send(text: str) -> None:
     raise RuntimeError(text)
 
@@ -49,9 +62,11 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 
 def install() -> None:
-    """Patches `__dlpack__` and the reducer of queues."""
+    """Patches the methods of DLPack, the array interface and the reducer of queues."""
     for name in ("__dlpack__", "__dlpack_device__"):
         patch(torch.Tensor, name, _refuse_dlpack(getattr(torch.Tensor, name)))
+    interface: Any = torch.Tensor.__cuda_array_interface__
+    patch(torch.Tensor, "__cuda_array_interface__", _refuse_array_interface(interface))
     to_dlpack = _refuse_dlpack(torch.utils.dlpack.to_dlpack)
     for module in (torch, torch.utils.dlpack):
         patch(module, "to_dlpack", to_dlpack)

@@ -1,0 +1,145 @@
+"""Pinned memory, non_blocking copies and DataLoader, as with CUDA."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from helpers import assert_runs, assert_same
+from torch.utils.data import DataLoader, Dataset
+
+import torch_remote
+
+MANY = 3_000_000  # 12 MB: more than is copied to send it later
+
+
+class Numbers(Dataset[dict[str, Any]]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": torch.full((3,), float(index)), "pair": (index, torch.tensor(index))}
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "in this process": {},
+    "two workers": {"num_workers": 2},
+    "persistent": {"num_workers": 2, "persistent_workers": True},
+    "spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
+    "batches by list": {"num_workers": 2, "collate_fn": list},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_batches_arrive_pinned_and_go_to_the_device(options: str) -> None:
+    torch.ones(1, device="remote")  # workers are forked from a process that has a session
+    seen: list[float] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = DataLoader(Numbers(), batch_size=4, pin_memory=True, **OPTIONS[options])
+        for _ in range(2):
+            for batch in loader:
+                x = torch.stack([e["x"] for e in batch]) if isinstance(batch, list) else batch["x"]
+                assert isinstance(batch, list) or (x.is_pinned() and batch["pair"][1].is_pinned())
+                there = x.to("remote", non_blocking=True)
+                assert_same(there, x)
+                seen += there[:, 0].tolist()
+    assert seen == [float(i) for i in range(10)] * 2
+
+
+def test_a_shuffled_loader_has_the_order_of_the_seed() -> None:
+    def order(pin: bool) -> list[Any]:
+        torch.manual_seed(3)
+        loader = DataLoader(Numbers(), batch_size=2, shuffle=True, num_workers=2, pin_memory=pin)
+        return [batch["x"][:, 0].tolist() for batch in loader]
+
+    assert order(True) == order(False)
+
+
+def test_a_loader_under_a_default_device_takes_a_generator_of_it() -> None:
+    with torch.device("remote"):
+        generator = torch.Generator("remote").manual_seed(1)
+        loader = DataLoader(list(range(10)), batch_size=5, shuffle=True, generator=generator)
+        batches = list(loader)
+    assert sorted(torch.cat(batches).tolist()) == list(range(10))
+    assert batches[0].device.type == "remote"
+
+
+def test_a_worker_that_uses_the_device_is_told_what_to_do() -> None:
+    code = """
+        import torch, torch_remote
+        from torch.utils.data import DataLoader, Dataset
+        class Bad(Dataset):
+            def __len__(self): return 2
+            def __getitem__(self, index): return torch.ones(2, device="remote")
+        torch.ones(1, device="remote")
+        try:
+            next(iter(DataLoader(Bad(), num_workers=1)))
+        except RuntimeError as error:
+            print("spawn" in str(error))
+    """
+    assert assert_runs(code) == "True"
+
+
+# --- pinned memory
+
+
+def test_memory_is_pinned_by_every_way_of_torch() -> None:
+    pinned = [
+        torch.ones(3).pin_memory(),
+        torch.empty(3, pin_memory=True),
+        torch.ones(3).pin_memory()[1:],
+        torch.empty_like(torch.ones(3), pin_memory=True),
+        torch.ones(3, device="remote").to("cpu", non_blocking=True),
+    ]
+    assert all(t.is_pinned() for t in pinned)
+    assert not torch.ones(3).is_pinned() and not torch.ones(3, device="remote").is_pinned()
+    assert torch.ones(3).untyped_storage().pin_memory().is_pinned()
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 1)]).pin_memory()
+    assert packed.is_pinned() and packed.to("remote").data.device.type == "remote"
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        torch.ones(3, device="remote").pin_memory()
+
+
+def test_an_upload_from_pinned_memory_waits_for_nothing() -> None:
+    pinned, pageable = torch.ones(MANY).pin_memory(), torch.ones(MANY)
+    torch.ones(1, device="remote").item()
+    for source, non_blocking, waits in (
+        (pinned, True, 0),
+        (pinned, False, 1),
+        (pageable, True, 1),
+        (pageable, False, 1),
+    ):
+        with torch_remote.count() as counted:
+            there = source.to("remote", non_blocking=non_blocking)
+        assert counted.syncs == waits, (source.is_pinned(), non_blocking)
+        assert there.sum().item() == MANY
+
+
+def test_a_download_waits_unless_it_goes_to_pinned_memory() -> None:
+    there = torch.arange(1000.0, device="remote")
+    pinned, pageable = torch.empty(1000).pin_memory(), torch.empty(1000)
+    for target, non_blocking, waits in (
+        (pinned, True, 0),
+        (pinned, False, 1),
+        (pageable, True, 1),
+        (pageable, False, 1),
+    ):
+        target.zero_()
+        with torch_remote.count() as counted:
+            target.copy_(there, non_blocking=non_blocking)
+        assert counted.syncs == waits, (target.is_pinned(), non_blocking)
+        if waits == 0:
+            torch.remote.synchronize()
+        assert_same(target, torch.arange(1000.0))
+
+
+def test_a_module_and_a_batch_move_without_a_wait() -> None:
+    model = torch.nn.Linear(8, 8)
+    batch = torch.ones(4, 8).pin_memory()
+    torch.ones(1, device="remote").item()
+    with torch_remote.count() as counted:
+        model.to("remote", non_blocking=True)(batch.to("remote", non_blocking=True))
+    assert counted.syncs == 0
