@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
+from html import escape
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 
@@ -69,6 +71,33 @@ class Machine:
         url, indices, state = _C.machine_summary(self.id)
         devices = ", ".join(f"{name()}:{index}" for index in indices)
         return f"Machine(id={self.id}, url={url!r}, devices=[{devices}], state={state!r})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: its state, and a table of its devices. Does not wait."""
+        url, indices, state = _C.machine_summary(self.id)
+        known = _C.machine_properties(self.id)  # none before the handshake
+        host = f" on {known[0]['host']}" if known else ""
+        rows = "".join(
+            _html_row("td", *_describe_device(index, properties))
+            for index, properties in zip_longest(indices, known)
+        )
+        head = _html_row("th", "device", "name", "kind", "memory")
+        title = escape(f"Machine {self.id}: {url}{host}, {state}")
+        return f"<table><caption>{title}</caption>{head}{rows}</table>"
+
+
+def _html_row(tag: str, *cells: str) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _describe_device(
+    index: int | None, properties: dict[str, str | int] | None
+) -> tuple[str, str, str, str]:
+    device = "-" if index is None else f"{name()}:{index}"  # a stopped machine has no indices
+    if properties is None:
+        return device, "-", "-", "-"
+    memory = f"{int(properties['total_memory']) / 2**30:.1f} GiB"
+    return device, str(properties["name"]), str(properties["kind"]), memory
 
 
 def _read_token(token_file: str | PathLike[str]) -> str:

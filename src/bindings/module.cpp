@@ -34,10 +34,7 @@ namespace {
 using client::Machines;
 using client::Session;
 
-py::dict properties_of(int index) {
-  const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
-  const wire::Welcome& welcome = place.session->welcome();
-  const wire::DeviceProperties& device = welcome.devices.at(place.device);
+py::dict to_dict(const wire::DeviceProperties& device, const std::string& host) {
   py::dict properties;
   properties["name"] = device.name;
   properties["total_memory"] = device.total_memory;
@@ -45,8 +42,14 @@ py::dict properties_of(int index) {
   properties["minor"] = device.minor;
   properties["multi_processor_count"] = device.multi_processors;
   properties["kind"] = device.kind == wire::DeviceKind::kCuda ? "cuda" : "cpu";
-  properties["host"] = welcome.host;
+  properties["host"] = host;
   return properties;
+}
+
+py::dict properties_of(int index) {
+  const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
+  const wire::Welcome& welcome = place.session->welcome();
+  return to_dict(welcome.devices.at(place.device), welcome.host);
 }
 
 py::dict machine_info(int id) {
@@ -63,13 +66,14 @@ py::dict machine_info(int id) {
   return info;
 }
 
-// What is known of its devices without waiting: nothing before the handshake.
+// Of its devices, without waiting: none before the handshake.
 std::vector<py::dict> machine_properties(int id) {
   std::vector<py::dict> all;
-  if (!Machines::instance().session(id)->link().is_open())
+  const client::Link& link = Machines::instance().session(id)->link();
+  if (!link.is_open())
     return all;
-  for (const auto index : Machines::instance().known_devices_of(id))
-    all.push_back(properties_of(index));
+  for (const wire::DeviceProperties& device : link.welcome().devices)
+    all.push_back(to_dict(device, link.welcome().host));
   return all;
 }
 
@@ -259,7 +263,7 @@ PYBIND11_MODULE(_C, module) {
                                  [](int id, bool wait) { Machines::instance().stop(id, wait); }));
   module.def("machine_ids", [] { return Machines::instance().ids(); });
   module.def("machine_summary", machine_summary);
-  module.def("machine_properties", torch::wrap_pybind_function(machine_properties));
+  module.def("machine_properties", machine_properties);
   module.def("machine_info", torch::wrap_pybind_function(machine_info));
   module.def("device_count", [] { return static_cast<int>(Machines::instance().device_count()); });
   module.def("is_initialized", [] { return Machines::instance().is_initialized(); });
