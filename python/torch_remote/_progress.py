@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -40,7 +40,10 @@ def is_on() -> bool:
     setting = os.environ.get("TORCH_REMOTE_PROGRESS", "")
     if setting in ("0", "1"):
         return setting == "1"
-    return _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+    try:
+        return _is_notebook() or sys.stderr.isatty()
+    except (AttributeError, ValueError):  # no stderr, one of another kind, or a closed one
+        return False
 
 
 class _Line:
@@ -154,7 +157,8 @@ def showing(is_upload: bool, total: int = 0) -> Iterator[Transfer | None]:
         yield transfer
     finally:
         _C.set_progress_shown(False)
-        _end()
+        with suppress(Exception):  # as in C++: showing must not end what is shown
+            _end()
 
 
 def _loading(load: Callable[..., Any]) -> Callable[..., Any]:

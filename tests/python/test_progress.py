@@ -135,6 +135,17 @@ def test_a_terminal_shows_it(prelude: str) -> None:
         assert "68 of 68 MiB (100%)" in text
 
 
+def test_a_closed_stderr_shows_nothing_and_harms_nothing() -> None:
+    code = """
+    sys.stderr.close()
+    print(there.cpu().numel(), torch.nn.Linear(2, 2).to("remote").weight.is_remote)
+    sys.stderr = None
+    print(there.cpu().numel(), torch.nn.Linear(2, 2).to("remote").weight.is_remote)
+    """
+    done = run_python(SETUP.format(size=LARGE) + code)
+    assert done.stdout.split() == [str(LARGE), "True"] * 2
+
+
 def test_an_error_in_a_bar_does_not_end_the_transfer() -> None:
     code = """
     from torch_remote import _progress

@@ -136,6 +136,18 @@ def test_what_is_no_strided_tensor_is_refused() -> None:
     assert torch_remote.read(nested.values()).result().tolist() == [1] * 5
 
 
+def test_a_tensor_without_a_value_is_refused() -> None:
+    x = torch.ones(2, 3, device="remote")
+    with pytest.raises(NotImplementedError, match="read what the transformed function returns"):
+        torch.func.vmap(lambda row: (torch_remote.read(row), row)[1])(x)
+    with (
+        torch._subclasses.FakeTensorMode() as mode,
+        pytest.raises(NotImplementedError, match="read what"),
+    ):
+        torch_remote.read(mode.from_tensor(x))
+    assert torch_remote.read(torch._efficientzerotensor(3, device="remote")).result().sum() == 0
+
+
 # --- asyncio
 
 

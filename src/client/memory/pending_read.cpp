@@ -2,11 +2,17 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include "client/session/records.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {
 
-PendingRead::PendingRead(const at::Tensor& tensor) : memory_(empty_for(tensor)) {
+PendingRead::PendingRead(const at::Tensor& tensor) {
+  TORCH_CHECK_NOT_IMPLEMENTED(own_record(*tensor.unsafeGetTensorImpl()) != nullptr,
+                              "torch_remote.read(): this tensor wraps another one, as inside "
+                              "torch.vmap or torch.compile, and has no value of its own; read "
+                              "what the transformed function returns");
+  memory_ = empty_for(tensor);
   if (tensor.numel() == 0)
     return;
   download_ = start_download(tensor, memory_of(memory_), std::make_shared<at::Tensor>(memory_));

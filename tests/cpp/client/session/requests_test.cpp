@@ -1,0 +1,62 @@
+#include "client/session/requests.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+namespace torch_remote::client::testing {
+namespace {
+
+bool is_readable(const DoneSignal& signal) {
+  pollfd entry{signal.descriptor(), POLLIN, 0};
+  return ::poll(&entry, 1, 0) == 1;
+}
+
+TEST(DoneSignal, IsReadableFromSetUntilClear) {
+  DoneSignal signal;
+  EXPECT_FALSE(is_readable(signal));
+  signal.clear();  // does not block
+  for (int round = 0; round < 3; ++round) {
+    for (int again = 0; again < 100'000; ++again)
+      signal.set();  // more than a pipe holds
+    EXPECT_TRUE(is_readable(signal));
+    signal.clear();
+    EXPECT_FALSE(is_readable(signal));
+  }
+}
+
+TEST(Requests, AnAnswerSetsTheSignalsOfItsRequestOnly) {
+  Requests requests;
+  const auto first = requests.make({}, nullptr, 0);
+  const auto second = requests.make({}, nullptr, 0);
+  const auto one = std::make_shared<DoneSignal>();
+  const auto other = std::make_shared<DoneSignal>();
+  requests.signal_when_done(*first, one);
+  requests.signal_when_done(*first, one);
+  requests.signal_when_done(*second, other);
+  requests.reply({first->id, {}});
+  EXPECT_TRUE(is_readable(*one));
+  EXPECT_FALSE(is_readable(*other));
+  requests.fail(second->id, {});
+  EXPECT_TRUE(is_readable(*other));
+}
+
+TEST(Requests, ASignalForADoneRequestIsSetAtOnce) {
+  Requests requests;
+  const auto request = requests.make({}, nullptr, 0);
+  requests.complete_upload(request->id);
+  const auto signal = std::make_shared<DoneSignal>();
+  requests.signal_when_done(*request, signal);
+  EXPECT_TRUE(is_readable(*signal));
+}
+
+TEST(Requests, ALostSessionSetsTheSignalsOfAllOpenRequests) {
+  Requests requests;
+  const auto request = requests.make({}, nullptr, 0);
+  const auto signal = std::make_shared<DoneSignal>();
+  requests.signal_when_done(*request, signal);
+  requests.signal_all();
+  EXPECT_TRUE(is_readable(*signal));
+}
+
+}  // namespace
+}  // namespace torch_remote::client::testing
