@@ -6,7 +6,9 @@ safetensors takes an int for a device of the accelerator, and PyTorch's accelera
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -32,7 +34,7 @@ def _open_by_index(safe_open: Any) -> Any:
     return opened
 
 
-def _show_loading(load_file: Any) -> Any:
+def _show(load_file: Any) -> Any:
     @functools.wraps(load_file)
     def shown(filename: Any, device: Any = "cpu", **options: Any) -> Any:
         if _as_index(device) is device:
@@ -43,16 +45,17 @@ def _show_loading(load_file: Any) -> Any:
     return shown
 
 
-def _change(module: Any) -> None:
-    patch(module, "safe_open", _open_by_index(module.safe_open))
-
-
-def _change_torch_functions(module: Any) -> None:
-    if not hasattr(module.safe_open, "__wrapped__"):  # it was imported before our change
-        _change(module)
-    patch(module, "load_file", _show_loading(module.load_file))
+def _change(safetensors: Any) -> None:
+    """Changes it also in the modules that imported it before us."""
+    original = safetensors.safe_open
+    changed = _open_by_index(original)
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and vars(module).get("safe_open") is original:
+            patch(module, "safe_open", changed)
 
 
 def install() -> None:
     change_module("safetensors", _change)
-    change_module("safetensors.torch", _change_torch_functions)
+    change_module(
+        "safetensors.torch", lambda module: patch(module, "load_file", _show(module.load_file))
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from helpers import assert_same
+from helpers import assert_runs, assert_same
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import torch_remote
@@ -126,6 +126,26 @@ def test_safetensors_opens_parts_of_a_file_on_the_device(tmp_path: Path) -> None
         safetensors_torch.load_file(file, device="remote:9")
     with pytest.raises(safetensors.SafetensorError, match="invalid"):
         safetensors_torch.load_file(file, device="remotest")
+
+
+def test_safetensors_may_be_imported_before_us_and_is_restored(tmp_path: Path) -> None:
+    assert_runs(
+        f"""
+        import safetensors.torch, torch
+        from safetensors import safe_open
+        from safetensors.torch import load_file
+        original = safe_open
+        safetensors.torch.save_file({{"x": torch.ones(2)}}, {str(tmp_path / "x")!r})
+        import torch_remote
+        for open_file in (safe_open, safetensors.safe_open, safetensors.torch.safe_open):
+            with open_file({str(tmp_path / "x")!r}, "pt", device="remote") as opened:
+                assert opened.get_tensor("x").is_remote
+        for load in (load_file, safetensors.torch.load_file):
+            assert load({str(tmp_path / "x")!r}, device="remote")["x"].is_remote
+        torch_remote._patches.undo_all()
+        assert safetensors.safe_open is safetensors.torch.safe_open is safe_open is original
+        """
+    )
 
 
 def test_safetensors_uploads_each_byte_once(tmp_path: Path) -> None:
