@@ -184,8 +184,8 @@ def _moving(move: Callable[..., Any], target: Callable[..., str | None]) -> Call
         if torch.compiler.is_compiling() or not is_on():  # Dynamo cannot trace the rest
             return move(self, *args, **kwargs)
         is_upload = target(*args, **kwargs) == name()
-        tensors = [*self.parameters(), *self.buffers()]
-        total = sum(tensor.nbytes for tensor in tensors if is_ours(tensor) != is_upload)
+        moved = (t for t in (*self.parameters(), *self.buffers()) if is_ours(t) != is_upload)
+        total = sum(tensor.nbytes for tensor in moved if not torch.nn.parameter.is_lazy(tensor))
         with showing(is_upload, total):
             return move(self, *args, **kwargs)
 

@@ -57,8 +57,12 @@ def test_a_large_transfer_is_shown() -> None:
 
 
 def test_a_small_transfer_is_not_shown() -> None:
-    code = "x.to('remote'), there.cpu(), torch.nn.Linear(9, 9).to('remote').cpu()"
-    assert shown(code, size=1000, TORCH_REMOTE_PROGRESS="1") == ""
+    code = """
+    x.to("remote"), there.cpu(), torch.nn.Linear(9, 9).to("remote").cpu()
+    torch.nn.LazyLinear(9).to("remote")(torch.ones(1, 2, device="remote"))  # it has no size yet
+    torch.nn.Linear(9, 9).remote().half().to(torch.float64).to("cpu", non_blocking=True)
+    """
+    assert shown(code.strip(), size=1000, TORCH_REMOTE_PROGRESS="1") == ""
 
 
 @pytest.mark.parametrize("setting", ["", "0"])
