@@ -274,6 +274,21 @@ std::string machine_identity() {
   return std::string(boot.data()) + processes.data();
 }
 
+void want_huge_pages(std::span<std::byte> memory) noexcept {
+  constexpr uintptr_t kHuge = uintptr_t{2} << 20;
+  const auto begin = reinterpret_cast<uintptr_t>(memory.data());
+  const uintptr_t first = (begin + kHuge - 1) & ~(kHuge - 1);
+  const uintptr_t last = (begin + memory.size()) & ~(kHuge - 1);
+  if (memory.size() < 2 * kHuge || last <= first) {
+    return;
+  }
+  auto* const whole = reinterpret_cast<void*>(first);  // NOLINT: aligned addresses are numbers
+  unsigned char is_used = 0;
+  if (::mincore(whole, 1, &is_used) == 0 && (is_used & 1) == 0) {
+    ::madvise(whole, last - first, MADV_HUGEPAGE);
+  }
+}
+
 uint64_t current_rss_bytes() {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/self/statm", "re"),
                                                    [](FILE* open) { return std::fclose(open); });

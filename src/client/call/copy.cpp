@@ -9,6 +9,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "base/mutex.h"
+#include "base/platform.h"
 #include "client/call/dispatch.h"
 #include "client/call/prefetch.h"
 #include "client/machines/machines.h"
@@ -176,25 +177,58 @@ c10::DimVector memory_order(const at::Tensor& tensor) {
   return order;
 }
 
+// True if bytes can be received straight into the destination: no conversion and no scattering.
+bool takes_bytes_of(const at::Tensor& destination, const at::Tensor& source) {
+  return destination.scalar_type() == source.scalar_type() && !destination.is_conj() &&
+         !destination.is_neg() && destination.layout() == at::kStrided &&
+         !destination.key_set().has(c10::DispatchKey::Python) &&
+         destination.is_non_overlapping_and_dense();
+}
+
 // CUDA's rule: only a copy to pinned memory that needs no conversion and no scattering may be
 // pending. CUDA waits for all other copies to the host.
 bool may_be_pending(const at::Tensor& destination, const at::Tensor& source) {
-  return destination.scalar_type() == source.scalar_type() && !destination.is_conj() &&
-         !destination.is_neg() && destination.is_non_overlapping_and_dense() &&
-         is_pinned(destination.mutable_data_ptr()) && !is_blocking();
+  return takes_bytes_of(destination, source) && is_pinned(destination.mutable_data_ptr()) &&
+         !is_blocking();
+}
+
+// A READ returns elements in logical order; the view gets the destination's memory order.
+at::Tensor in_memory_order_of(const at::Tensor& destination, const at::Tensor& source) {
+  return source.expand(destination.sizes()).permute(memory_order(destination));
 }
 
 void download_later(const at::Tensor& destination, const at::Tensor& source) {
-  // A READ returns elements in logical order; the view gets the destination's memory order.
-  const at::Tensor view = source.expand(destination.sizes()).permute(memory_order(destination));
+  const at::Tensor view = in_memory_order_of(destination, source);
   session_of(*record_of(view))->wait_for_credit({nullptr, record_of(view)->name});
   keep_pending(start_download(view, memory_of(destination), nullptr), destination.storage());
+}
+
+void download_into(const at::Tensor& destination, const at::Tensor& source) {
+  destination.mutable_data_ptr();  // a lazy clone gets memory of its own
+  const std::span<std::byte> memory = memory_of(destination);
+  want_huge_pages(memory);
+  const at::Tensor view = in_memory_order_of(destination, source);
+  const StorageRecord& record = *record_of(view);
+  session_of(record)->tell_failure({nullptr, record.name});
+  const Download download = start_download(view, memory, nullptr);
+  try {
+    download.session->wait(download.request, "a value");
+  } catch (...) {
+    // An interrupt: bytes that come later must not change a tensor that the user has again.
+    if (!download.session->requests().abandon(*download.request))
+      keep_pending(download, destination.storage());
+    throw;
+  }
 }
 
 void copy_to_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   finish_downloads_to(destination);
   if (non_blocking && may_be_pending(destination, source))
     return download_later(destination, source);
+  const bool is_planned = Prefetch::active() != nullptr;
+  if (!is_planned && destination.sizes().equals(source.sizes()) &&
+      takes_bytes_of(destination, source))
+    return download_into(destination, source);
   // As with CUDA, the host converts and scatters.
   destination.copy_(download(source));
 }

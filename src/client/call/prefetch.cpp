@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include "base/platform.h"
 #include "client/memory/downloads.h"
 #include "client/session/session.h"
 #include "marshal/dtype.h"
@@ -32,6 +33,7 @@ at::Tensor empty_result(const at::Tensor& tensor) {
   void* pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED)
     return empty_for(tensor);
+  want_huge_pages({static_cast<std::byte*>(pages), bytes});
   return at::from_blob(
       pages, tensor.sizes(), [bytes](void* begin) { ::munmap(begin, bytes); },
       tensor.options().device(at::kCPU));

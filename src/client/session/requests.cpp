@@ -9,7 +9,12 @@
 namespace torch_remote::client {
 namespace {
 
+// How long abandon() waits for the chunk that is being received.
+constexpr auto kChunkPatience = std::chrono::seconds(1);
+
 void take_body(Request& request, std::span<const std::byte> body) {
+  if (request.is_abandoned)
+    return;
   if (request.destination.empty()) {
     request.body.assign(body.begin(), body.end());
     return;
@@ -40,10 +45,22 @@ void Requests::forget(const Request& request) {
   open_.erase(request.id);
 }
 
-bool Requests::abandon(Request& request) {
+bool Requests::abandon_answer(Request& request) {
   MutexLock lock(mutex_);
   request.is_abandoned = true;
   return request.done;
+}
+
+bool Requests::abandon(const Request& request) {
+  const auto deadline = std::chrono::steady_clock::now() + kChunkPatience;
+  MutexLock lock(mutex_);
+  const auto found = open_.find(request.id);
+  if (found == open_.end())
+    return true;
+  found->second->is_abandoned = true;
+  while (filling_ == request.id && std::chrono::steady_clock::now() < deadline)
+    changed_.wait_until(mutex_, deadline);
+  return filling_ != request.id;
 }
 
 void Requests::clear() {
@@ -102,6 +119,11 @@ std::span<std::byte> Requests::bulk_target(uint64_t id, uint64_t offset, uint64_
     throw ProtocolError("bulk bytes beyond what was asked for");
   if (offset != found->second->received)
     throw ProtocolError("bulk bytes out of order");
+  filling_ = found->second->is_abandoned ? 0 : id;
+  if (found->second->is_abandoned) {
+    dropped_.resize(length);
+    return dropped_;
+  }
   return destination.subspan(offset, length);
 }
 
@@ -114,6 +136,9 @@ RequestPtr Requests::add_bulk(uint64_t id, uint64_t length, bool last) {
       return nullptr;
     Request& request = *found->second;
     request.received += length;
+    filling_ = 0;
+    if (request.is_abandoned)
+      changed_.notify_all();
     if (!last)
       return nullptr;
     if (request.received != request.destination.size())

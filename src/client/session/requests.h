@@ -29,7 +29,7 @@ struct Request {
   std::atomic<bool> done = false;     // set last, under the lock of Requests
   // Under the lock of Requests until done:
   bool failed = false;
-  bool is_abandoned = false;  // whoever waited was interrupted
+  bool is_abandoned = false;  // nobody waits: what still comes is dropped
   uint64_t received = 0;      // bulk bytes so far, which come in order
   std::vector<std::byte> body;
   wire::Error error;
@@ -51,7 +51,10 @@ class Requests {
   // For a request that was not sent.
   void forget(const Request& request);
   // For one whose answer nobody takes any more. True: it is here already.
-  bool abandon(Request& request);
+  bool abandon_answer(Request& request);
+  // For a request whose destination the caller wants back: what still arrives is dropped. False:
+  // the reader thread is receiving a part of it, and goes on writing to the destination.
+  bool abandon(const Request& request);
   // For a session that has ended.
   void clear();
 
@@ -78,10 +81,12 @@ class Requests {
   RequestPtr take(uint64_t id) REQUIRES(mutex_);
   void finish(Request& request) REQUIRES(mutex_);
 
+  std::vector<std::byte> dropped_;  // reader thread: for bytes of abandoned requests
   std::atomic<uint64_t> next_{1};
   Mutex mutex_;
   CondVar changed_;
   std::unordered_map<uint64_t, RequestPtr> open_ GUARDED_BY(mutex_);
+  uint64_t filling_ GUARDED_BY(mutex_) = 0;  // the request to whose destination the reader writes
 };
 
 }  // namespace torch_remote::client

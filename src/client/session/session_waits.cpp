@@ -59,7 +59,7 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
 }
 
 void Session::abandon(const RequestPtr& request) {
-  if (requests_.abandon(*request) && !request->failed)
+  if (requests_.abandon_answer(*request) && !request->failed)
     free_results(*request);
 }
 
