@@ -131,6 +131,70 @@ def test_the_source_may_change_after_an_upload() -> None:
             assert remote.min().item() == 1
 
 
+LARGE = 3_000_001  # 12 MB of float: travels beside the calls
+
+
+def test_a_call_before_a_large_upload_reads_the_old_value() -> None:
+    x = torch.zeros(LARGE, device=DEVICE)
+    sources = [torch.full((LARGE,), float(i)).pin_memory() for i in range(1, 5)]
+    for non_blocking in (False, True):
+        x.zero_()
+        before = []
+        for source in sources:
+            before.append(x + 0)
+            x.copy_(source, non_blocking=non_blocking)
+        before.append(x)
+        for expected, value in enumerate(before):
+            assert value.min().item() == value.max().item() == expected
+
+
+def test_large_uploads_to_the_same_tensor_overlap_in_order() -> None:
+    x = torch.zeros(LARGE, device=DEVICE)
+    expected = torch.zeros(LARGE)
+    kept = []
+    for i in range(1, 9):
+        part = slice(None) if i % 3 == 1 else slice(i * 1000, LARGE - i * 200_000)
+        source = torch.full_like(expected[part], float(i)).pin_memory()
+        kept.append(source)
+        x[part].copy_(source, non_blocking=True)
+        expected[part] = source
+    assert torch.equal(x.cpu(), expected)
+
+
+def test_a_read_on_its_way_keeps_its_value_while_uploads_follow() -> None:
+    x = torch.ones(LARGE, device=DEVICE)
+    reads = []
+    for i in range(2, 6):
+        reads.append(torch.empty(LARGE).pin_memory().copy_(x, non_blocking=True))
+        x.copy_(torch.full((LARGE,), float(i)))
+    torch.remote.synchronize()
+    for expected, value in enumerate(reads, start=1):
+        assert value.min().item() == value.max().item() == expected
+
+
+def test_a_large_download_fills_its_destination_and_nothing_beside_it() -> None:
+    source = torch.arange(3.0 * 1000 * 1000).reshape(3, 1000, 1000)
+    remote = source.to(DEVICE)
+    around = torch.full((5, 1000, 1000), -1.0)
+    around[1:4].copy_(remote)
+    assert torch.equal(around[1:4], source)
+    assert around[0].max() == around[4].max() == -1
+    for view in (lambda t: t.permute(2, 0, 1), lambda t: t.transpose(1, 2), lambda t: t[:, ::2]):
+        destination = view(torch.full((3, 1000, 1000), -1.0))
+        destination.copy_(view(remote))
+        assert torch.equal(destination, view(source))
+    wide = torch.full((3, 1000, 1000), -1.0, dtype=torch.float64)
+    assert torch.equal(wide.copy_(remote), source.double())
+    assert torch.equal(torch.empty(2, 3, 1000, 1000).copy_(remote)[1], source)
+
+
+def test_a_download_to_a_lazy_clone_leaves_the_original_alone() -> None:
+    original = torch.zeros(LARGE)
+    clone = torch._lazy_clone(original)
+    clone.copy_(torch.ones(LARGE, device=DEVICE))
+    assert original.max().item() == 0 and clone.min().item() == 1
+
+
 def test_a_large_tensor_goes_there_and_back() -> None:
     tensor = torch.randint(0, 255, (20_000_001,), dtype=torch.uint8)
     assert torch.equal(tensor.to(DEVICE).cpu(), tensor)

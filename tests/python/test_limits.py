@@ -160,6 +160,23 @@ def test_a_session_over_max_memory_is_out_of_memory_and_goes_on(tmp_path: Path) 
         assert (kept + 1).sum().item() == 200_000  # as much as fits
 
 
+def test_memory_kept_for_uploads_is_given_up_for_tensors(tmp_path: Path) -> None:
+    with (
+        serving(f"unix://{tmp_path}/s", "--max-memory", "17MiB") as url,
+        torch_remote.connect(url) as machine,
+    ):
+        local = torch.ones(1 << 20)  # 4 MiB
+        x = torch.zeros(1 << 20, device=machine.devices[0])
+        for i in range(5):
+            x.copy_(local.fill_(i))
+        rest = [torch.full((1 << 20,), 5.0, device=machine.devices[0]) for _ in range(3)]
+        assert [t.min().item() for t in (x, *rest)] == [4, 5, 5, 5]
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.zeros(1 << 19, device=machine.devices[0]).sum().item()
+        x.copy_(local.fill_(6))
+        assert x.max().item() == 6
+
+
 def test_a_program_far_ahead_needs_no_more_memory_than_a_local_one(tmp_path: Path) -> None:
     with (
         serving(f"unix://{tmp_path}/s", "--max-memory", "16MiB") as url,

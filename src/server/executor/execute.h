@@ -77,6 +77,7 @@ class Executor {
   void let_go() {
     entries_.clear();
     tensors_.clear();
+    written_.clear();
   }
 
   uint64_t number() const { return number_; }

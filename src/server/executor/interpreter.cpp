@@ -186,6 +186,7 @@ void Interpreter::on_begin(wire::Reader& reader) {
       no_memory = std::current_exception();
     }
   }
+  executor_.let_go();  // so that a storage whose memory is replaced is its only user
   // If the upload is discarded, its memory is freed when all bytes have arrived.
   executor_.upload(begin.storage, begin.length, [&](Entry& entry) {
     if (no_memory != nullptr)

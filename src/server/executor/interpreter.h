@@ -34,6 +34,9 @@ class Interpreter {
   // bytes that our client never sends.
   void apply(std::span<const std::byte> payload);
 
+  // Between frames: copies what has arrived of uploads to where it belongs.
+  void write_arrived() { storages_.write_arrived(); }
+
   wire::Counters counters() const;
 
   uint64_t failures() const { return executor_.failures(); }

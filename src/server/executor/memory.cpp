@@ -93,6 +93,8 @@ wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages
                                   const wire::MemoryQuery& query) {
   const c10::Device device = devices.device(query.device);
   MemoryUse& use = storages.memory_use(query.device);
+  if (query.action == wire::MemoryAction::kEmptyCache)
+    storages.empty_cache();
   if (devices.is_cuda()) {
     storages.allocate_all(query.device);  // a tensor counts from torch.empty() on
     act_on_cuda(device.index(), query.action);

@@ -115,14 +115,17 @@ void StorageTable::free(uint64_t name) {
   const auto found = entries_.find(name);
   if (found == entries_.end())
     throw ProtocolError("no storage has the name " + std::to_string(name));
-  set_bytes(*found->second, 0);
-  use_[found->second->number].storages.decrease(1);
-  held_bytes_ -= found->second->held;
-  set_missing(*found->second, nullptr);
+  Entry& entry = *found->second;
+  set_bytes(entry, 0);
+  use_[entry.number].storages.decrease(1);
+  set_held(entry, 0);
+  set_missing(entry, nullptr);
   if (!uploading_.empty())
-    std::erase(uploading_, found->second.get());
+    std::erase(uploading_, &entry);
+  if (entry.is_uploaded)
+    uploads_.memory().give_back(replace_memory(entry, {}));
   if (spare_.size() < kMostSpare) {
-    *found->second = Entry();
+    entry = Entry();
     spare_.push_back(std::move(found->second));
   }
   entries_.erase(found);
@@ -142,10 +145,11 @@ void StorageTable::set_missing(Entry& entry, Cause cause) {
   entry.missing = std::move(cause);
 }
 
-void StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
-  entry.storage = std::move(memory);
+c10::Storage StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
   entry.last_view.reset();
   entry.sending.reset();
+  entry.is_uploaded = false;
+  return std::exchange(entry.storage, std::move(memory));
 }
 
 void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
@@ -171,8 +175,14 @@ void StorageTable::hold(Entry& entry, uint64_t nbytes) {
                    "out of memory: ", nbytes, " bytes are wanted, the session's tensors hold ",
                    others, ", and the server gives a session ", limits_.bytes,
                    " (serve --max-memory)");
-  held_bytes_ = others + nbytes;
+  set_held(entry, nbytes);
+}
+
+void StorageTable::set_held(Entry& entry, uint64_t nbytes) {
+  held_bytes_ += nbytes - entry.held;
   entry.held = nbytes;
+  if (limits_.bytes != UINT64_MAX)
+    uploads_.memory().set_room(limits_.bytes - std::min(held_bytes_, limits_.bytes));
 }
 
 void StorageTable::ensure_memory(Entry& entry) {
@@ -219,6 +229,7 @@ bool StorageTable::covers(const Entry& entry, const marshal::TensorRecipe& view,
 void StorageTable::adopt(Entry& entry, at::Tensor tensor) {
   hold(entry, tensor.storage().nbytes());
   entry.storage = tensor.storage();
+  entry.is_uploaded = false;
   entry.device = entry.storage.device();
   set_bytes(entry, entry.storage.nbytes());
   entry.last_view = std::move(tensor);
@@ -233,9 +244,7 @@ void StorageTable::resize(Entry& entry, uint64_t nbytes) {
     resized = allocate(nbytes, entry.device);
     bytes_of(resized, 0, kept).copy_(bytes_of(entry.storage, 0, kept));
   }
-  entry.storage = std::move(resized);
-  entry.last_view.reset();
-  entry.sending.reset();
+  replace_memory(entry, std::move(resized));
   set_bytes(entry, nbytes);
 }
 
@@ -274,28 +283,35 @@ void StorageTable::write(Entry& entry, uint64_t offset, std::span<const std::byt
   settle(entry);
   if (bytes.empty())
     return;
+  auto* const from = const_cast<std::byte*>(bytes.data());  // NOLINT: from_blob has no const form
+  write_bytes(entry, offset, at::from_blob(from, {static_cast<int64_t>(bytes.size())}, at::kByte));
+}
+
+void StorageTable::write_bytes(Entry& entry, uint64_t offset, const at::Tensor& bytes) {
   prepare_write(entry);
   ensure_memory(entry);
   if (entry.device.is_cpu()) {
-    std::memcpy(static_cast<std::byte*>(entry.storage.mutable_data()) + offset, bytes.data(),
-                bytes.size());
+    std::memcpy(static_cast<std::byte*>(entry.storage.mutable_data()) + offset,
+                bytes.const_data_ptr(), bytes.nbytes());
     return;
   }
-  auto* const from = const_cast<std::byte*>(bytes.data());  // NOLINT: from_blob has no const form
-  const at::Tensor source = at::from_blob(from, {static_cast<int64_t>(bytes.size())}, at::kByte);
-  bytes_of(entry.storage, offset, bytes.size()).copy_(source);
+  // Does not wait if the bytes are in pinned memory, which then stays until the copy is done.
+  bytes_of(entry.storage, offset, bytes.nbytes()).copy_(bytes, bytes.is_pinned());
 }
 
 void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<Staging> staging) {
   check_range(entry, offset, staging->length());
   settle(entry);
-  settle_arrived();
+  write_arrived();
   hold(entry, entry.nbytes);
-  if (!becomes_the_storage(entry, *staging))
+  if (!becomes_the_storage(entry, *staging)) {
     ensure_memory(entry);  // now, so that the upload fails and not a later call
+    uploads_.copy_in_parts(*staging);
+  }
   entry.upload = std::move(staging);
   entry.upload_offset = offset;
   entry.upload_stream = streams_.current(entry.number);
+  entry.upload_written = 0;
   uploading_.push_back(&entry);
 }
 
@@ -312,43 +328,46 @@ void StorageTable::keep(Entry& entry, uint8_t device, uint64_t stream) {
     streams_.keep(entry.storage.data_ptr(), device, stream);
 }
 
-// Moves complete uploads to their storages, so that staging holds only bytes still on the way.
-void StorageTable::settle_arrived() {
+void StorageTable::write_arrived() {
   std::erase_if(uploading_, [this](Entry* entry) {
     if (!entry->upload)
       return true;
-    if (!uploads_.has_arrived(*entry->upload))
-      return false;
     try {
-      finish_upload(*entry);
-    } catch (const c10::OutOfMemoryError&) {
-      return false;  // the next call that uses it gets the error
+      if (uploads_.has_arrived(*entry->upload))
+        finish_upload(*entry);
+      else if (!becomes_the_storage(*entry, *entry->upload))
+        write_upload(*entry, uploads_.arrived_bytes(*entry->upload));
+    } catch (const c10::Error&) {
+      // The next call that uses the storage tries again, and gets the error.
     }
-    return true;
+    return entry->upload == nullptr;
   });
 }
 
+// The part of an upload that has arrived and is not in the storage yet.
+void StorageTable::write_upload(Entry& entry, uint64_t arrived) {
+  if (arrived <= entry.upload_written)
+    return;
+  const uint64_t length = arrived - entry.upload_written;
+  const Streams::Scope scope(streams_, entry.number, entry.upload_stream);
+  write_bytes(entry, entry.upload_offset + entry.upload_written,
+              bytes_of(entry.upload->memory(), entry.upload_written, length));
+  entry.upload_written = arrived;
+}
+
 void StorageTable::finish_upload(Entry& entry) {
+  if (!becomes_the_storage(entry, *entry.upload)) {
+    while (entry.upload_written < entry.upload->length())
+      write_upload(entry, uploads_.wait_for_more(*entry.upload, entry.upload_written));
+    entry.upload.reset();
+    return streams_.join(entry.number, entry.upload_stream);
+  }
+  uploads_.wait_for_more(*entry.upload, entry.nbytes);
   const std::shared_ptr<Staging> staging = std::move(entry.upload);
-  uploads_.wait(*staging);
   if (staging->length() == 0)
     return;
-  if (!becomes_the_storage(entry, *staging)) {
-    try {
-      {
-        const Streams::Scope scope(streams_, entry.number, entry.upload_stream);
-        write(entry, entry.upload_offset, {staging->data(), staging->length()});
-      }
-      return streams_.join(entry.number, entry.upload_stream);
-    } catch (...) {
-      entry.upload = staging;  // to be tried again
-      throw;
-    }
-  }
-  entry.last_view.reset();
-  entry.sending.reset();
-  entry.storage = c10::Storage(c10::Storage::use_byte_size_t(), entry.nbytes,
-                               staging->take_memory(), c10::GetCPUAllocator(), true);
+  uploads_.memory().give_back(replace_memory(entry, staging->take_memory()));
+  entry.is_uploaded = true;
 }
 
 void StorageTable::detach_from_replies(Entry& entry) {

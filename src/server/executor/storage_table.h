@@ -41,6 +41,8 @@ struct Entry {
   Cause missing;  // why it has no value, mostly null: Note [Missing storages] in execute.h
   std::shared_ptr<Staging> upload;  // to be written before anything else uses the storage
   uint64_t upload_offset = 0;
+  uint64_t upload_written = 0;          // bytes of the upload that are in the storage
+  bool is_uploaded = false;             // its memory came from an upload: Note [Warm blocks]
   std::shared_ptr<const void> sending;  // replies that are sent from this memory hold it too
   at::Tensor last_view;                 // most calls use the same view as the call before
 };
@@ -115,6 +117,8 @@ class StorageTable {
   void give_growth_back(Entry& entry);
   void write(Entry& entry, uint64_t offset, std::span<const std::byte> bytes);
   void expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<Staging> staging);
+  // Writes what has arrived of uploads, so that staging holds only bytes still on the way.
+  void write_arrived();
 
   uint64_t size() const { return entries_.size(); }
 
@@ -126,6 +130,9 @@ class StorageTable {
 
   MemoryUse& memory_use(uint8_t device) { return use_[device]; }
 
+  // Gives back memory that is kept for uploads.
+  void empty_cache() { uploads_.memory().empty(); }
+
   // Gives memory to those storages of the device that have none. Throws OutOfMemoryError.
   void allocate_all(uint8_t device);
 
@@ -134,10 +141,14 @@ class StorageTable {
   // Before the storage has memory of that size. Throws OutOfMemoryError.
   void hold(Entry& entry, uint64_t nbytes);
   void ensure_memory(Entry& entry);
+  // Changes what a storage has, without those limits.
+  void set_held(Entry& entry, uint64_t nbytes);
+  void write_bytes(Entry& entry, uint64_t offset, const at::Tensor& bytes);
+  void write_upload(Entry& entry, uint64_t arrived);
   void finish_upload(Entry& entry);
-  void settle_arrived();
   void detach_from_replies(Entry& entry);
-  static void replace_memory(Entry& entry, c10::Storage memory);
+  // Returns the memory that it had.
+  static c10::Storage replace_memory(Entry& entry, c10::Storage memory);
   void set_bytes(Entry& entry, uint64_t nbytes);
   void check_range(const Entry& entry, uint64_t offset, uint64_t length) const;
 

@@ -1,6 +1,5 @@
 #include "server/executor/uploads.h"
 
-#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
@@ -8,10 +7,11 @@
 
 namespace torch_remote::server {
 
-Staging::Staging(uint64_t length, std::shared_ptr<std::atomic<uint64_t>> total)
-    : length_(length), total_(std::move(total)) {
+Staging::Staging(uint64_t length, UploadMemory& source,
+                 std::shared_ptr<std::atomic<uint64_t>> total)
+    : length_(length), source_(source), total_(std::move(total)) {
   try {
-    memory_ = c10::GetCPUAllocator()->allocate(length);
+    memory_ = source_.allocate(length);
   } catch (const std::exception&) {  // only this upload fails, not the session
     is_lost_ = true;
     return;
@@ -20,8 +20,10 @@ Staging::Staging(uint64_t length, std::shared_ptr<std::atomic<uint64_t>> total)
 }
 
 Staging::~Staging() {
-  if (!is_lost_)
-    total_->fetch_sub(length_);
+  if (is_lost_)
+    return;
+  total_->fetch_sub(length_);
+  source_.give_back(std::move(memory_));
 }
 
 void Uploads::look_at_frame(std::span<const std::byte> payload) {
@@ -37,7 +39,7 @@ void Uploads::look_at_frame(std::span<const std::byte> payload) {
 void Uploads::expect(const wire::Begin& begin) {
   wire::check_limit("bytes of uploads on their way", total_->load() + begin.length,
                     kMaxStagedBytes);
-  auto staging = std::make_shared<Staging>(begin.length, total_);
+  auto staging = std::make_shared<Staging>(begin.length, memory_, total_);
   MutexLock lock(mutex_);
   const bool is_new = lanes_.emplace(begin.upload, Lane{std::move(staging)}).second;
   if (!is_new)
@@ -61,7 +63,7 @@ std::span<std::byte> Uploads::target(uint64_t lane, uint64_t offset, uint64_t le
   return {staging.data() + offset, static_cast<size_t>(length)};
 }
 
-void Uploads::received(uint64_t lane, uint64_t length, bool last) {
+bool Uploads::received(uint64_t lane, uint64_t length, bool last) {
   std::shared_ptr<Staging> done;  // frees its memory after the lock is released
   {
     MutexLock lock(mutex_);
@@ -70,8 +72,12 @@ void Uploads::received(uint64_t lane, uint64_t length, bool last) {
       throw ProtocolError("bytes of an upload that has not begun");
     Staging& staging = *found->second.staging;
     staging.received_ += length;
-    if (!last)
-      return;
+    if (!last && !staging.is_copied_in_parts_)
+      return false;
+    if (!last) {
+      changed_.notify_all();
+      return true;
+    }
     if (staging.received_ != staging.length_)
       throw ProtocolError("an upload has fewer bytes than it announced");
     staging.is_complete_ = true;
@@ -81,6 +87,7 @@ void Uploads::received(uint64_t lane, uint64_t length, bool last) {
     }
   }
   changed_.notify_all();
+  return true;
 }
 
 std::shared_ptr<Staging> Uploads::take(uint64_t upload, uint64_t length) {
@@ -99,13 +106,24 @@ std::shared_ptr<Staging> Uploads::take(uint64_t upload, uint64_t length) {
   return staging;
 }
 
-void Uploads::wait(const Staging& staging) {
+void Uploads::copy_in_parts(Staging& staging) {
   MutexLock lock(mutex_);
-  while (!staging.is_complete_) {
+  staging.is_copied_in_parts_ = true;
+}
+
+uint64_t Uploads::wait_for_more(const Staging& staging, uint64_t known) {
+  MutexLock lock(mutex_);
+  while (!staging.is_complete_ && !(staging.is_copied_in_parts_ && staging.received_ > known)) {
     if (is_over_)
       throw ConnectionError("the connection ended in the middle of an upload");
     changed_.wait(mutex_);
   }
+  return staging.received_;
+}
+
+uint64_t Uploads::arrived_bytes(const Staging& staging) {
+  MutexLock lock(mutex_);
+  return staging.received_;
 }
 
 bool Uploads::has_arrived(const Staging& staging) {

@@ -8,9 +8,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
 
 #include "base/mutex.h"
+#include "server/executor/upload_memory.h"
 #include "wire/messages.h"
 
 namespace torch_remote::server {
@@ -20,33 +21,37 @@ namespace torch_remote::server {
 constexpr uint64_t kMaxStagedBytes = uint64_t{64} << 30;
 
 // Memory that the reader thread fills with one upload. An upload of a whole CPU storage is not
-// copied: this becomes the storage's memory.
+// copied: this becomes the storage's memory. Otherwise the bytes are copied as they arrive.
 class Staging {
  public:
-  Staging(uint64_t length, std::shared_ptr<std::atomic<uint64_t>> total);
+  Staging(uint64_t length, UploadMemory& source, std::shared_ptr<std::atomic<uint64_t>> total);
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
   uint64_t length() const { return length_; }
 
-  std::byte* data() { return static_cast<std::byte*>(memory_.get()); }
+  std::byte* data() { return static_cast<std::byte*>(memory_.mutable_data()); }
+
+  const c10::Storage& memory() const { return memory_; }
 
   // There was no memory for it, so arriving bytes are dropped.
   bool is_lost() const { return is_lost_; }
 
   // For the executor, after the upload is complete.
-  c10::DataPtr take_memory() { return std::move(memory_); }
+  c10::Storage take_memory() { return std::move(memory_); }
 
  private:
   friend class Uploads;
 
   const uint64_t length_;
-  c10::DataPtr memory_;
+  UploadMemory& source_;
+  c10::Storage memory_;
   bool is_lost_ = false;
   const std::shared_ptr<std::atomic<uint64_t>> total_;
-  uint64_t received_ = 0;     // guarded by Uploads::mutex_
-  bool is_complete_ = false;  // guarded by Uploads::mutex_
+  uint64_t received_ = 0;            // guarded by Uploads::mutex_
+  bool is_complete_ = false;         // guarded by Uploads::mutex_
+  bool is_copied_in_parts_ = false;  // guarded by Uploads::mutex_
 };
 
 // Uploads that are arriving. Thread-safe: the reader thread fills them, the executor waits.
@@ -56,18 +61,27 @@ class Staging {
 // frame, so that the reader thread finds the length without decoding more.
 class Uploads {
  public:
+  explicit Uploads(bool pinned = false) : memory_(pinned) {}
+
   // Reader thread.
   void look_at_frame(std::span<const std::byte> payload);
   std::span<std::byte> target(uint64_t lane, uint64_t offset, uint64_t length);
-  void received(uint64_t lane, uint64_t length, bool last);
+  // True: the executor can do something with what has arrived.
+  bool received(uint64_t lane, uint64_t length, bool last);
 
   // Executor: the memory of an upload, once, after its BEGIN. Throws c10::OutOfMemoryError if there
   // was none for it.
   std::shared_ptr<Staging> take(uint64_t upload, uint64_t length);
-  // Executor: waits for all bytes. Throws ConnectionError when the connection ends before.
-  void wait(const Staging& staging);
-
+  // Executor: will copy the bytes as they arrive.
+  void copy_in_parts(Staging& staging);
+  // Executor: waits for more bytes than `known`, or for all, and returns how many have arrived.
+  // Throws ConnectionError when the connection ends before.
+  uint64_t wait_for_more(const Staging& staging, uint64_t known);
+  // The same without waiting.
+  uint64_t arrived_bytes(const Staging& staging);
   bool has_arrived(const Staging& staging);
+
+  UploadMemory& memory() { return memory_; }
 
   // Any thread: no more bytes will come.
   void end();
@@ -80,6 +94,7 @@ class Uploads {
 
   void expect(const wire::Begin& begin);
 
+  UploadMemory memory_;
   std::vector<std::byte> thrown_away_;  // reader thread
   const std::shared_ptr<std::atomic<uint64_t>> total_ = std::make_shared<std::atomic<uint64_t>>(0);
 

@@ -28,6 +28,7 @@ class Warnings : public c10::WarningHandler {
 Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
                  const OperatorTable& table, Hooks hooks, transport::Connection::Options options)
     : hooks_(std::move(hooks)),
+      uploads_(devices.is_cuda()),
       interpreter_(devices, table, uploads_, replies_, hooks_.call_log, hooks_.max_memory),
       connection_(std::move(stream), *this, options) {
   replies_.attach(&connection_);
@@ -43,14 +44,12 @@ bool Session::run() {
   const c10::WarningUtils::WarningHandlerGuard warning_guard(&warnings);
   connection_.start();
   try {
-    for (Frame frame; next_frame(frame);) {
-      if (hooks_.on_work)
-        hooks_.on_work(true);
-      interpreter_.apply(frame.payload);
-      connection_.applied(frame.sequence);
-      publish_figures();
-      if (hooks_.on_work)
-        hooks_.on_work(false);
+    Frame frame;
+    for (Work work = next_work(frame); work != Work::kEnd; work = next_work(frame)) {
+      if (work == Work::kFrame)
+        apply(frame);
+      else
+        interpreter_.write_arrived();
     }
   } catch (const ConnectionError&) {
     // on_end() has kept the first cause.
@@ -64,17 +63,30 @@ bool Session::run() {
   return true;
 }
 
-bool Session::next_frame(Frame& frame) {
+void Session::apply(const Frame& frame) {
+  if (hooks_.on_work)
+    hooks_.on_work(true);
+  interpreter_.apply(frame.payload);
+  connection_.applied(frame.sequence);
+  publish_figures();
+  if (hooks_.on_work)
+    hooks_.on_work(false);
+}
+
+Session::Work Session::next_work(Frame& frame) {
   MutexLock lock(mutex_);
   // While the connection is broken, replies are kept up to a limit; then calls wait.
-  while (!has_ended_ && (frames_.empty() || (is_broken_ && replies_.is_half_full())))
+  while (!has_ended_ && (frames_.empty() || (is_broken_ && replies_.is_half_full()))) {
+    if (std::exchange(has_arrivals_, false))
+      return Work::kArrivals;
     changed_.wait(mutex_);
+  }
   if (has_ended_)
-    return false;
+    return Work::kEnd;
   frame = std::move(frames_.front());
   frames_.pop_front();
   queued_bytes_ -= frame.payload.size();
-  return true;
+  return Work::kFrame;
 }
 
 void Session::publish_figures() {
@@ -167,7 +179,13 @@ std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64
 }
 
 void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
-  uploads_.received(lane, length, last);
+  if (!uploads_.received(lane, length, last))
+    return;
+  {
+    MutexLock lock(mutex_);
+    has_arrivals_ = true;
+  }
+  changed_.notify_one();
 }
 
 void Session::on_broken(std::exception_ptr cause, uint64_t /*received*/) {

@@ -66,7 +66,10 @@ class Session : private transport::Connection::Handler {
     std::vector<std::byte> payload;
   };
 
-  bool next_frame(Frame& frame);
+  // Waits for work. kArrivals: no frame waits, but bytes of uploads have arrived.
+  enum class Work { kFrame, kArrivals, kEnd };
+  Work next_work(Frame& frame);
+  void apply(const Frame& frame);
   bool end_with(const std::string& reason);
   void report_end();
   void publish_figures();
@@ -89,6 +92,7 @@ class Session : private transport::Connection::Handler {
   CondVar changed_;
   std::deque<Frame> frames_ GUARDED_BY(mutex_);
   uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;
+  bool has_arrivals_ GUARDED_BY(mutex_) = false;
   bool has_ended_ GUARDED_BY(mutex_) = false;
   std::string cause_ GUARDED_BY(mutex_);  // empty: the client closed
   bool is_broken_ GUARDED_BY(mutex_) = false;

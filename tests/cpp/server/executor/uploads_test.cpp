@@ -56,6 +56,130 @@ TEST(Uploads, AWholeUploadBecomesTheStoragesMemoryWithoutACopy) {
   EXPECT_EQ(tensor.sum().item<float>(), 3);
 }
 
+constexpr uint64_t kBlock = uint64_t{1} << 20;  // enough to be kept
+
+at::Tensor whole(StorageTable& storages, Entry& entry) {
+  storages.settle(entry);
+  const auto view = spec({static_cast<int64_t>(entry.nbytes / 4)});
+  return storages.resolve(entry, marshal::make_tensor_recipe(view), 0);
+}
+
+// An upload of all of a storage; returns where the bytes were received.
+const std::byte* upload_all(Uploads& uploads, StorageTable& storages, Entry& entry, uint64_t lane,
+                            float value) {
+  uploads.look_at_frame(begin_frame(lane, 1, 0, entry.nbytes));
+  const std::byte* const target = uploads.target(lane, 0, entry.nbytes).data();
+  arrive(uploads, lane, 0, std::vector<float>(entry.nbytes / 4, value), true);
+  storages.expect_upload(entry, 0, uploads.take(lane, entry.nbytes));
+  storages.write_arrived();
+  return target;
+}
+
+TEST(Uploads, TheMemoryThatAnUploadReplacesTakesTheNextOne) {
+  const c10::InferenceMode inference_mode;
+  Uploads uploads;
+  StorageTable storages(uploads);
+  Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), {1, 1});
+  const std::byte* const first = upload_all(uploads, storages, entry, 7, 1);
+  const std::byte* const second = upload_all(uploads, storages, entry, 8, 2);
+
+  EXPECT_NE(second, first);
+  EXPECT_EQ(upload_all(uploads, storages, entry, 9, 3), first);
+  EXPECT_EQ(upload_all(uploads, storages, entry, 10, 4), second);
+  EXPECT_EQ(whole(storages, entry).min().item<float>(), 4);
+  EXPECT_EQ(uploads.memory().kept_bytes(), kBlock);
+  storages.free(1);
+  EXPECT_EQ(uploads.memory().kept_bytes(), 2 * kBlock);
+  uploads.memory().empty();
+  EXPECT_EQ(uploads.memory().kept_bytes(), 0);
+}
+
+TEST(Uploads, MemoryThatSomethingElseUsesIsNotReceivedInto) {
+  const c10::InferenceMode inference_mode;
+  Uploads uploads;
+  StorageTable storages(uploads);
+  Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), {1, 1});
+  upload_all(uploads, storages, entry, 7, 1);
+  const at::Tensor before = whole(storages, entry);
+
+  upload_all(uploads, storages, entry, 8, 2);
+  upload_all(uploads, storages, entry, 9, 3);
+
+  EXPECT_EQ(before.min().item<float>(), 1);
+  EXPECT_EQ(before.max().item<float>(), 1);
+  EXPECT_EQ(whole(storages, entry).min().item<float>(), 3);
+}
+
+TEST(Uploads, KeptMemoryIsBoundedAndGivenUpForStorages) {
+  const c10::InferenceMode inference_mode;
+  Uploads uploads;
+  StorageTable storages(uploads, {.bytes = 3 * kBlock});
+  Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), {1, 1});
+  for (uint64_t lane = 7; lane < 12; ++lane)
+    upload_all(uploads, storages, entry, lane, 1);
+  EXPECT_EQ(uploads.memory().kept_bytes(), kBlock);
+
+  Entry& other = storages.make(2, 2 * kBlock, c10::Device(c10::kCPU), {1, 2});
+  whole(storages, other);
+
+  EXPECT_EQ(uploads.memory().kept_bytes(), 0);
+  storages.free(2);
+  EXPECT_EQ(uploads.memory().kept_bytes(), 0);  // its memory did not come from an upload
+}
+
+TEST(UploadMemory, KeepsAtMostItsLimitTheNewestLast) {
+  UploadMemory memory(false);
+  memory.set_room(2 * kBlock);
+  c10::Storage oldest = memory.allocate(kBlock);
+  c10::Storage middle = memory.allocate(kBlock);
+  c10::Storage newest = memory.allocate(kBlock);
+  c10::Storage large = memory.allocate(3 * kBlock);
+  const void* const second = middle.data();
+  for (c10::Storage* storage : {&oldest, &middle, &newest, &large})
+    memory.give_back(std::move(*storage));
+
+  EXPECT_EQ(memory.kept_bytes(), 2 * kBlock);
+  EXPECT_EQ(memory.allocate(kBlock).data(), second);
+  memory.set_room(0);
+  EXPECT_EQ(memory.kept_bytes(), 0);
+}
+
+TEST(Uploads, OnesThatOverlapInTimeAreWrittenInTheOrderOfTheirBegins) {
+  Server server;
+  server.apply(FrameText().resize(1, 16));
+  const auto all = begin_frame(7, 1, 0, 16);
+  const auto part = begin_frame(8, 1, 4, 8);
+  const auto again = begin_frame(9, 1, 0, 4);
+  for (const auto* frame : {&all, &part, &again})
+    server.uploads.look_at_frame(*frame);
+  arrive(server.uploads, 9, 0, {5}, true);  // the last to begin arrives first
+  arrive(server.uploads, 8, 0, {6}, false);
+  arrive(server.uploads, 7, 0, {1, 2, 3, 4}, true);
+  server.interpreter.apply(all);
+  server.interpreter.apply(part);
+  server.interpreter.write_arrived();
+  arrive(server.uploads, 8, 4, {7}, true);
+  server.interpreter.apply(again);
+
+  EXPECT_THAT(server.read(1, spec({4})).floats(), ElementsAre(5, 6, 7, 4));
+}
+
+TEST(Uploads, AnUploadToAPartIsCopiedAsItArrives) {
+  const c10::InferenceMode inference_mode;
+  Uploads uploads;
+  StorageTable storages(uploads);
+  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), {1, 1});
+  uploads.look_at_frame(begin_frame(7, 1, 8, 8));
+  storages.expect_upload(entry, 8, uploads.take(7, 8));
+  arrive(uploads, 7, 0, {3}, false);
+  storages.write_arrived();
+
+  EXPECT_EQ(entry.upload_written, 4);
+  EXPECT_EQ(static_cast<const float*>(entry.storage.data())[2], 3);
+  arrive(uploads, 7, 4, {4}, true);
+  EXPECT_EQ(whole(storages, entry)[3].item<float>(), 4);
+}
+
 // The processor's allocator for as long as it lives: has no memory.
 class NoMemory : public c10::Allocator {
  public:
