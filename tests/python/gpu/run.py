@@ -3,7 +3,7 @@
     python tests/python/gpu/run.py [--results FOLDER]
 
 Local CUDA and `remote` run in separate processes and save every tensor; the bytes are compared.
-With --results, it also measures client time per call and writes it there.
+With --results, it also measures client time per call and large copies, and writes them there.
 """
 
 from __future__ import annotations
@@ -221,6 +221,33 @@ def draw(device: str) -> Tensors:
     }
 
 
+def copy_much(device: str) -> Tensors:
+    """Large copies both ways: to a whole tensor, to parts, from pinned and from pageable memory,
+    between calls that use the same tensor."""
+    size = 64 << 20
+    found = {}
+    x = torch.zeros(size, dtype=torch.uint8, device=device)
+    kept = []
+    for i in range(1, 7):
+        part = slice(None) if i % 3 == 1 else slice(i << 20, size - (i << 21))
+        source = torch.randint(0, 255, (size,), dtype=torch.uint8)[part]
+        source = source.pin_memory() if i % 2 else source
+        kept.append(source)
+        found[f"{i} before"] = x[:: 1 << 12] + 1
+        x[part].copy_(source, non_blocking=True)
+        found[f"{i} after"] = x[:: 1 << 12] * 2
+    local = torch.empty(size, dtype=torch.uint8)
+    found["copy_"] = local.copy_(x)
+    found["cpu"] = x.cpu()
+    found["strided"] = x.view(8192, -1).t().cpu()
+    pinned = torch.empty(size, dtype=torch.uint8).pin_memory()
+    found["pinned"] = pinned.copy_(x, non_blocking=True)
+    torch.get_device_module(device).synchronize()
+    torch.get_device_module(device).empty_cache()
+    found["after empty_cache"] = x.clone()
+    return {name: tensor.cpu() for name, tensor in found.items()}
+
+
 def describe(device: str) -> Tensors:
     """The device's properties: the server's are CUDA's own."""
     found = torch.get_device_module(device).get_device_properties(0)
@@ -241,6 +268,7 @@ CASES: dict[str, Callable[[str], Tensors]] = {
     "jagged": attend_between_jagged,
     "compiled": compile_for_three_sizes,
     "random": draw,
+    "large_copies": copy_much,
     "properties": describe,
 }
 
@@ -292,7 +320,7 @@ def compare(sides: tuple[str, str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Training on remote equals training on CUDA.")
-    parser.add_argument("--results", type=Path, help="also measure client time per call")
+    parser.add_argument("--results", type=Path, help="also measure")
     parser.add_argument("--against", default="remote", help="cuda checks the test itself")
     parser.add_argument("--device", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
@@ -302,8 +330,9 @@ def main() -> int:
         return 0
     failed = compare(("cuda", options.against))
     if options.results:
-        script = ROOT / "benchmarks" / "python" / "gpu_calls.py"
-        subprocess.run([sys.executable, str(script), str(options.results)], check=True)
+        for name in ("gpu_calls.py", "gpu_bulk.py"):
+            script = ROOT / "benchmarks" / "python" / name
+            subprocess.run([sys.executable, str(script), str(options.results)], check=True)
     print(f"{len(CASES) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
