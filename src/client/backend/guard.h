@@ -41,7 +41,6 @@ struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override;
   // Every dtype but the quantized ones, which are refused.
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override;
-
 };
 
 }  // namespace torch_remote::client

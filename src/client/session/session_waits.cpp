@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "client/operators/operator.h"
 #include "client/session/pending.h"
-#include "client/session/records.h"
 #include "client/session/progress.h"
+#include "client/session/records.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {

@@ -78,7 +78,9 @@ const std::byte* upload_all(Uploads& uploads, StorageTable& storages, Entry& ent
 TEST(Uploads, TheMemoryThatAnUploadReplacesTakesTheNextOne) {
   const c10::InferenceMode inference_mode;
   Uploads uploads;
-  StorageTable storages(uploads);
+  const Devices devices(c10::kCPU, 1);
+  Streams streams(devices);
+  StorageTable storages(uploads, streams);
   Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), {1, 1});
   const std::byte* const first = upload_all(uploads, storages, entry, 7, 1);
   const std::byte* const second = upload_all(uploads, storages, entry, 8, 2);
@@ -97,7 +99,9 @@ TEST(Uploads, TheMemoryThatAnUploadReplacesTakesTheNextOne) {
 TEST(Uploads, MemoryThatSomethingElseUsesIsNotReceivedInto) {
   const c10::InferenceMode inference_mode;
   Uploads uploads;
-  StorageTable storages(uploads);
+  const Devices devices(c10::kCPU, 1);
+  Streams streams(devices);
+  StorageTable storages(uploads, streams);
   Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), {1, 1});
   upload_all(uploads, storages, entry, 7, 1);
   const at::Tensor before = whole(storages, entry);
@@ -113,7 +117,9 @@ TEST(Uploads, MemoryThatSomethingElseUsesIsNotReceivedInto) {
 TEST(Uploads, KeptMemoryIsBoundedAndGivenUpForStorages) {
   const c10::InferenceMode inference_mode;
   Uploads uploads;
-  StorageTable storages(uploads, {.bytes = 3 * kBlock});
+  const Devices devices(c10::kCPU, 1);
+  Streams streams(devices);
+  StorageTable storages(uploads, streams, {.bytes = 3 * kBlock});
   Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), {1, 1});
   for (uint64_t lane = 7; lane < 12; ++lane)
     upload_all(uploads, storages, entry, lane, 1);
@@ -167,7 +173,9 @@ TEST(Uploads, OnesThatOverlapInTimeAreWrittenInTheOrderOfTheirBegins) {
 TEST(Uploads, AnUploadToAPartIsCopiedAsItArrives) {
   const c10::InferenceMode inference_mode;
   Uploads uploads;
-  StorageTable storages(uploads);
+  const Devices devices(c10::kCPU, 1);
+  Streams streams(devices);
+  StorageTable storages(uploads, streams);
   Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), {1, 1});
   uploads.look_at_frame(begin_frame(7, 1, 8, 8));
   storages.expect_upload(entry, 8, uploads.take(7, 8));
