@@ -81,7 +81,7 @@ TEST(Uploads, TheMemoryThatAnUploadReplacesTakesTheNextOne) {
   const Devices devices(c10::kCPU, 1);
   Streams streams(devices);
   StorageTable storages(uploads, streams);
-  Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), {1, 1});
+  Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), 0, {1, 1});
   const std::byte* const first = upload_all(uploads, storages, entry, 7, 1);
   const std::byte* const second = upload_all(uploads, storages, entry, 8, 2);
 
@@ -102,7 +102,7 @@ TEST(Uploads, MemoryThatSomethingElseUsesIsNotReceivedInto) {
   const Devices devices(c10::kCPU, 1);
   Streams streams(devices);
   StorageTable storages(uploads, streams);
-  Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), {1, 1});
+  Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), 0, {1, 1});
   upload_all(uploads, storages, entry, 7, 1);
   const at::Tensor before = whole(storages, entry);
 
@@ -120,12 +120,12 @@ TEST(Uploads, KeptMemoryIsBoundedAndGivenUpForStorages) {
   const Devices devices(c10::kCPU, 1);
   Streams streams(devices);
   StorageTable storages(uploads, streams, {.bytes = 3 * kBlock});
-  Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), {1, 1});
+  Entry& entry = storages.make(1, kBlock, c10::Device(c10::kCPU), 0, {1, 1});
   for (uint64_t lane = 7; lane < 12; ++lane)
     upload_all(uploads, storages, entry, lane, 1);
   EXPECT_EQ(uploads.memory().kept_bytes(), kBlock);
 
-  Entry& other = storages.make(2, 2 * kBlock, c10::Device(c10::kCPU), {1, 2});
+  Entry& other = storages.make(2, 2 * kBlock, c10::Device(c10::kCPU), 0, {1, 2});
   whole(storages, other);
 
   EXPECT_EQ(uploads.memory().kept_bytes(), 0);
@@ -176,7 +176,7 @@ TEST(Uploads, AnUploadToAPartIsCopiedAsItArrives) {
   const Devices devices(c10::kCPU, 1);
   Streams streams(devices);
   StorageTable storages(uploads, streams);
-  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), {1, 1});
+  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), 0, {1, 1});
   uploads.look_at_frame(begin_frame(7, 1, 8, 8));
   storages.expect_upload(entry, 8, uploads.take(7, 8));
   arrive(uploads, 7, 0, {3}, false);
