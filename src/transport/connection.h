@@ -42,6 +42,10 @@ class Connection {
     // for none, and sets `calls` to the number of calls in it. Must take the lock under which
     // messages are queued: Note [flush_soon may be relaxed].
     virtual std::vector<std::byte> take_messages(uint32_t& calls) = 0;
+
+    // The last take_messages() left nothing that was there when it was called.
+    virtual bool has_taken_all() { return false; }
+
     // Reader thread, in the order sent.
     virtual void on_messages(uint64_t sequence, std::vector<std::byte> payload) = 0;
     // Reader thread: the `length` bytes of memory to fill, valid until on_bulk(). Throws

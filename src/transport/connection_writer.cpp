@@ -320,7 +320,7 @@ Connection::Impl::Messages Connection::Impl::take_messages() {
   }
   Messages messages;
   messages.payload = handler_.take_messages(messages.calls);
-  if (messages.payload.empty()) {
+  if (messages.payload.empty() || handler_.has_taken_all()) {
     MutexLock lock(mutex_);
     told_applied_ = applied;
   }

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "wire/memory.h"
 #include "wire/messages.h"
 #include "wire/operators.h"
+#include "wire/streams.h"
 
 namespace {
 
@@ -103,6 +105,10 @@ constexpr std::array<Fuzz, 18> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
+    fuzz<StreamMessage, decode_stream, true>,
+    fuzz<MemoryQuery, decode_memory_query, false>,
+    fuzz<MemoryFigures, decode_memory_figures, false>,
+    fuzz<ElapsedQuery, decode_elapsed_query, false>,
     fuzz<Begin, decode_begin, true>,
     fuzz<Read, decode_read, true>,
     fuzz<Counters, decode_counters, false>,

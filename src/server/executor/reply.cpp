@@ -80,6 +80,7 @@ void Replies::tensor(uint64_t request, const at::Tensor& tensor,
 
 std::vector<std::byte> Replies::take() {
   MutexLock lock(mutex_);
+  has_taken_all_ = full_.empty();
   if (full_.empty())
     return writer_.take();
   std::vector<std::byte> frame = std::move(full_.front());

@@ -40,6 +40,9 @@ class Replies {
   // The next frame to send; empty for none.
   std::vector<std::byte> take();
 
+  // The last take() left nothing. For the thread that calls take().
+  bool has_taken_all() const { return has_taken_all_; }
+
  private:
   uint64_t held_bytes() const REQUIRES(mutex_);
   template <typename Append>
@@ -50,6 +53,7 @@ class Replies {
   std::deque<std::vector<std::byte>> full_ GUARDED_BY(mutex_);  // frames of full size
   uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;                // in full_
   transport::Connection* connection_ GUARDED_BY(mutex_) = nullptr;
+  std::atomic<bool> has_taken_all_{true};
   std::atomic<uint64_t> bulk_bytes_{0};  // bulk bytes not yet received
 };
 

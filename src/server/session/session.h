@@ -77,6 +77,9 @@ class Session : private transport::Connection::Handler {
   bool set_broken(bool is_broken);
 
   std::vector<std::byte> take_messages(uint32_t& calls) override;
+
+  bool has_taken_all() override { return replies_.has_taken_all(); }
+
   void on_messages(uint64_t sequence, std::vector<std::byte> payload) override;
   std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
   void on_bulk(uint64_t lane, uint64_t offset, uint64_t length, bool last) override;

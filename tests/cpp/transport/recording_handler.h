@@ -35,6 +35,11 @@ class RecordingHandler : public Connection::Handler {
     outbox_.emplace_back(bytes_of(text), calls);
   }
 
+  bool has_taken_all() override EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return took_all_;
+  }
+
   Bytes take_messages(uint32_t& calls) override EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     ++takes_;
@@ -42,6 +47,7 @@ class RecordingHandler : public Connection::Handler {
     if (outbox_.empty()) {
       return {};
     }
+    took_all_ = outbox_.size() == 1;
     calls = outbox_.front().second;
     Bytes payload = std::move(outbox_.front().first);
     outbox_.pop_front();
@@ -155,6 +161,7 @@ class RecordingHandler : public Connection::Handler {
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::pair<Bytes, uint32_t>> outbox_ GUARDED_BY(mutex_);
+  bool took_all_ GUARDED_BY(mutex_) = true;
   std::vector<std::string> events_ GUARDED_BY(mutex_);
   std::map<uint64_t, Bytes> lanes_ GUARDED_BY(mutex_);
   uint64_t last_sequence_ GUARDED_BY(mutex_) = 0;

@@ -195,17 +195,37 @@ void Script::free() {
 void Script::query() {
   tag(Tag::kQuery);
   writer_.varint(draw_.rarely(64) ? 0 : next_request_++);
-  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(7));
+  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(11));
   // The server makes the list of all operators for each request, so it would take most of the time.
   const bool is_slow = kind == static_cast<uint8_t>(wire::QueryKind::kOperators);
   writer_.u8(is_slow && !draw_.rarely(64) ? static_cast<uint8_t>(wire::QueryKind::kBarrier) : kind);
   if (kind == static_cast<uint8_t>(wire::QueryKind::kGenerator))
     writer_.varint(draw_.number());
+  if (kind == static_cast<uint8_t>(wire::QueryKind::kStream))
+    encode_stream_query(
+        writer_, {static_cast<uint8_t>(draw_.below(2)), draw_.below(70), 0, draw_.rarely(2)});
+  if (kind == static_cast<uint8_t>(wire::QueryKind::kEvent))
+    encode_event_query(writer_, {0, 0, draw_.below(4), draw_.rarely(2)});
+  if (kind == static_cast<uint8_t>(wire::QueryKind::kElapsed))
+    encode(writer_, wire::ElapsedQuery{draw_.below(4), draw_.below(4)});
+  if (kind == static_cast<uint8_t>(wire::QueryKind::kMemory))
+    encode(writer_, wire::MemoryQuery{static_cast<uint8_t>(draw_.below(2)),
+                                      static_cast<wire::MemoryAction>(draw_.below(5))});
   if (kind != static_cast<uint8_t>(wire::QueryKind::kOperator))
     return;
   const auto& schema = all_operators()[draw_.below(all_operators().size())].schema();
   writer_.text(draw_.rarely(8) ? draw_.text() : schema.name());
   writer_.text(schema.overload_name());
+}
+
+void Script::stream() {
+  end_message();
+  wire::StreamMessage message;
+  message.action = static_cast<wire::StreamAction>(draw_.below(5));
+  message.device = static_cast<uint8_t>(draw_.rarely(16) ? draw_.byte() : 0);
+  message.stream = draw_.rarely(16) ? draw_.number() : draw_.below(4);
+  message.name = 1 + draw_.below(4);
+  encode(writer_, message);
 }
 
 void Script::generator() {
@@ -252,7 +272,7 @@ void Script::step() {
       &Script::call,      &Script::call,         &Script::query_call, &Script::query_call,
       &Script::read,      &Script::read,         &Script::free,       &Script::free,
       &Script::query,     &Script::generator,    &Script::context,    &Script::thread,
-      &Script::thread,    &Script::end_frame,    &Script::end_frame,  &Script::end_frame,
+      &Script::stream,    &Script::end_frame,    &Script::end_frame,  &Script::end_frame,
   };
   (this->*kSteps[draw_.below(kSteps.size())])();
   if (draw_.rarely(128))

@@ -9,7 +9,9 @@
 
 #include "draw.h"
 #include "schema_values.h"
+#include "wire/memory.h"
 #include "wire/messages.h"
+#include "wire/streams.h"
 
 namespace torch_remote::fuzz {
 
@@ -46,6 +48,7 @@ class Script {
   void free();
   void query();
   void generator();
+  void stream();
   void context();
   void thread();
   void end_frame();

@@ -12,7 +12,7 @@ LENGTH = 20_000_000  # one row: a kernel that uses one of the many processors
 
 
 def slow(rows: torch.Tensor) -> torch.Tensor:
-    return torch.logcumsumexp(rows, 1)
+    return torch.kthvalue(rows, LENGTH // 2, 1).values
 
 
 def milliseconds(streams: list[torch.Stream]) -> float:
