@@ -112,9 +112,9 @@ def _size(value: int) -> str:
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """The figures as a table for people."""
     stats = memory_stats(device)
+    ooms, retries = stats.get("num_ooms", 0), stats.get("num_alloc_retries", 0)
     lines = [
-        f"Memory of device {existing_index(device)}: {stats.get('num_ooms', 0)} times out of memory, "
-        f"{stats.get('num_alloc_retries', 0)} allocations retried",
+        f"Memory of device {existing_index(device)}: {ooms} times out of memory, {retries} retries",
         f"{'':<28}" + "".join(f"{column:>14}" for column in _COLUMNS),
     ]
     pools = ("all",) if abbreviated else ("all", "large_pool", "small_pool")
