@@ -294,7 +294,10 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_missing", torch::wrap_pybind_function(is_missing));
   module.def("tell_failure", torch::wrap_pybind_function(tell_failure));
   module.def("has_failure", has_failure, py::arg("thread") = 0);
-  module.def("calls_done", [](uintptr_t session) { return session_at(session).calls_done(); });
+  module.def("calls_done", [](uintptr_t session) {
+    client::Session& asked = session_at(session);
+    return asked.is_lost() ? UINT64_MAX : asked.calls_done();  // of a lost one nothing more comes
+  });
   module.def("current_thread", client::current_thread);
   module.def("enter_backward", client::enter_backward);
   module.def("leave_backward", client::leave_backward);

@@ -209,7 +209,7 @@ def test_after_control_c_a_daemon_threads_wait_does_not_hold_up_the_exit() -> No
 LONG_WAITS = {
     "read": ("x.item()", "add_ at <string>:4, 3 calls behind it"),
     "synchronize": ("torch_remote.synchronize()", "add_ at <string>:4, 3 calls behind it"),
-    "upload": ("torch.ones(20_000_000).to('remote')", "add_ at <string>:4, "),
+    "upload": ("torch.ones(15_000_000).to('remote')", "add_ at <string>:4, "),
     "stream": ("torch.remote.current_stream().synchronize()", "add_ at <string>:4, "),
 }
 

@@ -141,14 +141,6 @@ def test_streams_are_in_order_and_events_complete() -> None:
         assert torch.remote.current_stream() == stream
 
 
-def test_events_say_that_they_are_not_timed_yet() -> None:
-    events = [torch.remote.Event(enable_timing=True) for _ in range(2)]
-    for event in events:
-        event.record()
-    with pytest.raises(NotImplementedError, match="events of a remote device are not timed yet"):
-        events[0].elapsed_time(events[1])
-
-
 def test_empty_cache_and_synchronize_leave_values_alone() -> None:
     value = torch.arange(4, device="remote")
     torch.remote.empty_cache()

@@ -90,7 +90,7 @@ void Session::wait_quietly(const RequestPtr& request, const char* what) {
   link_.flush();
   const TransferProgress progress(*request);
   wait_until([&] { return request->done.load(); }, what);
-  confirm(request->call);
+  confirm(std::max(request->call, request->after));
 }
 
 bool Session::wait_within(const RequestPtr& request, const char* what,
@@ -147,8 +147,6 @@ void Session::confirm(uint64_t call) {
 }
 
 uint64_t Session::calls_done() const {
-  if (is_lost())
-    return UINT64_MAX;  // nothing more comes of them
   const uint64_t confirmed = confirmed_.load(std::memory_order_relaxed);
   const transport::Connection* const connection = link_.connection();
   return connection == nullptr ? confirmed
