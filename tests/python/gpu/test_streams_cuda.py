@@ -45,10 +45,12 @@ def test_a_read_waits_for_its_own_stream_only() -> None:
     side = torch.remote.Stream()
     rows = torch.rand(1, LENGTH, device="remote")
     small = torch.ones(3, device="remote")
-    slow(rows)
+    with torch.remote.stream(side):
+        slow(rows)
+    small.sum().item()  # the first read gets pinned memory, for which CUDA waits
     torch.remote.synchronize()
     with torch.remote.stream(side):
-        for _ in range(10):
+        for _ in range(20):
             slow(rows)
         event = torch.remote.Event()
         event.record()
