@@ -101,14 +101,10 @@ void fuzz_fingerprints(Bytes bytes) {
 }
 
 using Fuzz = void (*)(Bytes);
-constexpr std::array<Fuzz, 18> kAll = {
+constexpr std::array<Fuzz, 22> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
-    fuzz<StreamMessage, decode_stream, true>,
-    fuzz<MemoryQuery, decode_memory_query, false>,
-    fuzz<MemoryFigures, decode_memory_figures, false>,
-    fuzz<ElapsedQuery, decode_elapsed_query, false>,
     fuzz<Begin, decode_begin, true>,
     fuzz<Read, decode_read, true>,
     fuzz<Counters, decode_counters, false>,
@@ -124,6 +120,10 @@ constexpr std::array<Fuzz, 18> kAll = {
     fuzz_thread,
     fuzz_messages,
     fuzz_queried_call,
+    fuzz<StreamMessage, decode_stream, true>,
+    fuzz<MemoryQuery, decode_memory_query, false>,
+    fuzz<MemoryFigures, decode_memory_figures, false>,
+    fuzz<ElapsedQuery, decode_elapsed_query, false>,
 };
 
 }  // namespace
