@@ -196,7 +196,8 @@ def test_an_error_nobody_read_is_printed_at_exit() -> None:
     done = run_python(
         FAILING
         + "import threading\n"
-        + "other = threading.Thread(target=forward, args=(torch.ones(4, device='remote'), 8))\n"
+        + "work = lambda: forward(torch.ones(4, device='remote'), 8)\n"
+        + "other = threading.Thread(target=work)\n"
         + "other.start(); other.join()"
     )
     assert done.returncode == 1

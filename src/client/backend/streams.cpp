@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "client/machines/machines.h"
+#include "client/memory/downloads.h"
 #include "client/memory/storage.h"
 #include "client/session/process.h"
 #include "wire/streams.h"
@@ -49,15 +50,18 @@ bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::D
     else
       encode_event_query(writer, query);
   });
+  if (query.waits)
+    finish_downloads(session);
   session.tell_failure();
   wire::Reader reader(body);
   return wire::decode_done(reader);
 }
 
-// The server has reached the place behind this call. On a CPU the work before it is done then.
+// The server has reached the place behind this call, and downloads are here. On a CPU the work
+// before it is done then.
 bool has_reached(Session& session, uint64_t call) {
   if (session.calls_done() >= call)
-    return true;
+    return are_downloads_here(session);
   session.link().flush();
   return false;
 }

@@ -1,5 +1,7 @@
 #include "client/memory/downloads.h"
 
+#include <algorithm>
+
 #include <ATen/ops/empty.h>
 
 #include "client/session/pending.h"
@@ -64,6 +66,19 @@ void finish_downloads_to(const at::Tensor& tensor) {
 
 at::Tensor empty_for(const at::Tensor& tensor) {
   return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+}
+
+void finish_downloads(Session& session) {
+  for (const RequestPtr& request : PendingDownloads::instance().of(session)) {
+    if (!request->done)
+      session.wait_quietly(request, "a download");
+  }
+}
+
+bool are_downloads_here(Session& session) {
+  const auto pending = PendingDownloads::instance().of(session);
+  return std::ranges::all_of(pending,
+                             [](const RequestPtr& request) { return request->done.load(); });
 }
 
 }  // namespace torch_remote::client

@@ -27,6 +27,9 @@ void keep_pending(const Download& download, const c10::Storage& destination);
 // Waits for pending downloads into this CPU tensor's memory, so that copies to and from it keep
 // their order. Session::synchronize() raises what failed.
 void finish_downloads_to(const at::Tensor& tensor);
+// The same for all of the session; and whether they are here.
+void finish_downloads(Session& session);
+bool are_downloads_here(Session& session);
 
 std::span<std::byte> memory_of(const at::Tensor& tensor);
 // A contiguous CPU tensor for the elements of a remote one.
