@@ -178,7 +178,13 @@ TEST_F(SessionTest, AFailureIsToldToItsThreadBeforeTheNextCallAndOnce) {
 TEST_F(SessionTest, AFailureOfAnotherThreadIsToldBySynchronizeOnlyAndOnce) {
   connect();
   submit(1);
-  server.refuse(0, failure_of(current_thread() + 1000));
+  std::promise<uint64_t> number;
+  std::promise<void> end;
+  std::thread other([&] {
+    number.set_value(current_thread());
+    end.get_future().wait();  // lives until the end: of one that has ended the server is told
+  });
+  server.refuse(0, failure_of(number.get_future().get()));
   const auto synchronize = [&](size_t messages) {
     return error_of([&] {
       std::thread answer([&] { server.reply(server.wait_for_messages(messages).back().number); });
@@ -194,6 +200,8 @@ TEST_F(SessionTest, AFailureOfAnotherThreadIsToldBySynchronizeOnlyAndOnce) {
   session.wait_for_credit();
   EXPECT_THAT(synchronize(2), HasSubstr("no memory"));
   EXPECT_EQ(synchronize(3), "(no error)");
+  end.set_value();
+  other.join();
 }
 
 TEST_F(SessionTest, AMessageOfAnUnknownKindIsSkipped) {
