@@ -195,8 +195,8 @@ bool has_failure(uint64_t thread) {
   });
 }
 
-// {"free": …, "allocated_bytes.all.current": …, …} after the action: 0 ask, 1 empty the cache,
-// 2 reset peaks, 3 reset totals.
+// {"free": …, "allocated_bytes.all.current": …, …} after the action: 0 ask, 1 empty the
+// cache, 2 reset peaks, 3 reset totals.
 py::dict memory_figures(int device, int action) {
   wire::MemoryFigures figures;
   {
