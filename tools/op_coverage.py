@@ -66,7 +66,7 @@ LISTS = {
     ),
     "refused": (
         "Refused",
-        "They make sparse, nested, quantized or mkldnn tensors: `NotImplementedError` at the call.",
+        "They make nested, quantized or mkldnn tensors: `NotImplementedError` at the call.",
     ),
 }
 HEAD = """\

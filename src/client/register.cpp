@@ -14,6 +14,7 @@
 #include "client/call/layout.h"
 #include "client/kernels/autocast.h"
 #include "client/kernels/composite.h"
+#include "client/kernels/sparse.h"
 #include "client/machines/machines.h"
 #include "client/memory/pinned.h"
 #include "client/memory/storage.h"
@@ -46,12 +47,32 @@ void refuse(const c10::OperatorHandle& operation, const char* name) {
     select.impl(name, CppFunction::makeFromBoxedFunction<&refuse_remote_device>());
 }
 
+// For sparse tensors, where PyTorch has a kernel for them on the CPU. Its compositions, which are
+// for dense tensors, would be taken otherwise.
+void register_sparse(const c10::OperatorHandle& operation, const char* name) {
+  static torch::Library& coo = library_of(DispatchKey::SparsePrivateUse1);
+  static torch::Library& compressed = library_of(DispatchKey::SparseCsrPrivateUse1);
+  const auto kernel = [&](DispatchKey key) {
+    if (!kernels::handles_parts(operation, key))
+      return CppFunction::makeFromBoxedFunction<&dispatch>();
+    return key == DispatchKey::SparseCPU
+               ? CppFunction::makeFromBoxedFunction<&kernels::handle_coo_parts>()
+               : CppFunction::makeFromBoxedFunction<&kernels::handle_compressed_parts>();
+  };
+  if (operation.hasKernelForDispatchKey(DispatchKey::SparseCPU))
+    coo.impl(name, kernel(DispatchKey::SparseCPU));
+  if (operation.hasKernelForDispatchKey(DispatchKey::SparseCsrCPU))
+    compressed.impl(name, kernel(DispatchKey::SparseCsrCPU));
+}
+
 void register_operator(const c10::OperatorHandle& operation) {
   static torch::Library& dense = library_of(DispatchKey::PrivateUse1);
   static torch::Library& autograd = library_of(DispatchKey::AutogradPrivateUse1);
   const Special special = special_of(operation.operator_name());
   const Route route = route_of(operation, special);
   const std::string name = c10::toString(operation.operator_name());
+  if (route != Route::kRefused)
+    register_sparse(operation, name.c_str());
   if (route == Route::kRefused)
     refuse(operation, name.c_str());
   else if (special.kernel != nullptr)
@@ -77,9 +98,10 @@ void register_backend() {
   c10::SetAllocator(c10::kPrivateUse1, &RemoteAllocator::instance());
   at::setHostAllocator(c10::kPrivateUse1, pinned_allocator());
   at::RegisterPrivateUse1HooksInterface(new RemoteHooks);
+  for (const DispatchKey key : {DispatchKey::SparsePrivateUse1, DispatchKey::SparseCsrPrivateUse1})
+    library_of(key, "_").fallback(CppFunction::makeFromBoxedFunction<&dispatch>());
   for (const DispatchKey key :
-       {DispatchKey::SparsePrivateUse1, DispatchKey::SparseCsrPrivateUse1,
-        DispatchKey::QuantizedPrivateUse1, DispatchKey::NestedTensorPrivateUse1})
+       {DispatchKey::QuantizedPrivateUse1, DispatchKey::NestedTensorPrivateUse1})
     library_of(key, "_").fallback(CppFunction::makeFromBoxedFunction<&refuse_layout>());
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {

@@ -136,12 +136,15 @@ c10::IValue make_scalar(ValueKind kind, const Number& number) {
 // Makes the lists of a call, from the numbers and tensors of its slots.
 struct Filler {
   const Slots& slots;
-  std::span<at::Tensor> tensors;
-  std::span<const at::Generator> generators;
+  const Resolved& resolved;
 
   at::Tensor tensor(const Recipe& recipe) const {
-    if (recipe.kind == RecipeKind::kTensor)
-      return recipe.is_last_use ? std::move(tensors[recipe.index]) : tensors[recipe.index];
+    if (recipe.kind == RecipeKind::kTensor) {
+      at::Tensor& tensor = resolved.tensors[recipe.index];
+      return recipe.is_last_use ? std::move(tensor) : tensor;
+    }
+    if (recipe.kind == RecipeKind::kSparse)
+      return resolved.sparse[recipe.index];
     if (recipe.kind == RecipeKind::kConstant)
       return recipe.constant.toTensor();
     return make_scalar_tensor(recipe, slots.numbers[recipe.index]);
@@ -188,6 +191,7 @@ struct Filler {
       case RecipeKind::kConstant:
         return recipe.constant;
       case RecipeKind::kTensor:
+      case RecipeKind::kSparse:
       case RecipeKind::kScalarTensor:
         return tensor(recipe);
       case RecipeKind::kTensorList:
@@ -209,7 +213,7 @@ struct Filler {
       case RecipeKind::kScalarList:
         return scalar_list(recipe);
       case RecipeKind::kGenerator:
-        return generators[recipe.index];
+        return resolved.generators[recipe.index];
     }
     throw InternalError("an argument recipe of unknown kind");
   }
@@ -230,9 +234,9 @@ void read_slots(const Plan& plan, Reader& reader, wire::NameState& names, Slots&
   }
 }
 
-void build_stack(const Plan& plan, const Slots& slots, std::span<at::Tensor> tensors,
-                 std::span<const at::Generator> generators, torch::jit::Stack& stack) {
-  const Filler filler{slots, tensors, generators};
+void build_stack(const Plan& plan, const Slots& slots, const Resolved& resolved,
+                 torch::jit::Stack& stack) {
+  const Filler filler{slots, resolved};
   stack.reserve(plan.arguments.size());
   for (const Recipe& recipe : plan.arguments)
     stack.push_back(filler.make(recipe));

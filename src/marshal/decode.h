@@ -59,9 +59,16 @@ struct Slots {
 // Reads the slots of one call (Note [Slots]). Throws ProtocolError; looks nothing up.
 void read_slots(const Plan& plan, wire::Reader& reader, wire::NameState& names, Slots& slots);
 
-// Puts the arguments on an empty stack. `tensors` are those of plan.tensors, in order, and are
-// moved from; `generators` are those of slots.generators. plan.refusal must be empty.
-void build_stack(const Plan& plan, const Slots& slots, std::span<at::Tensor> tensors,
-                 std::span<const at::Generator> generators, torch::jit::Stack& stack);
+// The tensors and generators of a call. `tensors` are those of plan.tensors, in order, and are
+// moved from; `sparse` are those of plan.sparse, `generators` those of slots.generators.
+struct Resolved {
+  std::span<at::Tensor> tensors;
+  std::span<const at::Tensor> sparse;
+  std::span<const at::Generator> generators;
+};
+
+// Puts the arguments on an empty stack. plan.refusal must be empty.
+void build_stack(const Plan& plan, const Slots& slots, const Resolved& resolved,
+                 torch::jit::Stack& stack);
 
 }  // namespace torch_remote::marshal

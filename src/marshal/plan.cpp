@@ -45,6 +45,18 @@ class Layout {
     ++cursor_.tensor;
   }
 
+  void add_sparse(const Value& value) {
+    SparseRecipe recipe;
+    recipe.spec = value.sparse;
+    for (const Value& part : value.items) {
+      const bool is_again = part.kind == ValueKind::kAgain;
+      recipe.parts.push_back(is_again ? static_cast<uint32_t>(part.integer) : cursor_.tensor);
+      add(part);
+    }
+    plan_.sparse.push_back(std::move(recipe));
+    ++cursor_.sparse;
+  }
+
   void add_scalar_list(const Value& value) {
     const auto count = static_cast<uint32_t>(value.integers.size());
     const auto first = static_cast<uint32_t>(plan_.scalar_kinds.size());
@@ -59,6 +71,8 @@ class Layout {
     switch (value.kind) {
       case ValueKind::kTensor:
         return add_tensor(value);
+      case ValueKind::kSparse:
+        return add_sparse(value);
       case ValueKind::kScalarTensor:
         return number(SlotKind::kRaw, static_cast<uint32_t>(wire::element_bytes(value.spec.dtype)));
       case ValueKind::kScalarInt:
@@ -104,12 +118,24 @@ bool is_generator(const c10::Type& type) {
   return optional != nullptr && is_generator(*optional->getElementType());
 }
 
+// The server reads the indices of every sparse tensor, to check them.
+void mark_parts(Plan& plan, SparseRecipe& sparse, bool is_written) {
+  sparse.is_written |= is_written;
+  for (const uint32_t part : sparse.parts) {
+    plan.tensors[part].is_written |= is_written;
+    plan.tensors[part].is_read = true;
+  }
+}
+
 // One tensor may be several arguments, such as an input and `out`.
 void mark_access(Plan& plan, const Recipe& recipe, bool is_written, bool is_read) {
   for (const Recipe& item : recipe.items)
     mark_access(plan, item, is_written, is_read);
+  if (recipe.kind == RecipeKind::kSparse)
+    mark_parts(plan, plan.sparse[recipe.index], is_written);
   if (recipe.kind != RecipeKind::kTensor)
     return;
+  plan.tensors[recipe.index].is_argument = true;
   plan.tensors[recipe.index].is_written |= is_written;
   plan.tensors[recipe.index].is_read |= is_read;
 }

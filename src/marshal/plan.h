@@ -39,6 +39,7 @@ struct Plan {
   std::vector<SlotStep> steps;
   std::vector<wire::ValueKind> scalar_kinds;
   std::vector<TensorRecipe> tensors;
+  std::vector<SparseRecipe> sparse;
   std::vector<wire::FreshStorage> storages;
   std::vector<Recipe> arguments;  // one for each argument of the server's schema
   std::vector<wire::Output> outputs;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "marshal/dtype.h"
+#include "marshal/sparse.h"
 
 namespace torch_remote::marshal {
 
@@ -38,6 +39,12 @@ Recipe tensor_recipe(const c10::Type& type, const Value& value, Cursor& cursor) 
       return slot(RecipeKind::kTensor, cursor.tensor++);
     case ValueKind::kAgain:
       return slot(RecipeKind::kTensor, static_cast<uint32_t>(value.integer));
+    case ValueKind::kSparse:
+      for (const Value& part : value.items)
+        cursor.tensor += part.kind == ValueKind::kTensor ? 1 : 0;
+      return slot(RecipeKind::kSparse, cursor.sparse++);
+    case ValueKind::kSparseAgain:
+      return slot(RecipeKind::kSparse, static_cast<uint32_t>(value.integer));
     case ValueKind::kUndefined:
       return constant(at::Tensor());
     case ValueKind::kScalarTensor: {
@@ -82,7 +89,7 @@ Recipe int_recipe(const c10::Type& type, const Value& value) {
       break;
     case c10::TypeKind::LayoutType:
       if (value.kind == ValueKind::kLayout)
-        return constant(at::kStrided);
+        return constant(from_wire(wire::checked_layout(static_cast<uint8_t>(value.integer))));
       break;
     case c10::TypeKind::MemoryFormatType:
       if (value.kind == ValueKind::kMemoryFormat)

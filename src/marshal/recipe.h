@@ -20,12 +20,13 @@ struct TensorRecipe {
   bool conj = false;
   bool neg = false;
   bool wrapped = false;
-  bool is_repeat = false;   // an earlier tensor of the call has the same storage
-  bool is_dense = false;    // its elements fill [offset, offset + extent) without gap or overlap
-  bool is_read = true;      // false: the operator overwrites all of it without reading
-  bool is_written = false;  // by the operator's schema
-  uint32_t storage = 0;     // which storage of the call
-  uint64_t extent = 0;      // bytes needed after the offset; 0 without elements
+  bool is_repeat = false;    // an earlier tensor of the call has the same storage
+  bool is_dense = false;     // its elements fill [offset, offset + extent) without gap or overlap
+  bool is_read = true;       // false: the operator overwrites all of it without reading
+  bool is_written = false;   // by the operator's schema
+  bool is_argument = false;  // not only a part of a sparse tensor
+  uint32_t storage = 0;      // which storage of the call
+  uint64_t extent = 0;       // bytes needed after the offset; 0 without elements
   c10::DimVector sizes;
   c10::DimVector strides;
 };
@@ -33,10 +34,18 @@ struct TensorRecipe {
 // Throws ProtocolError for flags that the dtype or the shape cannot have.
 TensorRecipe make_tensor_recipe(const wire::TensorSpec& spec);
 
+// One sparse tensor that a call mentions. Immutable.
+struct SparseRecipe {
+  wire::SparseSpec spec;
+  std::vector<uint32_t> parts;  // tensors of the call
+  bool is_written = false;      // by the operator's schema
+};
+
 // How one argument of the server's schema is made. Indices are into `Slots` (marshal/decode.h).
 enum class RecipeKind : uint8_t {
   kConstant,
   kTensor,
+  kSparse,
   kScalarTensor,
   kTensorList,
   kOptionalTensorList,
@@ -55,7 +64,7 @@ struct Recipe {
   bool wrapped = false;                // kScalarTensor
   bool is_last_use = true;             // kTensor: no later argument is the same tensor
   at::ScalarType dtype = at::kFloat;   // kScalarTensor
-  uint32_t index = 0;                  // tensor, number or generator
+  uint32_t index = 0;                  // tensor, sparse tensor, number or generator
   std::vector<wire::ValueKind> kinds;  // kScalarList
   uint32_t count = 0;                  // kFloatList
   c10::IValue constant;
@@ -70,6 +79,7 @@ struct Refusal {
 // The next free index of each kind in `Slots`.
 struct Cursor {
   uint32_t tensor = 0;
+  uint32_t sparse = 0;
   uint32_t number = 0;
   uint32_t generator = 0;
 };

@@ -46,7 +46,8 @@ Version agree(Version peer_min, Version peer_max);
 // What a server can do beyond its protocol version: bits of Hello::capabilities.
 constexpr uint64_t kStreamsCapability = 1 << 0;  // STREAM, QUERY kStream, kEvent, kElapsed
 constexpr uint64_t kMemoryCapability = 1 << 1;   // QUERY kMemory
-constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability;
+constexpr uint64_t kSparseCapability = 1 << 2;   // ValueKind::kSparse, ResultKind::kSparse
+constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
@@ -58,7 +59,7 @@ struct Hello {
   Version max = kMaxVersion;
   Nonce nonce{};
   std::string torch_version;
-  uint64_t capabilities = 0;
+  uint64_t capabilities = kCapabilities;
   // Client only. A server on the same machine ends the session when process `process` ends.
   uint64_t received = 0;                // highest sequence received whole, for resume
   std::array<std::byte, 32> machine{};  // hash that tells where `process` is valid; zeros: unknown

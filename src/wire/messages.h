@@ -303,18 +303,24 @@ enum class ResultKind : uint8_t {
   // tensor:varint spec nbytes:varint: new shape of the n-th tensor and new size of its storage.
   // In a list after the returned values.
   kResized = 10,
+  kSparse = 11,        // sparse result*parts    (layout.h); each part is kFresh or kTensor
+  kSparseTensor = 12,  // tensor:varint          the n-th sparse tensor of the call
+  // tensor:varint sparse result*parts: new sizes and parts of the n-th sparse tensor, which the
+  // call has written. In the list after the returned values.
+  kRewritten = 13,
 };
 
 struct Result {
   ResultKind kind = ResultKind::kNone;
   TensorSpec spec;
+  SparseSpec sparse;
   uint64_t nbytes = 0;
   uint64_t tensor = 0;
   int64_t integer = 0;
   double real = 0;
   double imaginary = 0;
   std::string text;
-  std::vector<Result> items;
+  std::vector<Result> items;  // of a list; the parts of a sparse tensor
 };
 
 void encode(Writer& writer, const std::vector<Result>& results);

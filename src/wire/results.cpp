@@ -14,7 +14,16 @@ void encode_result(Writer& writer, const Result& result) {
       writer.varint(result.nbytes);
       break;
     case ResultKind::kTensor:
+    case ResultKind::kSparseTensor:
       writer.varint(result.tensor);
+      break;
+    case ResultKind::kRewritten:
+      writer.varint(result.tensor);
+      [[fallthrough]];
+    case ResultKind::kSparse:
+      encode(writer, result.sparse);
+      for (const Result& part : result.items)
+        encode_result(writer, part);
       break;
     case ResultKind::kResized:
       writer.varint(result.tensor);
@@ -46,24 +55,49 @@ void encode_result(Writer& writer, const Result& result) {
   }
 }
 
+void decode_fresh(Reader& reader, Result& result) {
+  result.spec = decode_spec(reader);
+  result.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
+}
+
+void decode_sparse(Reader& reader, Result& result) {
+  result.sparse = decode_sparse_spec(reader);
+  for (size_t i = 0; i < part_count(result.sparse.layout); ++i) {
+    Result& part = result.items.emplace_back();
+    part.kind = static_cast<ResultKind>(reader.u8());
+    if (part.kind == ResultKind::kFresh)
+      decode_fresh(reader, part);
+    else if (part.kind == ResultKind::kTensor)
+      part.tensor = reader.varint();
+    else
+      throw ProtocolError("a part of a sparse result is not a tensor");
+  }
+}
+
 Result decode_result(Reader& reader, bool inside_list) {
   Result result;
   const uint8_t kind = reader.u8();
-  if (kind > static_cast<uint8_t>(ResultKind::kResized))
+  if (kind > static_cast<uint8_t>(ResultKind::kRewritten))
     throw ProtocolError("no such result kind");
   result.kind = static_cast<ResultKind>(kind);
   switch (result.kind) {
     case ResultKind::kFresh:
-      result.spec = decode_spec(reader);
-      result.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
+      decode_fresh(reader, result);
       break;
     case ResultKind::kTensor:
+    case ResultKind::kSparseTensor:
       result.tensor = reader.varint();
+      break;
+    case ResultKind::kRewritten:
+      result.tensor = reader.varint();
+      decode_sparse(reader, result);
+      break;
+    case ResultKind::kSparse:
+      decode_sparse(reader, result);
       break;
     case ResultKind::kResized:
       result.tensor = reader.varint();
-      result.spec = decode_spec(reader);
-      result.nbytes = reader.count(kMaxStorageBytes, "bytes of a storage");
+      decode_fresh(reader, result);
       break;
     case ResultKind::kInt:
     case ResultKind::kBool:

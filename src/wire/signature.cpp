@@ -9,6 +9,7 @@ namespace {
 struct Scope {
   uint64_t storages = 0;
   uint64_t tensors = 0;
+  uint64_t sparse_tensors = 0;
   uint64_t numbers = 0;
 };
 
@@ -24,7 +25,14 @@ void decode_tensor(Reader& reader, Scope& scope, Value& value) {
   value.storage = static_cast<uint32_t>(storage);
 }
 
+void decode_again(Reader& reader, const Scope& scope, Value& value) {
+  value.integer = static_cast<int64_t>(reader.varint());
+  if (static_cast<uint64_t>(value.integer) >= scope.tensors)
+    throw ProtocolError("a key repeats a tensor that it has not mentioned");
+}
+
 void decode_list(Reader& reader, Scope& scope, Value& value);
+void decode_sparse(Reader& reader, Scope& scope, Value& value);
 
 Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
   const uint8_t kind = reader.u8();
@@ -37,9 +45,15 @@ Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
       decode_tensor(reader, scope, value);
       break;
     case ValueKind::kAgain:
+      decode_again(reader, scope, value);
+      break;
+    case ValueKind::kSparse:
+      decode_sparse(reader, scope, value);
+      break;
+    case ValueKind::kSparseAgain:
       value.integer = static_cast<int64_t>(reader.varint());
-      if (static_cast<uint64_t>(value.integer) >= scope.tensors)
-        throw ProtocolError("a key repeats a tensor that it has not mentioned");
+      if (static_cast<uint64_t>(value.integer) >= scope.sparse_tensors)
+        throw ProtocolError("a key repeats a sparse tensor that it has not mentioned");
       break;
     case ValueKind::kScalarTensor:
       value.spec.dtype = checked_dtype(reader.u8());
@@ -60,9 +74,7 @@ Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
       value.integer = static_cast<int64_t>(checked_dtype(reader.u8()));
       break;
     case ValueKind::kLayout:
-      value.integer = reader.u8();
-      if (value.integer != 0)
-        throw ProtocolError("only the strided layout can be sent");
+      value.integer = static_cast<int64_t>(checked_layout(reader.u8()));
       break;
     case ValueKind::kMemoryFormat:
       value.integer = reader.u8();
@@ -82,6 +94,22 @@ Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
       break;
   }
   return value;
+}
+
+void decode_sparse(Reader& reader, Scope& scope, Value& value) {
+  value.sparse = decode_sparse_spec(reader);
+  check_limit("tensors of a call", ++scope.sparse_tensors, kMaxTensors);
+  for (size_t i = 0; i < part_count(value.sparse.layout); ++i) {
+    Value& part = value.items.emplace_back();
+    const auto kind = static_cast<ValueKind>(reader.u8());
+    if (kind != ValueKind::kTensor && kind != ValueKind::kAgain)
+      throw ProtocolError("a part of a sparse tensor is not a tensor");
+    part.kind = kind;
+    if (kind == ValueKind::kTensor)
+      decode_tensor(reader, scope, part);
+    else
+      decode_again(reader, scope, part);
+  }
 }
 
 void decode_list(Reader& reader, Scope& scope, Value& value) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "wire/codec.h"
+#include "wire/layout.h"
 #include "wire/view.h"
 
 namespace torch_remote::wire {
@@ -48,7 +49,7 @@ enum class ValueKind : uint8_t {
   kList = 16,              // n:varint value*n      tensors (undefined ones allowed), strings
   kScalarList = 17,        // n:varint (kind:u8)*n  slot: same:u8 then one or n by kind
   kDtype = 18,             // u8
-  kLayout = 19,            // u8, 0 strided
+  kLayout = 19,            // u8 (Layout)
   kMemoryFormat = 20,      // u8: 0 contiguous 1 preserve 2 channels_last 3 channels_last_3d
   kDevice = 21,            // the device of the call
   kGenerator = 22,         // slot: varint name
@@ -59,22 +60,26 @@ enum class ValueKind : uint8_t {
   kComplex = 27,           // slot: f64 f64 (schema type complex)
   kAgain = 28,             // tensor:varint    the n-th tensor of the key, the same object
   kScalarUnsigned = 29,    // slot: varint     too large for a zigzag
+  kSparse = 30,            // sparse value*parts    the parts are kTensor or kAgain (layout.h)
+  kSparseAgain = 31,       // tensor:varint    the n-th sparse tensor of the key, the same object
 };
 
-constexpr uint8_t kValueKindCount = 30;
+constexpr uint8_t kValueKindCount = 32;
 
 struct Value {
   ValueKind kind = ValueKind::kNone;
-  // kInt, kScalarTensor (wrapped), kDtype, kLayout, kMemoryFormat, kConstScalarInt, kAgain
+  // kInt, kScalarTensor (wrapped), kDtype, kLayout, kMemoryFormat, kConstScalarInt, kAgain,
+  // kSparseAgain
   int64_t integer = 0;
   double real = 0;                // kConstFloat, kConstScalarFloat
   uint32_t storage = 0;           // kTensor
   uint64_t extent = 0;            // kTensor: bytes needed after the offset
   TensorSpec spec;                // kTensor, kScalarTensor (dtype)
+  SparseSpec sparse;              // kSparse
   std::string text;               // kString
   std::vector<int64_t> integers;  // kIntList, kBoolList, kScalarList (kinds)
   uint64_t count = 0;             // kFloatList
-  std::vector<Value> items;       // kList
+  std::vector<Value> items;       // kList; kSparse: its parts
 };
 
 struct FreshStorage {

@@ -103,10 +103,13 @@ SignaturePtr make_signature(const OperatorInfo& info, const Capture& capture, Ar
   signature->operation = &info;
   signature->outputs_known = inference.result == Inferred::kKnown;
   signature->outputs = std::move(inference.outputs);
-  const Overlaps overlaps = find_overlaps(info, arguments);
-  signature->shares_storage = overlaps.shares_storage;
-  signature->is_doubted =
-      overlaps.may_be_refused || (info.has(kWantsOneDtype) && mixes_dtypes(arguments));
+  if (capture.sparse().empty()) {  // others have no storage that could overlap
+    const Overlaps overlaps = find_overlaps(info, arguments);
+    signature->shares_storage = overlaps.shares_storage;
+    signature->is_doubted = overlaps.may_be_refused;
+  }
+  if (info.has(kWantsOneDtype) && mixes_dtypes(arguments))
+    signature->is_doubted = true;
   finish_signature(*signature);
   return signature;
 }
@@ -166,10 +169,20 @@ void bump_versions(const c10::IValue& list) {
 
 enum class Step { kDone, kAgain };
 
+// A server of an earlier build does not know sparse tensors.
+void check_knows_sparse(const OperatorInfo& info, Session& session) {
+  TORCH_CHECK_NOT_IMPLEMENTED((session.welcome().capabilities & wire::kSparseCapability) != 0,
+                              info.name, " on ", session.describe(0),
+                              ": this server does not take sparse tensors; update it, or keep the "
+                              "tensor on the CPU (.cpu()) or dense (.to_dense())");
+}
+
 // The server runs the call and tells its outputs, and how it resized `out=` tensors.
 Step ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture& capture,
                 torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
   const size_t count = info.arguments.size();
+  if (C10_UNLIKELY(!capture.sparse().empty()))
+    check_knows_sparse(info, *place.session);
   log_route(
       info, "server, waited for",
       info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
@@ -233,7 +246,9 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
       [&](SignatureTable& table) { return table.find(hash, capture.key()); });
   if (!signature) {
     const OperatorMatch* match = place.session->match(info);
-    Inference inference = infer(info, arguments, capture.impls());
+    // Of sparse tensors only the server knows the results.
+    Inference inference =
+        capture.sparse().empty() ? infer(info, arguments, capture.impls()) : Inference();
     if (inference.result == Inferred::kResized)
       return Step::kAgain;
     if (inference.by == Way::kPython)

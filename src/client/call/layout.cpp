@@ -1,18 +1,14 @@
 #include "client/call/layout.h"
 
-#include "client/call/dispatch.h"
-
 namespace torch_remote::client {
 
 void refuse_layout(const c10::OperatorHandle& operation, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, operation.operator_name().name,
-      ": a remote device holds dense tensors only, not sparse, quantized, "
-      "mkldnn or strided nested ones; "
-      "keep such a tensor on the CPU (.cpu()), or make it dense "
-      "(.to_dense(), .dequantize(), sparse=False). "
-      "Nested tensors with layout=torch.jagged work, and nn.TransformerEncoder makes no "
-      "others with enable_nested_tensor=False");
+      ": a remote device holds dense and sparse tensors, not quantized, mkldnn or strided nested "
+      "ones; keep such a tensor on the CPU (.cpu()), or make it dense (.to_dense(), "
+      ".dequantize()). Nested tensors with layout=torch.jagged work, and nn.TransformerEncoder "
+      "makes no others with enable_nested_tensor=False");
 }
 
 void refuse_remote_device(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
@@ -24,14 +20,6 @@ void refuse_remote_device(const c10::OperatorHandle& operation, c10::DispatchKey
     refuse_layout(operation, stack);
   const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
   operation.redispatchBoxed(keys & below, stack);
-}
-
-void refuse_sparse_gradient(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
-  const size_t count = operation.schema().arguments().size();
-  const int index = *operation.schema().argumentIndexWithName("sparse");
-  if (torch::jit::peek(*stack, index, count).toBool())
-    refuse_layout(operation, stack);
-  dispatch(operation, stack);
 }
 
 }  // namespace torch_remote::client

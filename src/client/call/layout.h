@@ -12,7 +12,4 @@ void refuse_layout(const c10::OperatorHandle& operation, torch::jit::Stack* stac
 void refuse_remote_device(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
                           torch::jit::Stack* stack);
 
-// Refuses calls of a backward operator with sparse=True. Others are sent.
-void refuse_sparse_gradient(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
-
 }  // namespace torch_remote::client

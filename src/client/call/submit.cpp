@@ -8,6 +8,7 @@
 #include "client/session/context.h"
 #include "client/shapes/out_arguments.h"
 #include "marshal/dtype.h"
+#include "marshal/sparse.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {
@@ -104,6 +105,11 @@ bool to_output(const Result& result, Output& output, std::vector<uint64_t>& nbyt
   }
 }
 
+at::Tensor tensor_of(const c10::TensorImpl* impl) {
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
+      const_cast<c10::TensorImpl*>(impl)));
+}
+
 }  // namespace
 
 void check_match(const Signature& signature, c10::ArrayRef<c10::IValue> arguments,
@@ -162,8 +168,7 @@ c10::IValue Outputs::make(const Output& output, const Signature& signature,
     case OutputKind::kFresh:
       return make_tensor(output.spec, signature.output_bytes[next_bytes_++]);
     case OutputKind::kTensor:
-      return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
-          const_cast<c10::TensorImpl*>(capture.impls()[output.tensor])));
+      return tensor_of(capture.impls()[output.tensor]);
     case OutputKind::kInt:
       return output.integer;
     case OutputKind::kList:
@@ -236,11 +241,14 @@ void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& sig
 
 namespace {
 
+constexpr uint64_t kMostParts = 3;  // of a sparse tensor
+
 // How many names a queried call may need. Names that it does not use are lost; there are enough.
-uint64_t names_for(const OperatorInfo& info) {
+uint64_t names_for(const OperatorInfo& info, const Capture& capture) {
   const bool has_list = std::any_of(info.returns.begin(), info.returns.end(),
                                     [](const ReturnInfo& result) { return result.is_list; });
-  return has_list ? wire::kMaxTensors : info.returns.size();
+  return has_list ? wire::kMaxTensors
+                  : kMostParts * (info.returns.size() + capture.sparse().size());
 }
 
 class ResultReader {
@@ -268,9 +276,14 @@ class ResultReader {
         return c10::complex<double>(result.real, result.imaginary);
       case ResultKind::kString:
         return result.text;
+      case ResultKind::kSparse:
+        return marshal::join_parts(result.sparse, parts(result));
+      case ResultKind::kSparseTensor:
+        return sparse_argument(result.tensor);
       case ResultKind::kList:
         break;
-      case ResultKind::kResized:  // comes after the returns: follow_resizes()
+      case ResultKind::kResized:  // come after the returns: follow_changes()
+      case ResultKind::kRewritten:
         raise(ErrorClass::kProtocol,
               "the server sent the size of an argument in place of a result");
     }
@@ -278,6 +291,19 @@ class ResultReader {
     for (const Result& item : result.items)
       list.push_back(read(item).toTensor());
     return list;
+  }
+
+  marshal::Parts parts(const Result& result) {
+    marshal::Parts made;
+    for (const Result& part : result.items)
+      made.push_back(read(part).toTensor());
+    return made;
+  }
+
+  at::Tensor sparse_argument(uint64_t number) {
+    if (number >= capture_.sparse().size())
+      raise(ErrorClass::kProtocol, "the server returned an argument that the call does not have");
+    return tensor_of(capture_.sparse()[number]);
   }
 
  private:
@@ -292,8 +318,7 @@ class ResultReader {
   at::Tensor argument(uint64_t number) {
     if (number >= capture_.impls().size())
       raise(ErrorClass::kProtocol, "the server returned an argument that the call does not have");
-    return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
-        const_cast<c10::TensorImpl*>(capture_.impls()[number])));
+    return tensor_of(capture_.impls()[number]);
   }
 
   const Capture& capture_;
@@ -301,6 +326,35 @@ class ResultReader {
   const DevicePlace place_;
   uint64_t next_;
 };
+
+bool writes(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
+            const at::Tensor& sparse) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (info.arguments[i].is_written && arguments[i].isTensor() &&
+        arguments[i].toTensor().is_same(sparse))
+      return true;
+  }
+  return false;
+}
+
+// What the call has done to tensors that it has written, besides their elements.
+void follow_changes(const OperatorInfo& info, const Capture& capture,
+                    c10::ArrayRef<c10::IValue> arguments, const std::vector<Result>& changes,
+                    ResultReader& make) {
+  std::vector<Result> resized;
+  for (const Result& change : changes) {
+    if (change.kind != ResultKind::kRewritten) {
+      resized.push_back(change);
+      continue;
+    }
+    const at::Tensor sparse = make.sparse_argument(change.tensor);
+    if (!writes(info, arguments, sparse) ||
+        marshal::from_wire(change.sparse.layout) != sparse.layout())
+      raise(ErrorClass::kProtocol, "a result rewrites a tensor that the call does not write");
+    marshal::replace_parts(sparse, change.sparse, make.parts(change));
+  }
+  follow_resizes(info, capture, arguments, resized);
+}
 
 // Stores the outputs, so that the next call of this signature need not ask.
 void remember(Session& session, const Signature& signature, const std::vector<Result>& results) {
@@ -326,7 +380,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
                                   DevicePlace place) {
   const auto request = session.make_request({}, nullptr);
   request->device = place.device;
-  const uint64_t names = names_for(info);
+  const uint64_t names = names_for(info, capture);
   const uint64_t first = session.stream().new_names(std::max<uint64_t>(names, 1));
   request->first_name = first;
   const CallSite site{current_line(), place.device, info.site_number};
@@ -368,7 +422,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   Results made;
   for (const Result& result : results) {
     if (made.size() == info.returns.size() && result.kind == ResultKind::kList)
-      follow_resizes(info, capture, arguments, result.items);
+      follow_changes(info, capture, arguments, result.items, make);
     else
       made.push_back(make.read(result));
   }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "marshal/dtype.h"
+#include "marshal/sparse.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {
@@ -106,6 +107,7 @@ void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t env
   numbers_.clear();
   tensors_.clear();
   impls_.clear();
+  sparse_.clear();
   storages_.clear();
   fresh_.clear();
   storage_index_.clear();
@@ -148,11 +150,13 @@ void Capture::add(const ArgumentInfo& info, const c10::IValue& value) {
     case ArgumentKind::kDtype:
       kind(key_, ValueKind::kDtype);
       return key_.u8(static_cast<uint8_t>(checked(value.toScalarType())));
-    case ArgumentKind::kLayout:
-      TORCH_CHECK_NOT_IMPLEMENTED(value.toLayout() == at::kStrided, "layout ", value.toLayout(),
+    case ArgumentKind::kLayout: {
+      const auto layout = to_wire(value.toLayout());
+      TORCH_CHECK_NOT_IMPLEMENTED(layout, "layout ", value.toLayout(),
                                   " is not supported on a remote device");
       kind(key_, ValueKind::kLayout);
-      return key_.u8(0);
+      return key_.u8(static_cast<uint8_t>(*layout));
+    }
     case ArgumentKind::kMemoryFormat:
       kind(key_, ValueKind::kMemoryFormat);
       return key_.u8(to_wire(value.toMemoryFormat()));
@@ -191,7 +195,12 @@ void Capture::add_tensor(const at::Tensor& tensor, bool is_written) {
     return add_host_scalar(tensor);
   }
   meet_device(impl.device().index());
-  StorageRecord* record = record_of(impl);
+  StorageRecord* record = own_record(impl);
+  if (C10_UNLIKELY(record == nullptr)) {
+    if (marshal::is_sparse(impl))
+      return add_sparse(tensor);
+    record = record_lookup.find_slowly(impl);
+  }
   bool first_mention = false;
   const uint32_t number = storage_number(record, first_mention);
   if (!first_mention && add_again(impl))
@@ -229,6 +238,21 @@ bool Capture::add_again(const at::TensorImpl& impl) {
   kind(key_, ValueKind::kAgain);
   key_.varint(known);
   return true;
+}
+
+void Capture::add_sparse(const at::Tensor& tensor) {
+  const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const auto known = std::find(sparse_.begin(), sparse_.end(), impl);
+  if (known != sparse_.end()) {
+    kind(key_, ValueKind::kSparseAgain);
+    return key_.varint(static_cast<uint64_t>(known - sparse_.begin()));
+  }
+  sparse_.push_back(impl);
+  check_limit("dimensions of a tensor", impl->sizes().size(), wire::kMaxDimensions);
+  kind(key_, ValueKind::kSparse);
+  encode(key_, marshal::sparse_spec_of(tensor));
+  for (const at::Tensor& part : marshal::parts_of(tensor))
+    add_tensor(part, false);
 }
 
 void Capture::add_host_scalar(const at::Tensor& tensor) {

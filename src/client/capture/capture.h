@@ -50,6 +50,9 @@ class Capture {
 
   const c10::SmallVectorImpl<const at::TensorImpl*>& impls() const { return impls_; }
 
+  // The sparse tensors; their parts are among impls().
+  const c10::SmallVectorImpl<const at::TensorImpl*>& sparse() const { return sparse_; }
+
   // The remote device of all tensors and device arguments; -1 when there are none.
   c10::DeviceIndex device() const { return device_; }
 
@@ -62,6 +65,7 @@ class Capture {
   void add_tensor(const at::Tensor& tensor, bool is_written);
   // True when the same tensor object is also an earlier argument.
   bool add_again(const at::TensorImpl& impl);
+  void add_sparse(const at::Tensor& tensor);
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, bool is_constant);
   void add_list(const marshal::ArgumentInfo& info, c10::ArrayRef<c10::IValue> items);
@@ -84,6 +88,7 @@ class Capture {
   wire::Writer numbers_;
   c10::SmallVector<TensorSlot, 16> tensors_;
   c10::SmallVector<const at::TensorImpl*, 16> impls_;
+  c10::SmallVector<const at::TensorImpl*, 2> sparse_;
   c10::SmallVector<StorageRecord*, 16> storages_;  // distinct, in order of first mention
   c10::SmallVector<uint64_t, 16> fresh_;           // 0: announced; else nbytes + 1
   marshal::PointerIndex storage_index_;

@@ -2,8 +2,8 @@
 #include <ATen/ops/channel_shuffle_native.h>
 #include <torch/library.h>
 
-#include "client/call/layout.h"
 #include "client/kernels/composite.h"
+#include "client/kernels/sparse.h"
 #include "client/kernels/tensors.h"
 #include "client/operators/operator_table.h"
 
@@ -52,8 +52,8 @@ constexpr OperatorRow kRows[] = {
       {"_local_scalar_dense", unboxed<&local_scalar_dense>}}},
     {kSent, kPlain, "while torch.jit.trace records, PyTorch's kernel runs, which it records",
      {{"convolution", boxed<&convolution>}}},
-    {kSent, kPlain, "refused where its gradient is asked to be sparse",
-     {{"_embedding_bag_backward", boxed<&refuse_sparse_gradient>}}},
+    {kSent, kPlain, "composed here where its gradient is asked to be sparse",
+     {{"_embedding_bag_backward", boxed<&embedding_bag_backward>}}},
     {kBranch, kPlain, "composed differently for each kind of device: here, as for the server's",
      {{"scaled_dot_product_attention", unboxed<&scaled_dot_product_attention>},
       {"dropout", unboxed<&dropout>}, {"softmax.int", unboxed<&softmax>},

@@ -16,7 +16,9 @@ constexpr OperatorRow kRows[] = {
      {"_unique", "histogram.bin_ct", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
       "masked_scatter_backward", "linalg_lstsq"}},
     {kUsual, kDependsOnData, "raises by what the data is, so each call is waited for",
-     {"_linalg_check_errors", "_assert_async"}},
+     {"_linalg_check_errors", "_assert_async", "_validate_compressed_sparse_indices"}},
+    {kUsual, kDependsOnData, "data decides how many elements are not zero",
+     {"_to_sparse*", "_spdiags"}},
     {kUsual, kChecksValues, "its kernel reads values and raises by them, also on CUDA",
      {"cholesky.*", "cholesky_inverse.*", "linalg_eig.*", "_linalg_eigvals.*", "linalg_eigvals.*",
       "_linalg_eigh.*", "_linalg_svd.*", "linalg_pinv.*"}},
@@ -46,6 +48,8 @@ constexpr OperatorRow kRows[] = {
      {"mkldnn_rnn_layer.*", "mkldnn_rnn_layer_backward.*"}},
     {kUsual, kLooksAtGradMode, "makes a workspace for the backward pass in grad mode only",
      {"mkldnn_rnn_layer"}},
+    {kUsual, kLooksAtGradMode, "finds the elements that the backward pass needs in grad mode only",
+     {"_sparse_mm_reduce_impl"}},
     {kUsual, kAsksServer,
      "what our shape function declines is a wrong call, or a layout, that Meta gets wrong",
      {"multinomial", "bucketize.Tensor", "masked_scatter", "masked_scatter_", "complex",
@@ -95,10 +99,8 @@ constexpr OperatorRow kRows[] = {
 
     // Jagged nested tensors are not concerned: they are dense tensors in a Python class.
     {kRefused, kPlain, "makes a tensor that a remote device does not hold",
-     {"_to_sparse*", "to_mkldnn*", "quantize_per_*", "_nested_tensor_from*", "_nested_from_*",
-      "_nested_view_from_buffer*", "_sparse_coo*", "_sparse_compressed*", "_sparse_csr_tensor*",
-      "_sparse_csc_tensor*", "_sparse_bsr_tensor*", "_sparse_bsc_tensor*", "_make_per_*",
-      "mkldnn_reorder*", "to_padded*"}},
+     {"to_mkldnn*", "quantize_per_*", "_nested_tensor_from*", "_nested_from_*",
+      "_nested_view_from_buffer*", "_make_per_*", "mkldnn_reorder*", "to_padded*"}},
 };
 // clang-format on
 

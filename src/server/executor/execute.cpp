@@ -1,5 +1,7 @@
 #include "server/executor/execute.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -7,6 +9,7 @@
 #include "base/log.h"
 #include "server/executor/errors.h"
 #include "server/executor/outputs.h"
+#include "server/executor/sparse.h"
 
 namespace torch_remote::server {
 namespace {
@@ -76,8 +79,10 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
   if (devices_.is_cuda())
     use_device(plan.device);
   resolve_tensors(plan, slots);
+  if (C10_UNLIKELY(!plan.sparse.empty() || !sparse_.empty()))
+    make_sparse_tensors(plan);
   stack_.clear();
-  marshal::build_stack(plan, slots, tensors_, call_generators_, stack_);
+  marshal::build_stack(plan, slots, {tensors_, sparse_, call_generators_}, stack_);
   if (C10_LIKELY(call_log_ != nullptr))
     call_log_->add(calls_, call.operation->name);
   if (C10_LIKELY(!plan.grad_mode))  // the executor thread has it off
@@ -118,8 +123,38 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
     Entry& entry = *entries_[view.storage];
     tensors_.push_back(storages_.resolve(entry, view, slots.offsets[i]));
     arguments_.push_back(tensors_.back().unsafeGetTensorImpl());
-    if (view.is_written)
+    if (view.is_written && view.is_argument)
       written_.emplace_back(static_cast<uint32_t>(i), tensors_.back());
+  }
+}
+
+void Executor::check_index_storages(const Plan& plan) const {
+  c10::SmallVector<const Entry*, 8> written;
+  for (const TensorRecipe& view : plan.tensors) {
+    if (view.is_written && view.is_argument)
+      written.push_back(entries_[view.storage]);
+  }
+  for (const marshal::SparseRecipe& sparse : plan.sparse) {
+    if (sparse.is_written)
+      written.push_back(entries_[plan.tensors[sparse.parts.back()].storage]);
+  }
+  for (const marshal::SparseRecipe& sparse : plan.sparse) {
+    for (size_t i = 0; i + 1 < sparse.parts.size(); ++i) {
+      const Entry* indices = entries_[plan.tensors[sparse.parts[i]].storage];
+      if (std::find(written.begin(), written.end(), indices) != written.end())
+        throw Refused("writes memory that has the indices of a sparse argument");
+    }
+  }
+}
+
+void Executor::make_sparse_tensors(const Plan& plan) {
+  sparse_.clear();
+  check_index_storages(plan);
+  for (const marshal::SparseRecipe& recipe : plan.sparse) {
+    sparse_.push_back(make_sparse(recipe, tensors_));
+    // A kernel that looks at grad mode also asks whether an argument wants a gradient.
+    if (plan.grad_mode && at::isFloatingType(sparse_.back().scalar_type()))
+      sparse_.back().set_requires_grad(true);
   }
 }
 
@@ -142,6 +177,19 @@ void Executor::check_written(const CallPlan& call, const Slots& slots) {
   for (const wire::Result& result : resized_)
     storages_.keep_growth(*entries_[call.plan.tensors[result.tensor].storage]);
   written_.clear();
+  if (C10_UNLIKELY(!call.plan.sparse.empty()))
+    check_written_sparse(call);
+}
+
+void Executor::check_written_sparse(const CallPlan& call) {
+  rewritten_.clear();
+  for (size_t i = 0; i < sparse_.size(); ++i) {
+    const marshal::SparseRecipe& recipe = call.plan.sparse[i];
+    if (recipe.is_written && !is_unchanged(sparse_[i], recipe, tensors_))
+      rewritten_.push_back(static_cast<uint32_t>(i));
+  }
+  if (call.plan.outputs_known && !rewritten_.empty())
+    throw Refused("changed the parts of a sparse tensor, and the client does not wait for them");
 }
 
 // --- what came out
@@ -248,10 +296,24 @@ Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint6
     return answer;
   try {
     answer.results = describe_results(first, names);
+    for (const marshal::SparseRecipe& recipe : call.plan.sparse) {
+      for (const uint32_t part : recipe.parts)  // a kernel may have resized it; the client has not
+        storages_.give_growth_back(*entries_[call.plan.tensors[part].storage]);
+    }
   } catch (...) {
     answer.failure = fail(std::current_exception(), call, slots);
   }
   return answer;
+}
+
+void Executor::describe_rewritten(std::vector<at::Tensor>& fresh) {
+  for (const uint32_t index : rewritten_) {
+    wire::Result result = describe_sparse(std::move(sparse_[index]), tensors_, fresh);
+    result.kind = wire::ResultKind::kRewritten;
+    result.tensor = index;
+    resized_.push_back(std::move(result));
+  }
+  rewritten_.clear();
 }
 
 std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t names) {
@@ -259,8 +321,10 @@ std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t na
   std::vector<at::Tensor> fresh;
   marshal::PointerIndex index;
   for (c10::IValue& value : stack_)
-    results.push_back(describe_result(std::move(value), arguments_, index, fresh));
+    results.push_back(
+        describe_result(std::move(value), {arguments_, tensors_, sparse_}, index, fresh));
   stack_.clear();
+  describe_rewritten(fresh);
   if (fresh.size() > names)
     throw Refused("returned more tensors than the client has names for");
   uint64_t next = first;

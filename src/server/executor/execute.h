@@ -78,6 +78,7 @@ class Executor {
     entries_.clear();
     tensors_.clear();
     written_.clear();
+    sparse_.clear();
   }
 
   uint64_t number() const { return number_; }
@@ -107,10 +108,15 @@ class Executor {
   bool is_constant(const CallPlan& call, const marshal::Slots& slots) const;
   void invoke(const CallPlan& call, const marshal::Slots& slots);
   void resolve_tensors(const marshal::Plan& plan, const marshal::Slots& slots);
+  void make_sparse_tensors(const marshal::Plan& plan);
+  // The kernel must not change indices between their check and their use.
+  void check_index_storages(const marshal::Plan& plan) const;
   void find_generators(const CallPlan& call, const marshal::Slots& slots);
   void use_device(uint8_t device);
   // Puts the written tensors that the kernel has resized into `resized_`.
   void check_written(const CallPlan& call, const marshal::Slots& slots);
+  // Puts the written sparse tensors whose sizes or parts the kernel has changed into `rewritten_`.
+  void check_written_sparse(const CallPlan& call);
   void note_overwritten(const marshal::Plan& plan, const marshal::Slots& slots);
   // For a call of a stopped thread: what it should have made is missing.
   void discard(const marshal::Plan& plan, const Cause& cause);
@@ -129,6 +135,7 @@ class Executor {
   void make_missing(const CallPlan& call, const std::vector<wire::Output>& outputs,
                     const Cause& cause, const uint64_t*& name);
   std::vector<wire::Result> describe_results(uint64_t first, uint64_t names);
+  void describe_rewritten(std::vector<at::Tensor>& fresh);
 
   const Devices& devices_;
   StorageTable& storages_;
@@ -148,9 +155,11 @@ class Executor {
   torch::jit::Stack stack_;
   c10::SmallVector<Entry*, 16> entries_;
   c10::SmallVector<at::Tensor, 16> tensors_;
+  std::vector<at::Tensor> sparse_;  // of plan.sparse
   c10::SmallVector<at::Generator, 2> call_generators_;
   c10::SmallVector<std::pair<uint32_t, at::Tensor>, 4> written_;  // index in plan.tensors
   std::vector<wire::Result> resized_;                             // of written_, for the answer
+  std::vector<uint32_t> rewritten_;                               // index in plan.sparse
   std::vector<const c10::TensorImpl*> arguments_;
 };
 

@@ -5,6 +5,8 @@
 #include <ATen/ops/empty_strided.h>
 
 #include "marshal/dtype.h"
+#include "marshal/sparse.h"
+#include "server/executor/sparse.h"
 
 namespace torch_remote::server {
 namespace {
@@ -27,7 +29,7 @@ void check_strided(const at::Tensor& tensor) {
   if (!tensor.defined())
     throw Refused("returned no tensor where the client expected one");
   TORCH_CHECK_NOT_IMPLEMENTED(false, "the result has the layout ", tensor.layout(),
-                              ", and a remote device holds dense tensors only; compute it on the "
+                              ", which is not supported on a remote device; compute it on the "
                               "CPU, with .cpu()");
 }
 
@@ -64,14 +66,48 @@ at::Tensor copy_to_layout(const at::Tensor& tensor, c10::IntArrayRef strides, bo
   return copy;
 }
 
-wire::Result tensor_result(at::Tensor tensor, const std::vector<const c10::TensorImpl*>& arguments,
+// How one part of a sparse result is sent: as the argument that it is, or as a fresh tensor.
+wire::Result describe_part(at::Tensor part, c10::ArrayRef<at::Tensor> arguments,
+                           std::vector<at::Tensor>& fresh) {
+  wire::Result result;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].defined() || !is_same_view(part, arguments[i]))
+      continue;
+    result.kind = wire::ResultKind::kTensor;
+    result.tensor = i;
+    return result;
+  }
+  part = own_output(std::move(part));
+  result.kind = wire::ResultKind::kFresh;
+  result.spec = marshal::spec_of(part);
+  result.nbytes = part.storage().nbytes();
+  fresh.push_back(std::move(part));
+  return result;
+}
+
+wire::Result sparse_result(at::Tensor tensor, const Mentioned& mentioned,
+                           std::vector<at::Tensor>& fresh) {
+  for (size_t i = 0; i < mentioned.sparse.size(); ++i) {
+    if (!tensor.is_same(mentioned.sparse[i]))
+      continue;
+    wire::Result result;
+    result.kind = wire::ResultKind::kSparseTensor;
+    result.tensor = i;
+    return result;
+  }
+  return describe_sparse(std::move(tensor), mentioned.tensors, fresh);
+}
+
+wire::Result tensor_result(at::Tensor tensor, const Mentioned& mentioned,
                            marshal::PointerIndex& index, std::vector<at::Tensor>& fresh) {
   wire::Result result;
   if (!tensor.defined()) {
     result.kind = wire::ResultKind::kUndefined;
     return result;
   }
-  const size_t argument = index.find(arguments, tensor.unsafeGetTensorImpl());
+  if (marshal::is_sparse(*tensor.unsafeGetTensorImpl()))
+    return sparse_result(std::move(tensor), mentioned, fresh);
+  const size_t argument = index.find(mentioned.impls, tensor.unsafeGetTensorImpl());
   if (argument != marshal::PointerIndex::kNone) {
     result.kind = wire::ResultKind::kTensor;
     result.tensor = argument;
@@ -151,11 +187,22 @@ wire::Result resized_result(uint64_t number, const at::Tensor& tensor) {
   return result;
 }
 
-wire::Result describe_result(c10::IValue value,
-                             const std::vector<const c10::TensorImpl*>& arguments,
+wire::Result describe_sparse(at::Tensor sparse, c10::ArrayRef<at::Tensor> arguments,
+                             std::vector<at::Tensor>& fresh) {
+  wire::Result result;
+  result.kind = wire::ResultKind::kSparse;
+  result.sparse = marshal::sparse_spec_of(sparse);
+  marshal::Parts parts = marshal::parts_of(sparse);
+  sparse.reset();  // so that a part may be alone in its storage
+  for (at::Tensor& part : parts)
+    result.items.push_back(describe_part(std::move(part), arguments, fresh));
+  return result;
+}
+
+wire::Result describe_result(c10::IValue value, const Mentioned& mentioned,
                              marshal::PointerIndex& index, std::vector<at::Tensor>& fresh) {
   if (value.isTensor())
-    return tensor_result(std::move(value).toTensor(), arguments, index, fresh);
+    return tensor_result(std::move(value).toTensor(), mentioned, index, fresh);
   if (!value.isList())
     return number_result(value);
   wire::Result result;
@@ -163,7 +210,7 @@ wire::Result describe_result(c10::IValue value,
   if (value.isTensorList()) {
     c10::List<at::Tensor> list = std::move(value).toTensorList();
     for (size_t i = 0; i < list.size(); ++i) {
-      result.items.push_back(tensor_result(list.extract(i), arguments, index, fresh));
+      result.items.push_back(tensor_result(list.extract(i), mentioned, index, fresh));
     }
     return result;
   }

@@ -35,10 +35,21 @@ at::Tensor own_output(at::Tensor actual);
 // The new shape that a call gave to its n-th tensor.
 wire::Result resized_result(uint64_t number, const at::Tensor& tensor);
 
-// What an operator returned, for the reply to a queried call. Tensors that are not in `arguments`
+// The tensors of a call, by which a result that is one of them is recognised.
+struct Mentioned {
+  const std::vector<const c10::TensorImpl*>& impls;
+  c10::ArrayRef<at::Tensor> tensors;  // the same; undefined where moved to the stack
+  c10::ArrayRef<at::Tensor> sparse;
+};
+
+// A sparse tensor that an operator returned or has written. `arguments` are the tensors of the
+// call; parts that are not among them are appended to `fresh`.
+wire::Result describe_sparse(at::Tensor sparse, c10::ArrayRef<at::Tensor> arguments,
+                             std::vector<at::Tensor>& fresh);
+
+// What an operator returned, for the reply to a queried call. Tensors that are not mentioned
 // (looked up by `index`) are appended to `fresh`. Throws Refused for types that cannot be sent.
-wire::Result describe_result(c10::IValue value,
-                             const std::vector<const c10::TensorImpl*>& arguments,
+wire::Result describe_result(c10::IValue value, const Mentioned& mentioned,
                              marshal::PointerIndex& index, std::vector<at::Tensor>& fresh);
 
 }  // namespace torch_remote::server

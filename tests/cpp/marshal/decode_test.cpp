@@ -83,7 +83,7 @@ TEST(Decode, TwoTensorsAndANumberMakeTheStackOfAdd) {
   const Slots slots = read(plan, writer);
   std::vector<at::Tensor> tensors = {at::ones({2}), at::zeros({2})};
   torch::jit::Stack stack;
-  build_stack(plan, slots, tensors, {}, stack);
+  build_stack(plan, slots, {tensors, {}, {}}, stack);
 
   EXPECT_THAT(slots.storages, ElementsAre(7, 5));
   EXPECT_THAT(slots.offsets, ElementsAre(0, 3));
@@ -122,7 +122,7 @@ TEST(Decode, ATensorAgainIsTheSameObjectWithoutASlotOfItsOwn) {
   const Slots slots = read(plan, writer);
   std::vector<at::Tensor> tensors = {at::ones({2}), at::ones({2})};
   torch::jit::Stack stack;
-  build_stack(plan, slots, tensors, {}, stack);
+  build_stack(plan, slots, {tensors, {}, {}}, stack);
 
   EXPECT_TRUE(stack[0].toTensor().is_same(stack[3].toTensor()));
   EXPECT_TRUE(plan.tensors[0].is_read);
@@ -237,7 +237,7 @@ TEST(Decode, TensorListsMayHoldNothing) {
   std::vector<at::Tensor> tensors = {at::ones({2, 3}), at::ones({3})};
   torch::jit::Stack stack;
 
-  build_stack(plan, slots, tensors, {}, stack);
+  build_stack(plan, slots, {tensors, {}, {}}, stack);
 
   const auto list = stack[1].toOptionalTensorList();
   EXPECT_FALSE(list.get(0).has_value());
@@ -279,7 +279,7 @@ TEST(Decode, AHostScalarKeepsItsBytesAndItsWrappedMark) {
   std::vector<at::Tensor> tensors = {at::ones({2})};
   torch::jit::Stack stack;
 
-  build_stack(plan, read(plan, writer), tensors, {}, stack);
+  build_stack(plan, read(plan, writer), {tensors, {}, {}}, stack);
 
   EXPECT_EQ(stack[1].toTensor().item<int64_t>(), 41);
   EXPECT_TRUE(stack[1].toTensor().unsafeGetTensorImpl()->is_wrapped_number());

@@ -59,6 +59,24 @@ class SignatureText {
     return *this;
   }
 
+  // The parts that follow are added by part().
+  SignatureText& sparse(std::string name, const wire::SparseSpec& sparse) {
+    argument(std::move(name), wire::ValueKind::kSparse);
+    encode(values_, sparse);
+    return *this;
+  }
+
+  SignatureText& part(const wire::TensorSpec& view, uint32_t storage) {
+    values_.u8(static_cast<uint8_t>(wire::ValueKind::kTensor));
+    encode(values_, view);
+    values_.varint(storage);
+    if (storage == storages_) {
+      ++storages_;
+      wire::encode_storage(storage_list_, {false, device_, 0});
+    }
+    return *this;
+  }
+
   SignatureText& value(std::string name, wire::ValueKind kind) {
     argument(std::move(name), kind);
     return *this;

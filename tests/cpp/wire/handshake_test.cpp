@@ -70,7 +70,7 @@ TEST(Handshake, GoldenBytesOfAHelloAndAProof) {
   Hello hello;
   hello.torch_version = "2";
   EXPECT_EQ(hex(body_of(hello)),
-            "0103000300" + std::string(64, '0') + "01320000" + std::string(64, '0') + "0000");
+            "0103000300" + std::string(64, '0') + "01320100" + std::string(64, '0') + "0000");
   EXPECT_EQ(hex(body_of(ProofMessage{})), "0200");
 }
 

@@ -351,8 +351,49 @@ TEST(Results, GoldenBytesOfAResizedTensor) {
   EXPECT_EQ(hex(writer.view()), "010a0206010004");
 }
 
+TEST(Results, SparseTensorsComeBackAndHaveGoldenBytes) {
+  Result part = result_of(ResultKind::kTensor);
+  part.tensor = 3;
+  Result fresh = result_of(ResultKind::kFresh);
+  fresh.nbytes = 4;
+  Result sparse = result_of(ResultKind::kSparse);
+  sparse.sparse = {Layout::kSparseCoo, true, {2}};
+  sparse.items = {part, fresh};
+  Result argument = result_of(ResultKind::kSparseTensor);
+  argument.tensor = 1;
+  Result rewritten = result_of(ResultKind::kRewritten);
+  rewritten.tensor = 1;
+  rewritten.sparse = {Layout::kSparseCsr, false, {2, 2}};
+  rewritten.items = {part, part, fresh};
+  Writer writer;
+  encode(writer, std::vector<Result>{sparse, argument, rewritten});
+  EXPECT_EQ(hex(writer.view()),
+            "03"
+            "0b01010102"
+            "0203"
+            "0106010004"
+            "0c01"
+            "0d010200020202"
+            "02030203"
+            "0106010004");
+  Reader reader(writer.view());
+
+  const auto back = decode_results(reader);
+
+  reader.finish();
+  EXPECT_EQ(back[0].sparse, sparse.sparse);
+  EXPECT_EQ(back[0].items[1].nbytes, 4);
+  EXPECT_EQ(back[2].tensor, 1);
+  EXPECT_EQ(back[2].items.size(), 3);
+}
+
+TEST(Results, APartOfASparseResultIsATensor) {
+  EXPECT_THROW(decoded(from_hex("010b0100000300"), decode_results), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("010b0100000b01"), decode_results), ProtocolError);
+}
+
 TEST(Results, UnknownKindsAndNestedListsAreRefused) {
-  EXPECT_THROW(decoded(from_hex("010b"), decode_results), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("010e"), decode_results), ProtocolError);
   EXPECT_THROW(decoded(from_hex("01070107"), decode_results), ProtocolError);
 }
 

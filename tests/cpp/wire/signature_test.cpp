@@ -158,9 +158,9 @@ TEST(Signature, EveryValueKindIsRead) {
 }
 
 TEST(Signature, UnknownValueKindsDtypesLayoutsAndFormatsAreRefused) {
-  EXPECT_THROW(decoded(key("1e", 1)), ProtocolError);
+  EXPECT_THROW(decoded(key("20", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("1216", 1)), ProtocolError);
-  EXPECT_THROW(decoded(key("1301", 1)), ProtocolError);
+  EXPECT_THROW(decoded(key("1306", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("1404", 1)), ProtocolError);
   EXPECT_THROW(decoded(key("11010c", 1)), ProtocolError);
 }
@@ -172,6 +172,54 @@ TEST(Signature, ATensorAgainNamesOneThatTheKeyHasMentioned) {
   EXPECT_EQ(signature.arguments[1].integer, 0);
   EXPECT_THROW(decoded(key(kVector + "00" + "1c01", 2, "0100")), ProtocolError);
   EXPECT_THROW(decoded(key("1c00" + kVector + "00", 2, "0100")), ProtocolError);
+}
+
+// kSparse, COO, coalesced, (3, 4): two parts follow.
+const std::string kCoo =
+    "1e"
+    "0101020304";
+
+TEST(Signature, ASparseTensorIsReadWithItsParts) {
+  const Signature signature =
+      decoded(key(kCoo + kVector + "00" + kVector + "01" + "1f00", 2, "020000"));
+
+  ASSERT_EQ(signature.arguments.size(), 2);
+  const Value& sparse = signature.arguments[0];
+  EXPECT_EQ(sparse.sparse, (SparseSpec{Layout::kSparseCoo, true, {3, 4}}));
+  ASSERT_EQ(sparse.items.size(), 2);
+  EXPECT_EQ(sparse.items[1].storage, 1);
+  EXPECT_EQ(signature.arguments[1].kind, ValueKind::kSparseAgain);
+}
+
+TEST(Signature, ASparseTensorHasGoldenBytes) {
+  Writer writer;
+  encode(writer, SparseSpec{Layout::kSparseCoo, true, {3, 300}});
+  encode(writer, SparseSpec{Layout::kSparseBsc, false, {}});
+  EXPECT_EQ(hex(writer.view()),
+            "01010203ac02"
+            "050000");
+}
+
+TEST(Signature, APartOfASparseTensorIsATensorThatTheKeyHas) {
+  EXPECT_NO_THROW(decoded(key(kCoo + kVector + "00" + "1c00", 1, "0100")));
+  EXPECT_THROW(decoded(key(kCoo + "1c00" + kVector + "00", 1, "0100")), ProtocolError);
+  EXPECT_THROW(decoded(key(kCoo + "02" + kVector + "00", 1, "0100")), ProtocolError);
+  EXPECT_THROW(decoded(key(kCoo + kCoo, 1, "00")), ProtocolError);
+  EXPECT_THROW(decoded(key(kCoo + kVector + "00", 1, "0100")), ProtocolError);
+  EXPECT_THROW(decoded(key("1f00", 1)), ProtocolError);
+}
+
+TEST(Signature, ASparseTensorOfAnUnknownLayoutFlagOrSizeIsRefused) {
+  const std::string parts = kVector + "00" + kVector + "01";
+  EXPECT_THROW(decoded(key("1e000000" + parts, 1, "020000")), ProtocolError);
+  EXPECT_THROW(decoded(key("1e060000" + parts, 1, "020000")), ProtocolError);
+  EXPECT_THROW(decoded(key("1e010200" + parts, 1, "020000")), ProtocolError);
+  EXPECT_THROW(decoded(key("1e0200ff" + parts, 1, "020000")), ProtocolError);
+  // coalesced, but CSR
+  EXPECT_THROW(decoded(key("1e020100" + parts + "1c00", 1, "020000")), ProtocolError);
+  // 2⁴⁰ · 2⁴⁰ elements
+  const std::string huge = "808080808020";
+  EXPECT_THROW(decoded(key("1e010002" + huge + huge + parts, 1, "020000")), ProtocolError);
 }
 
 TEST(Signature, AListInsideAListIsRefused) {

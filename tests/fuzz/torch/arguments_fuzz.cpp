@@ -134,8 +134,9 @@ void call(wire::Signature signature, wire::Reader& reader) {
     return;
   const std::vector<at::Generator> generators(slots.generators.size(),
                                               at::detail::getDefaultCPUGenerator());
+  const std::vector<at::Tensor> sparse(plan.sparse.size());
   torch::jit::Stack stack;
-  marshal::build_stack(plan, slots, *tensors, generators, stack);
+  marshal::build_stack(plan, slots, {*tensors, sparse, generators}, stack);
   check_stack(*operation.callee.schema, stack);
 }
 

@@ -16,14 +16,36 @@ struct Key {
   Writer storages;
   uint64_t storage_count = 0;
   uint64_t tensor_count = 0;
+  uint64_t sparse_count = 0;
 };
 
 void put(Key& key, ValueKind kind) {
   key.values.u8(static_cast<uint8_t>(kind));
 }
 
+void draw_strided(Draw& draw, Key& key);
+
+void draw_sparse(Draw& draw, Key& key) {
+  if (key.sparse_count > 0 && draw.rarely(4)) {
+    put(key, ValueKind::kSparseAgain);
+    return key.values.varint(draw.below(key.sparse_count));
+  }
+  put(key, ValueKind::kSparse);
+  wire::SparseSpec spec;
+  spec.layout = static_cast<wire::Layout>(1 + draw.below(5));
+  spec.is_coalesced = spec.layout == wire::Layout::kSparseCoo && draw.rarely(2);
+  for (uint64_t i = draw.below(4); i > 0; --i)
+    spec.sizes.push_back(static_cast<int64_t>(draw.rarely(16) ? draw.number() : draw.below(8)));
+  encode(key.values, spec);
+  ++key.sparse_count;
+  for (size_t i = 0; i < wire::part_count(spec.layout); ++i)
+    draw_strided(draw, key);
+}
+
 void draw_tensor(Draw& draw, Key& key) {
   const uint8_t choice = draw.byte();
+  if (choice >= 208 && choice < 224)
+    return draw_sparse(draw, key);
   if (choice >= 248)
     return put(key, ValueKind::kUndefined);
   if (choice >= 240) {
@@ -35,6 +57,10 @@ void draw_tensor(Draw& draw, Key& key) {
     put(key, ValueKind::kAgain);
     return key.values.varint(draw.below(key.tensor_count));
   }
+  draw_strided(draw, key);
+}
+
+void draw_strided(Draw& draw, Key& key) {
   put(key, ValueKind::kTensor);
   draw_spec(draw, key.values);
   ++key.tensor_count;
@@ -71,7 +97,7 @@ void draw_int(Draw& draw, Key& key) {
       return key.values.u8(static_cast<uint8_t>(draw.below(wire::kDtypeCount)));
     case 6:
       put(key, ValueKind::kLayout);
-      return key.values.u8(draw.rarely(16) ? draw.byte() : 0);
+      return key.values.u8(draw.rarely(16) ? draw.byte() : static_cast<uint8_t>(draw.below(6)));
     case 7:
       put(key, ValueKind::kMemoryFormat);
       return key.values.u8(static_cast<uint8_t>(draw.below(5)));
@@ -280,6 +306,7 @@ class SlotWriter {
       case ValueKind::kGenerator:
         return writer_.varint(draw_.number());
       case ValueKind::kList:
+      case ValueKind::kSparse:
         for (const wire::Value& item : value.items)
           put(item);
         return;

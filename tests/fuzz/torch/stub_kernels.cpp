@@ -14,6 +14,8 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include "marshal/sparse.h"
+
 namespace torch_remote::fuzz {
 namespace {
 
@@ -42,11 +44,17 @@ Choice next_choice() {
   return byte % 16 < 8 ? Choice::kFitting : static_cast<Choice>(byte % 16);
 }
 
-// Operators that the server itself calls, in storage_table.cpp, outputs.cpp and reply.cpp.
+// Operators that the server itself calls, in storage_table.cpp, outputs.cpp, sparse.cpp, reply.cpp.
 bool is_own(std::string_view name) {
-  constexpr std::array<std::string_view, 5> kNames = {"aten::copy_", "aten::empty_strided",
-                                                      "aten::contiguous", "aten::resolve_conj",
-                                                      "aten::resolve_neg"};
+  constexpr std::array<std::string_view, 8> kNames = {
+      "aten::copy_",
+      "aten::empty_strided",
+      "aten::empty",  // for the parts of a new sparse tensor
+      "aten::contiguous",
+      "aten::resolve_conj",
+      "aten::resolve_neg",
+      "aten::_validate_sparse_coo_tensor_args",
+      "aten::_validate_sparse_compressed_tensor_args"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
@@ -56,7 +64,14 @@ bool is_large(const at::Tensor& tensor) {
 
 // The elements that a view reaches are inside its storage; that is what the server has promised.
 void touch(const at::Tensor& tensor, bool is_written) {
-  if (!tensor.defined() || tensor.numel() == 0)
+  if (!tensor.defined())
+    return;
+  if (marshal::is_sparse(*tensor.unsafeGetTensorImpl())) {
+    for (const at::Tensor& part : marshal::parts_of(tensor))
+      touch(part, is_written);
+    return;
+  }
+  if (tensor.numel() == 0)
     return;
   uint64_t last = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i)
@@ -198,9 +213,20 @@ void fail_as(Choice choice) {
                                 "device-side assert triggered");
 }
 
+// As the sizes of a new tensor.
+bool is_large(c10::IntArrayRef sizes) {
+  return std::any_of(sizes.begin(), sizes.end(),
+                     [](int64_t size) { return static_cast<uint64_t>(size) > 8; }) ||
+         sizes.size() > 4;
+}
+
 void run_own(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
-  for (const c10::IValue& value : *stack)
+  const bool is_empty = operation.schema().name() == "aten::empty";
+  for (const c10::IValue& value : *stack) {
     TORCH_CHECK(!value.isTensor() || !is_large(value.toTensor()), "too large for a fuzzer");
+    TORCH_CHECK(!is_empty || !value.isIntList() || !is_large(value.toIntVector()),
+                "too large for a fuzzer");
+  }
   operation.callBoxed(stack);
 }
 

@@ -1,0 +1,101 @@
+#include "client/kernels/sparse.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include <c10/core/DeviceGuard.h>
+
+#include "client/call/dispatch.h"
+#include "client/operators/operator.h"
+#include "client/operators/operator_table.h"
+
+namespace torch_remote::client::kernels {
+namespace {
+
+using c10::DispatchKey;
+
+// Besides those that return views of parts: indices, values, crow_indices, …
+constexpr NamedOperator kOfCoo[] = {"_sparse_coo_tensor_with_dims",
+                                    "_sparse_coo_tensor_with_dims_and_tensors",
+                                    "sparse_dim",
+                                    "_dimI",
+                                    "dense_dim",
+                                    "_dimV",
+                                    "_nnz",
+                                    "is_coalesced",
+                                    "_coalesced_",
+                                    "empty.memory_format",
+                                    "empty_like",
+                                    "clone",
+                                    "copy_",
+                                    "copy_sparse_to_sparse_",
+                                    "sparse_resize_",
+                                    "sparse_resize_and_clear_",
+                                    "resize_as_sparse_",
+                                    "zero_",
+                                    "zeros.out",
+                                    "is_pinned",
+                                    "_pin_memory"};
+constexpr NamedOperator kOfCompressed[] = {
+    "sparse_dim",        "dense_dim", "_nnz",         "empty.memory_format",
+    "empty_like",        "clone",     "copy_",        "resize_",
+    "resize_as_sparse_", "zero_",     "fill_.Scalar", "normal_",
+    "select_copy.int",   "is_pinned", "_pin_memory"};
+
+std::optional<c10::Device> remote_device(const c10::IValue& value) {
+  if (value.isDevice() && value.toDevice().is_privateuseone())
+    return value.toDevice();
+  if (value.isTensor() && value.toTensor().defined() &&
+      value.toTensor().device().is_privateuseone())
+    return value.toTensor().device();
+  return std::nullopt;
+}
+
+// The device on which the kernel makes tensors: its `device` argument, or that of a tensor.
+std::optional<c10::Device> device_of(c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> found;
+  for (const c10::IValue& argument : arguments) {
+    const auto device = remote_device(argument);
+    if (device.has_value() && device->has_index() && (!found || argument.isDevice()))
+      found = device;
+  }
+  return found;
+}
+
+void run_kernel_of(DispatchKey key, const c10::OperatorHandle& operation,
+                   torch::jit::Stack* stack) {
+  const size_t count = operation.schema().arguments().size();
+  const c10::OptionalDeviceGuard guard(device_of(torch::jit::last(*stack, count)));
+  operation.redispatchBoxed(c10::DispatchKeySet(key), stack);
+}
+
+}  // namespace
+
+bool handles_parts(const c10::OperatorHandle& operation, DispatchKey key) {
+  if (returns_view(operation.schema()))
+    return true;
+  const std::string name = row_key(operation.operator_name());
+  const auto is_it = [&](const NamedOperator& row) { return matches(row, name); };
+  return key == DispatchKey::SparseCPU
+             ? std::any_of(std::begin(kOfCoo), std::end(kOfCoo), is_it)
+             : std::any_of(std::begin(kOfCompressed), std::end(kOfCompressed), is_it);
+}
+
+void handle_coo_parts(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  run_kernel_of(DispatchKey::SparseCPU, operation, stack);
+}
+
+void handle_compressed_parts(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  run_kernel_of(DispatchKey::SparseCsrCPU, operation, stack);
+}
+
+void embedding_bag_backward(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  const size_t count = operation.schema().arguments().size();
+  const int index = *operation.schema().argumentIndexWithName("sparse");
+  if (torch::jit::peek(*stack, index, count).toBool())
+    return run_kernel_of(DispatchKey::CPU, operation, stack);
+  dispatch(operation, stack);
+}
+
+}  // namespace torch_remote::client::kernels
