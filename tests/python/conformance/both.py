@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 from cases import COMPARED, NOTHING, REFUSED, NotOnThisDevice, describe
-from comparing import Mismatch, check_aliasing, check_equal, tensors_of
+from comparing import PARTS_OF_LAYOUT, Mismatch, check_aliasing, check_equal, tensors_of
 from moving import Mover
 from torch.testing._internal.common_utils import set_rng_seed
 
 SEED = 1234
+
+# The layouts of tensors on a remote device.
+HELD = frozenset([torch.strided, *PARTS_OF_LAYOUT])
 
 
 @dataclass
@@ -53,7 +56,7 @@ def _compare_with(expected: Any, run: Callable[[str], Run], device: str, values:
     if isinstance(expected, Exception):
         _expect_error(expected, lambda: _read(run(device)), device)
         return COMPARED
-    if any(tensor.layout != torch.strided for tensor in expected.tensors() + expected.between):
+    if any(tensor.layout not in HELD for tensor in expected.tensors() + expected.between):
         _expect_refusal(lambda: run(device))
         return REFUSED
     actual = run(device)
@@ -130,10 +133,10 @@ def _is_late(expected: Exception, actual: Exception) -> bool:
 
 
 def _expect_refusal(function: Callable[[], Any]) -> None:
-    """A remote device has dense tensors only: it must refuse at the call and say what to do."""
+    """A remote device must refuse another layout at the call and say what to do."""
     actual = attempt(function)
     if not isinstance(actual, Exception):
-        raise Mismatch("no NotImplementedError for a tensor that is not dense")
+        raise Mismatch("no NotImplementedError for a layout that a remote device does not hold")
     if not isinstance(actual, NotImplementedError) or ".cpu()" not in str(actual):
         raise Mismatch(f"{describe(actual)} instead of a NotImplementedError that names .cpu()")
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten
 
 _INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-_PARTS_OF_LAYOUT = {
+PARTS_OF_LAYOUT = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
@@ -49,10 +49,15 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 def _sharing(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    """For each, the first tensor with the same storage, and its own offset."""
+    """For each, the first tensor with the same storage, and its own offset.
+
+    Of sparse tensors, which have no storage, only their number counts.
+    """
     firsts: dict[int, int] = {}
     return [
         (firsts.setdefault(tensor.untyped_storage()._cdata, index), tensor.storage_offset())
+        if tensor.layout == torch.strided
+        else (index, 0)
         for index, tensor in enumerate(tensors)
     ]
 
@@ -87,8 +92,10 @@ def _check_tensor(where: str, want: torch.Tensor, got: torch.Tensor, values: boo
     for name in ("dtype", "layout", "shape"):
         if getattr(want, name) != getattr(got, name):
             raise Mismatch(f"{where}: {name} {getattr(got, name)} instead of {getattr(want, name)}")
+    if want.layout == torch.sparse_coo and want.is_coalesced() != got.is_coalesced():
+        raise Mismatch(f"{where}: is_coalesced() is {got.is_coalesced()}")
     if want.layout != torch.strided:
-        for part in _PARTS_OF_LAYOUT[want.layout]:
+        for part in PARTS_OF_LAYOUT[want.layout]:
             _check_tensor(f"{where}.{part}", getattr(want, part)(), getattr(got, part)(), values)
         return
     if values:

@@ -175,11 +175,11 @@ def test_other_sharing_or_another_offset_is_a_mismatch():
         check_aliasing([base, base[1:]], [base, base[2:]])
 
 
-def test_a_sparse_result_must_be_refused_with_the_way_out():
-    sparse = torch.eye(2).to_sparse()
+def test_a_result_of_another_layout_must_be_refused_with_the_way_out():
+    other = torch.eye(2).to_mkldnn()
 
     def run(answer):
-        return lambda device: Run(sparse if device == "cpu" else answer(), Mover("cpu"))
+        return lambda device: Run(other if device == "cpu" else answer(), Mover("cpu"))
 
     def refuse(text):
         raise NotImplementedError(text)
@@ -188,7 +188,16 @@ def test_a_sparse_result_must_be_refused_with_the_way_out():
     with pytest.raises(Mismatch, match=r"names \.cpu"):
         compare(run(lambda: refuse("no")), "meta")
     with pytest.raises(Mismatch, match="no NotImplementedError"):
-        compare(run(lambda: sparse), "meta")
+        compare(run(lambda: other), "meta")
+
+
+def test_sparse_results_are_compared_part_by_part():
+    sparse = torch.eye(2).to_sparse()
+    check_equal(sparse, torch.eye(2).to_sparse(), "cpu")
+    with pytest.raises(Mismatch, match="_values"):
+        check_equal(sparse, sparse * 2, "cpu")
+    with pytest.raises(Mismatch, match="is_coalesced"):
+        check_equal(sparse, sparse.clone()._coalesced_(False), "cpu")
 
 
 def test_a_worker_that_crashes_or_hangs_is_replaced(tmp_path: Path, monkeypatch):

@@ -36,7 +36,7 @@ SOME = 3
 def cases(scope: Scope) -> Iterator[Case]:
     """In op_db's order. An OpInfo without a dtype for the CPU gets one case, which is skipped."""
     for op in op_db:
-        dtypes = _all_dtypes(op, scope.kind) if scope.full else _any_one(op, scope.kind)
+        dtypes = _all_dtypes(op, scope.kind) if scope.full else any_one(op, scope.kind)
         if scope.kind == "cpu" and op.name.startswith(CUDA_SOURCE):
             dtypes = []
         if not dtypes:
@@ -59,7 +59,7 @@ def _variants(
         yield "inplace", _check_inplace
 
 
-def _any_one(op: OpInfo, kind: str) -> list[torch.dtype]:
+def any_one(op: OpInfo, kind: str) -> list[torch.dtype]:
     """What OpDTypes.any_one picks, if any."""
     supported = set(op.supported_dtypes(kind))
     both = supported & set(op.supported_backward_dtypes(kind))
@@ -85,7 +85,7 @@ def _check_forward(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) ->
     samples = samples_of(op, dtype, False, scope.samples)
     for sample in [*samples, *(derived(op, samples, scope.full) if scope.derived else ())]:
         with defined_values(sample):
-            run = partial(_run, op, op, sample)
+            run = partial(run_sample, op, op, sample)
             yield compare(run, device, values=op.name not in UNINITIALISED)
 
 
@@ -93,16 +93,16 @@ def _check_backward(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -
     samples = samples_of(op, dtype, True, scope.samples)
     for sample in [*samples, *(derived(op, samples, scope.full) if scope.derived else ())]:
         with defined_values(sample):
-            yield compare(partial(_gradients, op, op, sample), device)
+            yield compare(partial(sample_gradients, op, op, sample), device)
 
 
 def _check_out(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) -> Iterator[str]:
     for sample in samples_of(op, dtype, False, scope.samples or (None if scope.full else SOME)):
         for out in out_arguments(
-            op.name, lambda sample=sample: _run(op, op, sample, "cpu").results
+            op.name, lambda sample=sample: run_sample(op, op, sample, "cpu").results
         ):
             with defined_values(sample):
-                run = partial(_run, op, op, sample, out=out)
+                run = partial(run_sample, op, op, sample, out=out)
                 yield compare(run, device, values=op.name not in UNINITIALISED)
 
 
@@ -110,7 +110,7 @@ def _check_inplace(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) ->
     inplace = op.get_inplace()
     limit = scope.samples or (None if scope.full else SOME)
     for sample in samples_of(op, dtype, False, limit):
-        yield compare(partial(_run, op, inplace, sample), device)
+        yield compare(partial(run_sample, op, inplace, sample), device)
     if not (_has_backward(op, dtype, scope.kind) and op.supports_inplace_autograd):
         return
 
@@ -118,10 +118,10 @@ def _check_inplace(op: OpInfo, dtype: torch.dtype, scope: Scope, device: str) ->
         return inplace(value.clone(), *args, **kwargs)
 
     for sample in samples_of(op, dtype, True, limit):
-        yield compare(partial(_gradients, op, on_a_copy, sample), device)
+        yield compare(partial(sample_gradients, op, on_a_copy, sample), device)
 
 
-def _run(
+def run_sample(
     op: OpInfo, function: Callable[..., Any], sample: SampleInput, device: str, **more: Any
 ) -> Run:
     mover = Mover(device, host_arguments=op.name in HOST_ARGUMENTS)
@@ -133,8 +133,10 @@ def _run(
     return Run(function(value, *args, **kwargs), mover)
 
 
-def _gradients(op: OpInfo, function: Callable[..., Any], sample: SampleInput, device: str) -> Run:
-    run = _run(op, function, sample, device)
+def sample_gradients(
+    op: OpInfo, function: Callable[..., Any], sample: SampleInput, device: str
+) -> Run:
+    run = run_sample(op, function, sample, device)
     outputs = tensors_of(sample.output_process_fn_grad(run.results))
     run.between = tensors_of(run.results)
     run.results = gradients(outputs, run.mover.differentiable_inputs())
