@@ -109,12 +109,10 @@ def test_silu_has_the_same_gradient_bit_for_bit() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda x: x.to_sparse(),
-        lambda x: x.to_sparse_csr(),
         lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
         lambda x: x.to_mkldnn(),
     ],
-    ids=["sparse", "csr", "quantized", "mkldnn"],
+    ids=["quantized", "mkldnn"],
 )
 def test_other_layouts_are_refused_at_the_call(make: Callable[[torch.Tensor], object]) -> None:
     with pytest.raises(NotImplementedError, match=r"\.cpu\(\)"):
