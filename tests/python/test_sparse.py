@@ -175,6 +175,17 @@ def test_coo_operators_give_the_bytes_of_the_cpu(use: str) -> None:
     assert_both_same(COO_USES[use])
 
 
+def test_a_tensor_that_is_wrongly_called_coalesced_is_computed_with() -> None:
+    """PyTorch's permute() calls its result so; kernels rely on the order of its indices."""
+    dense = torch.arange(60.0).reshape(3, 4, 5) % 7
+    assert_both_same(lambda d: dense.to(d).to_sparse().permute(0, 2, 1).to_dense())
+    assert_both_same(
+        lambda d: torch.sparse_coo_tensor(
+            [[2, 0]], [1.0, 2], (4,), is_coalesced=True, device=d
+        ).to_dense()
+    )
+
+
 IN_PLACE: dict[str, Callable[[torch.Tensor, str], object]] = {
     "zero": lambda t, d: t.zero_(),
     "add": lambda t, d: t.add_(OTHER.to(d).to_sparse()),

@@ -1,6 +1,6 @@
 #include "stub_kernels.h"
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -46,16 +46,15 @@ Choice next_choice() {
 
 // Operators that the server itself calls, in storage_table.cpp, outputs.cpp, sparse.cpp, reply.cpp.
 bool is_own(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kNames = {
-      "aten::copy_",
-      "aten::empty_strided",
-      "aten::empty",  // for the parts of a new sparse tensor
-      "aten::contiguous",
-      "aten::resolve_conj",
+  constexpr std::string_view kNames[] = {
+      "aten::copy_", "aten::empty_strided", "aten::contiguous", "aten::resolve_conj",
       "aten::resolve_neg",
-      "aten::_validate_sparse_coo_tensor_args",
-      "aten::_validate_sparse_compressed_tensor_args"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+      // for sparse tensors: their parts, and the checks of indices
+      "aten::empty", "aten::_validate_sparse_coo_tensor_args",
+      "aten::_validate_sparse_compressed_tensor_args", "aten::to", "aten::lt", "aten::gt",
+      "aten::ge", "aten::ne", "aten::logical_or", "aten::any", "aten::select", "aten::diff",
+      "aten::item"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
 bool is_large(const at::Tensor& tensor) {

@@ -77,9 +77,10 @@ TEST(Sparse, AnIndexOutsideTheTensorFailsTheCallAndTheSessionGoesOn) {
   }
 }
 
-TEST(Sparse, ATensorThatIsNotCoalescedCannotBeSaidToBe) {
+TEST(Sparse, ATensorThatIsSaidToBeCoalescedAndIsNotGetsNoSuchFlag) {
   Server server;
-  EXPECT_TRUE(run_coo(server, coo_call("aten::_coalesce", true), {1, 1, 2, 2}).failed);
+  const auto results = results_of(run_coo(server, coo_call("aten::_coalesce", true), {1, 1, 2, 2}));
+  EXPECT_THAT(results.at(0).items.at(0).spec.sizes, ElementsAre(2, 1));
 }
 
 TEST(Sparse, PartsWhoseSizesDoNotAgreeAreRefused) {
@@ -101,10 +102,12 @@ TEST(Sparse, PartsWhoseSizesDoNotAgreeAreRefused) {
 TEST(Sparse, CompressedIndicesOutsideTheTensorFailTheCall) {
   const std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> cases = {
       {{0, 1, 2}, {0, 2}},   // good
+      {{0, 2, 2}, {2, 0}},   // good, though not in order: products of MKL are so
       {{0, 1, 2}, {0, 3}},   // a column that is not there
       {{0, 9, 2}, {0, 2}},   // a row that ends behind the last element
       {{0, 1, 99}, {0, 2}},  // more elements than there are
-      {{-5, 1, 2}, {0, 2}},
+      {{-5, 1, 2}, {0, 2}}, {{0, 2, 1}, {0, 2}},         {{0, INT64_MAX, 2}, {0, 2}},
+      {{0, 1, 2}, {0, -1}}, {{0, 1, 2}, {0, INT64_MIN}},
   };
   for (size_t i = 0; i < cases.size(); ++i) {
     Server server;
@@ -118,7 +121,48 @@ TEST(Sparse, CompressedIndicesOutsideTheTensorFailTheCall) {
                      .signature(to_dense(text)));
     const auto replies = server.apply(
         FrameText().query_call(9, 0, kFirst, 9).storage(kIndices).storage(kPlain).storage(kValues));
-    EXPECT_EQ(replies.at(0).failed, i > 0) << i;
+    EXPECT_EQ(replies.at(0).failed, i > 1) << i;
+  }
+}
+
+TEST(Sparse, CompressedPartsWhoseSizesDoNotAgreeAreRefused) {
+  struct Wrong {
+    Layout layout;
+    std::vector<int64_t> sizes;
+    wire::TensorSpec compressed, plain, values;
+  };
+
+  wire::TensorSpec apart = integers({2});
+  apart.strides = {2};
+  const std::vector<Wrong> wrong = {
+      {Layout::kSparseCsr, {2, 3}, integers({2}), integers({2}), spec({2})},
+      {Layout::kSparseCsr, {3, 3}, integers({3}), integers({2}), spec({2})},
+      {Layout::kSparseCsr, {2, 3}, integers({3}), integers({2}), spec({1})},
+      {Layout::kSparseCsr, {2, 3}, integers({3}), integers({2}), spec({})},
+      {Layout::kSparseCsr, {2}, integers({3}), integers({2}), spec({2})},
+      {Layout::kSparseCsr, {}, integers({3}), integers({2}), spec({2})},
+      {Layout::kSparseCsr, {2, 3}, integers({}), integers({}), spec({})},
+      {Layout::kSparseCsr, {2, 3, 1}, integers({3}), integers({2}), spec({2})},
+      {Layout::kSparseCsr, {1, 2, 3}, integers({1, 3}), integers({2}), spec({2})},
+      {Layout::kSparseCsr, {2, 3}, integers({3}), apart, spec({2})},
+      {Layout::kSparseCsr, {2, 3}, spec({3}), integers({2}), spec({2})},
+      {Layout::kSparseBsr, {2, 3}, integers({3}), integers({2}), spec({2})},
+      {Layout::kSparseBsr, {2, 3}, integers({3}), integers({2}), spec({2, 1, 0})},
+      {Layout::kSparseBsr, {2, 3}, integers({3}), integers({1}), spec({1, 1, 2})},
+  };
+  for (size_t i = 0; i < wrong.size(); ++i) {
+    Server server;
+    SignatureText text(0, 0, "aten::_to_dense", "");
+    text.sparse("self", {wrong[i].layout, false, wrong[i].sizes});
+    text.part(wrong[i].compressed, 0).part(wrong[i].plain, 1).part(wrong[i].values, 2);
+    server.apply(FrameText()
+                     .store(kIndices, bytes_of({0, 1, 2}))
+                     .store(kPlain, bytes_of({0, 0, 0}))
+                     .store(kValues, {1, 2})
+                     .signature(to_dense(text)));
+    const auto replies = server.apply(
+        FrameText().query_call(9, 0, kFirst, 9).storage(kIndices).storage(kPlain).storage(kValues));
+    EXPECT_TRUE(replies.at(0).failed) << i;
   }
 }
 
