@@ -52,7 +52,10 @@ void refuse(const c10::OperatorHandle& operation, const char* name) {
 void register_sparse(const c10::OperatorHandle& operation, const char* name) {
   static torch::Library& coo = library_of(DispatchKey::SparsePrivateUse1);
   static torch::Library& compressed = library_of(DispatchKey::SparseCsrPrivateUse1);
+  const bool is_mask = operation.schema().name() == "aten::sparse_mask";
   const auto kernel = [&](DispatchKey key) {
+    if (is_mask && key == DispatchKey::SparseCPU)
+      return CppFunction::makeFromBoxedFunction<&kernels::sparse_mask>();
     if (!kernels::handles_parts(operation, key))
       return CppFunction::makeFromBoxedFunction<&dispatch>();
     return key == DispatchKey::SparseCPU

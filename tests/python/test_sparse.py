@@ -388,6 +388,22 @@ def test_a_sparse_embedding_is_trained_to_the_bytes_of_the_cpu(name: str) -> Non
     assert_both_same(run)
 
 
+def test_a_step_of_sparse_adam_waits_once(
+    sync_count: Callable[[Callable[[], object]], int],
+) -> None:
+    """For coalesce(), as on CUDA, also where every step has another number of rows."""
+    embedding = torch.nn.Embedding(50, 4, sparse=True, device="remote")
+    optimizer = torch.optim.SparseAdam(embedding.parameters())
+
+    def step(rows: int) -> None:
+        optimizer.zero_grad()
+        embedding(torch.arange(rows, device="remote")).pow(2).sum().backward()
+        optimizer.step()
+
+    step(3)
+    assert sync_count(lambda: [step(rows) for rows in (4, 5, 6)]) == 3
+
+
 def test_gradients_accumulate() -> None:
     def run(device: str) -> list[torch.Tensor | None]:
         weight = torch.ones(4, 3, device=device, requires_grad=True)

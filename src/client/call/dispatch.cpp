@@ -1,5 +1,7 @@
 #include "client/call/dispatch.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 
 #include "base/error.h"
@@ -169,6 +171,25 @@ void bump_versions(const c10::IValue& list) {
 
 enum class Step { kDone, kAgain };
 
+// Of sparse tensors only the server knows the results, but for `dense.add_(sparse)`, by which
+// optimizers apply sparse gradients, where nothing can be wrong with the call.
+Inference infer_sparse(const OperatorInfo& info, Arguments arguments, const Capture& capture) {
+  if (info.name != "aten::add_.Tensor")
+    return {};
+  const at::Tensor& self = arguments[0].toTensor();
+  const at::Tensor& other = arguments[1].toTensor();
+  const bool is_float = self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble;
+  if (self.layout() != at::kStrided || !other.is_sparse() || !is_float ||
+      self.scalar_type() != other.scalar_type() || self.sizes() != other.sizes())
+    return {};
+  wire::Output output;
+  output.kind = wire::OutputKind::kTensor;
+  output.tensor = static_cast<uint64_t>(
+      std::find(capture.impls().begin(), capture.impls().end(), self.unsafeGetTensorImpl()) -
+      capture.impls().begin());
+  return {Inferred::kKnown, {output}, Way::kArguments};
+}
+
 // A server of an earlier build does not know sparse tensors.
 void check_knows_sparse(const OperatorInfo& info, Session& session) {
   TORCH_CHECK_NOT_IMPLEMENTED((session.welcome().capabilities & wire::kSparseCapability) != 0,
@@ -181,8 +202,6 @@ void check_knows_sparse(const OperatorInfo& info, Session& session) {
 Step ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture& capture,
                 torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
   const size_t count = info.arguments.size();
-  if (C10_UNLIKELY(!capture.sparse().empty()))
-    check_knows_sparse(info, *place.session);
   log_route(
       info, "server, waited for",
       info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
@@ -246,9 +265,10 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
       [&](SignatureTable& table) { return table.find(hash, capture.key()); });
   if (!signature) {
     const OperatorMatch* match = place.session->match(info);
-    // Of sparse tensors only the server knows the results.
-    Inference inference =
-        capture.sparse().empty() ? infer(info, arguments, capture.impls()) : Inference();
+    if (C10_UNLIKELY(!capture.sparse().empty()))
+      check_knows_sparse(info, *place.session);
+    Inference inference = capture.sparse().empty() ? infer(info, arguments, capture.impls())
+                                                   : infer_sparse(info, arguments, capture);
     if (inference.result == Inferred::kResized)
       return Step::kAgain;
     if (inference.by == Way::kPython)

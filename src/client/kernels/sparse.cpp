@@ -9,6 +9,7 @@
 #include "client/call/dispatch.h"
 #include "client/operators/operator.h"
 #include "client/operators/operator_table.h"
+#include "marshal/sparse.h"
 
 namespace torch_remote::client::kernels {
 namespace {
@@ -70,7 +71,31 @@ void run_kernel_of(DispatchKey key, const c10::OperatorHandle& operation,
   operation.redispatchBoxed(c10::DispatchKeySet(key), stack);
 }
 
+// Whether the values of `dense.sparse_mask(mask)` are elements of `dense` as they are.
+bool is_plain_pick(const at::Tensor& dense, const at::Tensor& mask) {
+  return dense.layout() == at::kStrided && mask.is_sparse() && mask.is_coalesced() &&
+         dense.device() == mask.device() && dense.sizes() == mask.sizes() &&
+         dense.scalar_type() == mask.scalar_type() && mask.sparse_dim() > 0 && mask._nnz() > 0;
+}
+
+at::Tensor pick(const at::Tensor& dense, const at::Tensor& mask) {
+  const at::Tensor indices = mask._indices();
+  c10::List<std::optional<at::Tensor>> rows;
+  for (const at::Tensor& row : indices.unbind(0))
+    rows.push_back(row);
+  return marshal::join_parts(marshal::sparse_spec_of(mask), {indices.clone(), dense.index(rows)});
+}
+
 }  // namespace
+
+void sparse_mask(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  const at::Tensor dense = torch::jit::peek(*stack, 0, 2).toTensor();
+  const at::Tensor mask = torch::jit::peek(*stack, 1, 2).toTensor();
+  if (!is_plain_pick(dense, mask))
+    return dispatch(operation, stack);
+  torch::jit::drop(*stack, 2);
+  stack->push_back(pick(dense, mask));
+}
 
 bool handles_parts(const c10::OperatorHandle& operation, DispatchKey key) {
   if (returns_view(operation.schema()))

@@ -16,6 +16,10 @@ bool handles_parts(const c10::OperatorHandle& operation, c10::DispatchKey key);
 void handle_coo_parts(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 void handle_compressed_parts(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 
+// Picks the elements of a dense tensor at the indices of a mask. Does not wait where the mask is a
+// coalesced COO tensor of the same dtype, as in SparseAdam. A boxed kernel.
+void sparse_mask(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
+
 // With sparse=True PyTorch's composition runs here, and makes the gradient of its parts.
 void embedding_bag_backward(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 
