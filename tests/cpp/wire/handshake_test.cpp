@@ -69,6 +69,7 @@ TEST(Handshake, AHelloComesBackWithAndWithoutAProof) {
 TEST(Handshake, GoldenBytesOfAHelloAndAProof) {
   Hello hello;
   hello.torch_version = "2";
+  hello.capabilities = 1;
   EXPECT_EQ(hex(body_of(hello)),
             "0103000300" + std::string(64, '0') + "01320100" + std::string(64, '0') + "0000");
   EXPECT_EQ(hex(body_of(ProofMessage{})), "0200");

@@ -195,6 +195,35 @@ def attend_between_jagged(device: str) -> Tensors:
     return found
 
 
+def use_sparse(device: str) -> Tensors:
+    """Sparse layouts: conversions, products with gradients, embeddings with SparseAdam."""
+    found = {}
+    dense = torch.randn(48, 64) * (torch.rand(48, 64) > 0.8)
+    right = torch.randn(64, 24)
+    for layout in (torch.sparse_coo, torch.sparse_csr):
+        moved = dense.to(device).to_sparse(layout=layout).requires_grad_()
+        factor = right.to(device).requires_grad_()
+        product = moved @ factor
+        product.square().sum().backward()
+        found[f"{layout} product"] = product.detach()
+        found[f"{layout} gradient"] = moved.grad.to_dense()
+        found[f"{layout} gradient of the factor"] = factor.grad
+        found[f"{layout} back"] = moved.detach().cpu().to_dense()
+    for layout in (torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+        blocks = {} if layout == torch.sparse_csc else {"blocksize": (4, 4)}
+        moved = dense.to_sparse(layout=layout, **blocks).to(device)
+        found[f"{layout} values"] = moved.values()
+        found[f"{layout} dense"] = moved.to_dense()
+    embedding = nn.Embedding(100, 16, sparse=True).to(device)
+    optimizer = torch.optim.SparseAdam(embedding.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        embedding(torch.randint(100, (32,)).to(device)).square().sum().backward()
+        optimizer.step()
+    found["embedding"] = embedding.weight.detach()
+    return {name: tensor.cpu() for name, tensor in found.items()}
+
+
 def compile_for_three_sizes(device: str) -> Tensors:
     """Batches of changing size: the second size is compiled for any."""
     layer = nn.TransformerEncoderLayer(64, nhead=4, dim_feedforward=128, batch_first=True)
@@ -266,6 +295,7 @@ CASES: dict[str, Callable[[str], Tensors]] = {
     "inference, AMP": infer_with_amp,
     "attention": attend_in_all_ways,
     "jagged": attend_between_jagged,
+    "sparse": use_sparse,
     "compiled": compile_for_three_sizes,
     "random": draw,
     "large_copies": copy_much,
