@@ -66,7 +66,7 @@ LISTS = {
     ),
     "refused": (
         "Refused",
-        "They make nested, quantized or mkldnn tensors: `NotImplementedError` at the call.",
+        "They make quantized or mkldnn tensors: `NotImplementedError` at the call.",
     ),
 }
 HEAD = """\

@@ -14,6 +14,7 @@
 #include "client/call/layout.h"
 #include "client/kernels/autocast.h"
 #include "client/kernels/composite.h"
+#include "client/kernels/nested.h"
 #include "client/kernels/sparse.h"
 #include "client/machines/machines.h"
 #include "client/memory/pinned.h"
@@ -71,11 +72,14 @@ void register_sparse(const c10::OperatorHandle& operation, const char* name) {
 void register_operator(const c10::OperatorHandle& operation) {
   static torch::Library& dense = library_of(DispatchKey::PrivateUse1);
   static torch::Library& autograd = library_of(DispatchKey::AutogradPrivateUse1);
+  static torch::Library& nested = library_of(DispatchKey::NestedTensorPrivateUse1);
   const Special special = special_of(operation.operator_name());
   const Route route = route_of(operation, special);
   const std::string name = c10::toString(operation.operator_name());
   if (route != Route::kRefused)
     register_sparse(operation, name.c_str());
+  if (operation.hasKernelForDispatchKey(DispatchKey::NestedTensorCPU))
+    kernels::register_nested(nested, operation, name.c_str());
   if (route == Route::kRefused)
     refuse(operation, name.c_str());
   else if (special.kernel != nullptr)
@@ -103,9 +107,10 @@ void register_backend() {
   at::RegisterPrivateUse1HooksInterface(new RemoteHooks);
   for (const DispatchKey key : {DispatchKey::SparsePrivateUse1, DispatchKey::SparseCsrPrivateUse1})
     library_of(key, "_").fallback(CppFunction::makeFromBoxedFunction<&dispatch>());
-  for (const DispatchKey key :
-       {DispatchKey::QuantizedPrivateUse1, DispatchKey::NestedTensorPrivateUse1})
-    library_of(key, "_").fallback(CppFunction::makeFromBoxedFunction<&refuse_layout>());
+  library_of(DispatchKey::QuantizedPrivateUse1, "_")
+      .fallback(CppFunction::makeFromBoxedFunction<&refuse_layout>());
+  library_of(DispatchKey::NestedTensorPrivateUse1, "_")
+      .fallback(CppFunction::makeFromBoxedFunction<&refuse_nested>());
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto operation = dispatcher.findSchema(name);

@@ -1,7 +1,8 @@
-"""Layouts that a remote device lacks are refused at the call; jagged nested tensors work."""
+"""Layouts that a remote device lacks, quantized and mkldnn, are refused at the call."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import pytest
@@ -19,19 +20,43 @@ def indices(*values: int) -> torch.Tensor:
     return torch.tensor(values, device="remote")
 
 
+def quantized() -> torch.Tensor:
+    return torch.quantize_per_tensor(COO, 0.1, 0, torch.quint8)
+
+
+def module_with(tensor: torch.Tensor) -> torch.nn.Module:
+    module = torch.nn.Module()
+    module.register_buffer("buffer", tensor)
+    return module
+
+
+def loaded(tensor: torch.Tensor) -> torch.Tensor:
+    stream = io.BytesIO()
+    torch.save(tensor, stream)
+    stream.seek(0)
+    return torch.load(stream, map_location="remote")
+
+
 WAYS: dict[str, Callable[[], object]] = {
     "quantize_per_tensor": lambda: torch.quantize_per_tensor(dense(), 0.1, 0, torch.quint8),
     "quantize_per_channel": lambda: torch.quantize_per_channel(
         dense(), torch.ones(2, device="remote"), indices(0, 0), 0, torch.qint8
     ),
     "quantize_dynamic": lambda: torch.quantize_per_tensor_dynamic(dense(), torch.quint8, False),
-    "quantized_to": lambda: torch.quantize_per_tensor(COO, 0.1, 0, torch.quint8).to("remote"),
+    "quantized_to": lambda: quantized().to("remote"),
     "empty_quantized": lambda: torch.empty(2, dtype=torch.quint8, device="remote"),
     "to_quantized_dtype": lambda: dense().to(torch.qint8),
-    "nested_of_cpu_parts": lambda: torch.nested.nested_tensor([COO[0], COO[1]], device="remote"),
-    "nested_of_remote_parts": lambda: torch.nested.nested_tensor([dense()[0], dense()[1]]),
-    "as_nested": lambda: torch.nested.as_nested_tensor([dense()[0], dense()[1]]),
-    "nested_to": lambda: torch.nested.nested_tensor([COO[0], COO[1]]).to("remote"),
+    "empty_affine": lambda: torch._empty_affine_quantized(
+        [2], scale=1.0, zero_point=0, dtype=torch.quint8, device="remote"
+    ),
+    "quantized_like": lambda: torch.empty_like(quantized(), device="remote"),
+    "quantized_of_parts": lambda: torch._make_per_tensor_quantized_tensor(
+        torch.ones(2, dtype=torch.uint8, device="remote"), 0.1, 0
+    ),
+    "quantized_copied": lambda: dense().copy_(quantized()),
+    "copied_to_quantized": lambda: quantized().copy_(dense()),
+    "quantized_loaded": lambda: loaded(quantized()),
+    "quantized_buffer": lambda: module_with(quantized()).to("remote"),
     "to_mkldnn": lambda: dense().to_mkldnn(),
 }
 
@@ -39,25 +64,8 @@ WAYS: dict[str, Callable[[], object]] = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", WAYS)
 def test_another_layout_is_refused_at_the_call_with_the_way_out(way: str) -> None:
-    with pytest.raises(NotImplementedError, match=r"dense and sparse tensors.*\.cpu\(\)"):
+    with pytest.raises(NotImplementedError, match=r"dense, sparse and nested tensors.*\.cpu\(\)"):
         WAYS[way]()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_an_encoder_that_would_nest_padded_input_names_the_switch() -> None:
-    layer = torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
-    x, padding = torch.randn(2, 3, 4), torch.tensor([[False, False, True], [False, False, False]])
-
-    def encode(nests: bool, device: str) -> torch.Tensor:
-        encoder = (
-            torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=nests).to(device).eval()
-        )
-        with torch.no_grad():
-            return encoder(x.to(device), src_key_padding_mask=padding.to(device)).cpu()
-
-    with pytest.raises(NotImplementedError, match="enable_nested_tensor=False"):
-        encode(nests=True, device="remote")
-    assert_same(encode(nests=False, device="remote"), encode(nests=False, device="cpu"))
 
 
 def test_the_session_lives_after_a_refusal() -> None:
@@ -67,9 +75,14 @@ def test_the_session_lives_after_a_refusal() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_mkldnn_tensor_cannot_be_moved() -> None:
-    with pytest.raises(NotImplementedError, match="mkldnn"):
-        COO.to_mkldnn().to("remote")
+def test_an_mkldnn_tensor_cannot_be_moved_or_made() -> None:
+    for way in (
+        lambda: COO.to_mkldnn().to("remote"),
+        lambda: module_with(COO.to_mkldnn()).to("remote"),
+        lambda: torch.empty(2, layout=torch._mkldnn, device="remote"),  # type: ignore[attr-defined]
+    ):
+        with pytest.raises(NotImplementedError, match="mkldnn"):
+            way()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -5,10 +5,16 @@ namespace torch_remote::client {
 void refuse_layout(const c10::OperatorHandle& operation, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, operation.operator_name().name,
-      ": a remote device holds dense and sparse tensors, not quantized, mkldnn or strided nested "
-      "ones; keep such a tensor on the CPU (.cpu()), or make it dense (.to_dense(), "
-      ".dequantize()). Nested tensors with layout=torch.jagged work, and nn.TransformerEncoder "
-      "makes no others with enable_nested_tensor=False");
+      ": a remote device holds dense, sparse and nested tensors, not quantized or mkldnn ones; "
+      "keep "
+      "such a tensor on the CPU (.cpu()), or make it dense (.to_dense(), .dequantize())");
+}
+
+void refuse_nested(const c10::OperatorHandle& operation, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, operation.operator_name().name,
+      ": strided nested tensors do not have this operator, on a CPU too; call it on each of "
+      "tensor.unbind(), or use layout=torch.jagged, which has more operators");
 }
 
 void refuse_remote_device(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,

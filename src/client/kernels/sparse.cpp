@@ -1,12 +1,10 @@
 #include "client/kernels/sparse.h"
 
 #include <algorithm>
-#include <optional>
 #include <string_view>
 
-#include <c10/core/DeviceGuard.h>
-
 #include "client/call/dispatch.h"
+#include "client/kernels/parts.h"
 #include "client/operators/operator.h"
 #include "client/operators/operator_table.h"
 #include "marshal/sparse.h"
@@ -43,33 +41,6 @@ constexpr NamedOperator kOfCompressed[] = {
     "empty_like",        "clone",     "copy_",        "resize_",
     "resize_as_sparse_", "zero_",     "fill_.Scalar", "normal_",
     "select_copy.int",   "is_pinned", "_pin_memory"};
-
-std::optional<c10::Device> remote_device(const c10::IValue& value) {
-  if (value.isDevice() && value.toDevice().is_privateuseone())
-    return value.toDevice();
-  if (value.isTensor() && value.toTensor().defined() &&
-      value.toTensor().device().is_privateuseone())
-    return value.toTensor().device();
-  return std::nullopt;
-}
-
-// The device on which the kernel makes tensors: its `device` argument, or that of a tensor.
-std::optional<c10::Device> device_of(c10::ArrayRef<c10::IValue> arguments) {
-  std::optional<c10::Device> found;
-  for (const c10::IValue& argument : arguments) {
-    const auto device = remote_device(argument);
-    if (device.has_value() && device->has_index() && (!found || argument.isDevice()))
-      found = device;
-  }
-  return found;
-}
-
-void run_kernel_of(DispatchKey key, const c10::OperatorHandle& operation,
-                   torch::jit::Stack* stack) {
-  const size_t count = operation.schema().arguments().size();
-  const c10::OptionalDeviceGuard guard(device_of(torch::jit::last(*stack, count)));
-  operation.redispatchBoxed(c10::DispatchKeySet(key), stack);
-}
 
 // Whether the values of `dense.sparse_mask(mask)` are elements of `dense` as they are.
 bool is_plain_pick(const at::Tensor& dense, const at::Tensor& mask) {

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "client/kernels/composite.h"
+#include "client/kernels/nested.h"
 #include "client/kernels/sparse.h"
 #include "client/kernels/tensors.h"
 #include "client/operators/operator_table.h"
@@ -41,6 +42,9 @@ constexpr OperatorRow kRows[] = {
       {"resize_", unboxed<&resize_>}, {"set_.source_Storage", unboxed<&set_source_storage>},
       {"set_.source_Storage_storage_offset", unboxed<&set_source_storage_offset>},
       {"set_.source_Tensor", unboxed<&set_source_tensor>}, {"set_", unboxed<&set_empty>}}},
+    {kKernel, kPlain, "makes a nested tensor here, of dense remote tensors",
+     {{"_nested_from_padded", unboxed<&nested_from_padded>}, {"_nested_*", boxed<&make_nested>},
+      {"to_padded_tensor", boxed<&make_nested>}}},
     {kKernel, kPlain, "only looks at metadata",
      {{"_has_compatible_shallow_copy_type", unboxed<&has_compatible_shallow_copy_type>},
       {"is_set_to", unboxed<&is_set_to>}, {"record_stream", unboxed<&record_stream>}}},

@@ -102,8 +102,7 @@ constexpr OperatorRow kRows[] = {
 
     // Jagged nested tensors are not concerned: they are dense tensors in a Python class.
     {kRefused, kPlain, "makes a tensor that a remote device does not hold",
-     {"to_mkldnn*", "quantize_per_*", "_nested_tensor_from*", "_nested_from_*",
-      "_nested_view_from_buffer*", "_make_per_*", "mkldnn_reorder*", "to_padded*"}},
+     {"to_mkldnn*", "quantize_per_*", "_make_per_*", "mkldnn_reorder*"}},
 };
 // clang-format on
 

@@ -31,9 +31,6 @@ const std::unordered_set<std::string_view>& refused_names() {
       "record_stream",
       "_reinterpret_tensor",
       "_lazy_clone",
-      "_nested_view_from_buffer",
-      "_nested_view_from_jagged",
-      "_nested_tensor_from_tensor_list",
       "_sparse_coo_tensor_unsafe",
       "_sparse_compressed_tensor_unsafe",
       "_sparse_csr_tensor_unsafe",
@@ -58,11 +55,12 @@ const std::unordered_set<std::string_view>& refused_names() {
   return kNames;
 }
 
-// _reshape_alias*, _nested_view_from*: views without checks; the client makes its views itself.
+// _reshape_alias*: views without checks; the client makes its views itself. _nested_*: kernels that
+// trust sizes and offsets in tensors; the client handles nested tensors itself.
 // fbgemm_*: byte tensors that contain pointers. *_getCurrentRawStream: returns a pointer.
 bool has_refused_form(std::string_view name) {
   return name.starts_with("resize") || name.starts_with("fbgemm_") ||
-         name.starts_with("_reshape_alias") || name.starts_with("_nested_view_from") ||
+         name.starts_with("_reshape_alias") || name.starts_with("_nested_") ||
          name.ends_with("_getCurrentRawStream");
 }
 
@@ -193,7 +191,8 @@ Operator OperatorTable::find(wire::Introduction introduction) const {
       name.name.starts_with(kAten) &&
       is_overwriting(std::string_view(name.name).substr(kAten.size()));
   operation.is_seeded = operation.handle->hasTag(at::Tag::nondeterministic_seeded);
-  operation.shares_outputs = operation.name == "aten::_cudnn_rnn_backward";
+  operation.shares_outputs = operation.name == "aten::_cudnn_rnn_backward" ||
+                             operation.name == "aten::_transform_bias_rescale_qkv";
   return operation;
 }
 

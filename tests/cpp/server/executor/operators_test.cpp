@@ -18,6 +18,7 @@ TEST(Operators, WhatTouchesFilesStoragesOrRawMemoryIsRefused) {
   for (const char* name : {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_",
                            "aten::_resize_output_", "aten::as_strided", "aten::_reshape_alias",
                            "aten::_reshape_alias_copy", "aten::_nested_view_from_jagged_copy",
+                           "aten::_nested_from_padded", "aten::_nested_tensor_from_mask",
                            "aten::as_strided_", "aten::from_file", "aten::_pin_memory",
                            "aten::record_stream", "aten::_sparse_coo_tensor_unsafe",
                            "aten::fbgemm_linear_fp16_weight", "aten::_print", "aten::resize"}) {

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+namespace torch_remote::client::kernels {
+
+// Runs PyTorch's kernel for `key` on remote tensors, on their device. Only for kernels that handle
+// tensors by other operators and do not read their memory.
+void run_kernel_of(c10::DispatchKey key, const c10::OperatorHandle& operation,
+                   torch::jit::Stack* stack);
+
+}  // namespace torch_remote::client::kernels
