@@ -1,8 +1,9 @@
 """Attention between jagged nested tensors.
 
 PyTorch's Python chooses a kernel by CUDA in this process; here the server's device decides.
-PyTorch's "math" attention makes strided nested tensors, which a remote device does not have; here
-it is composed of the dense operators that PyTorch's CPU kernels for nested tensors call.
+PyTorch's "math" attention reads every length of a batch by itself, with a wait for each; here the
+lengths are read together, and it is composed of the dense operators that PyTorch's CPU kernels for
+strided nested tensors call.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _change_choice(sdpa: Any) -> None:
 
 
 def _change_operators(operators: Any) -> None:
-    """Makes our jagged tensors use math attention without strided nested tensors."""
+    """Makes our jagged tensors use the math attention of this file."""
     from torch.nested._internal import sdpa
 
     _change_choice(sdpa)

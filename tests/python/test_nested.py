@@ -287,7 +287,7 @@ WRONG: dict[str, Callable[[str], Any]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_call_is_refused_as_on_the_cpu(name: str) -> None:
     def message(device: str) -> str:
-        with pytest.raises(Exception) as caught:  # noqa: PT011: the CPU says which
+        with pytest.raises(Exception) as caught:
             WRONG[name](device)
         return f"{type(caught.value).__name__}: {caught.value}"
 

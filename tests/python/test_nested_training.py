@@ -177,7 +177,7 @@ def test_multihead_attention_takes_nested_input(need_weights: bool) -> None:
 def test_attention_between_two_nested_inputs_is_refused_as_on_the_cpu() -> None:
     def message(device: str) -> str:
         attention = nn.MultiheadAttention(4, 2, batch_first=True).to(device).eval()
-        with torch.no_grad(), pytest.raises(Exception) as caught:  # noqa: PT011: the CPU says which
+        with torch.no_grad(), pytest.raises(Exception) as caught:
             attention(leaf(device), leaf(device) * 2, leaf(device) * 3, need_weights=False)
         return f"{type(caught.value).__name__}: {caught.value}"
 
@@ -194,7 +194,7 @@ LACKING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("name", LACKING)
 def test_a_gradient_that_pytorch_lacks_is_refused_as_on_the_cpu(name: str) -> None:
     def kind(device: str) -> type[BaseException]:
-        with pytest.raises(Exception) as caught:  # noqa: PT011: the CPU says which
+        with pytest.raises(Exception) as caught:
             loss_of(LACKING[name](leaf(device))).backward()
         return caught.type
 
