@@ -1,7 +1,10 @@
 // Describes the process or address that a socket is connected to.
+#include <algorithm>
 #include <array>
 
+#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "base/platform.h"
@@ -18,6 +21,33 @@ std::string describe_process(const Fd& socket) {
 }
 
 }  // namespace
+
+std::string identify_peer(const Fd& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    return "unknown";
+  if (address.ss_family == AF_UNIX) {
+    ucred peer{};
+    size = sizeof peer;
+    const int failed = ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+    return failed == 0 ? "uid " + std::to_string(peer.uid) : "unknown";
+  }
+  if (address.ss_family == AF_INET) {
+    ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in&>(address).sin_addr, text.data(),
+                text.size());
+    return text.data();
+  }
+  in6_addr& whole = reinterpret_cast<sockaddr_in6&>(address).sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&whole)) {
+    ::inet_ntop(AF_INET, &whole.s6_addr[12], text.data(), text.size());
+    return text.data();
+  }
+  std::fill(&whole.s6_addr[8], &whole.s6_addr[16], uint8_t{0});
+  ::inet_ntop(AF_INET6, &whole, text.data(), text.size());
+  return std::string(text.data()) + "/64";
+}
 
 std::string describe_peer(const Fd& socket) {
   sockaddr_storage address{};
