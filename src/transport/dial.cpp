@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <optional>
+#include <string_view>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -117,18 +117,25 @@ Fd listen_on_unix(const Address& address) {
   return socket;
 }
 
-Fd listen_on_loopback(Address& address) {
-  const std::optional<SocketAddress> at = SocketAddress::loopback(address.host, address.port);
-  if (!at) {
-    throw std::invalid_argument("refusing to listen on " + to_string(address) +
-                                ": without TLS, which comes later, only loopback (127.0.0.1, ::1 "
-                                "or localhost) is served. Listen there "
-                                "and reach it through ssh, or use unix:///path.");
+SocketAddress loopback_only(const Address& address) {
+  if (const auto at = SocketAddress::loopback(address.host, address.port)) {
+    return *at;
   }
-  Fd socket = stream_socket(at->family());
+  throw std::invalid_argument(
+      "refusing to listen on " + to_string(address) +
+      ": without TLS only loopback (127.0.0.1, ::1 or localhost) is served. For other machines "
+      "use --listen tls://" +
+      short_name(address).substr(std::string_view("tcp://").size()) +
+      " with a --token-file, or listen on loopback and reach it through ssh.");
+}
+
+Fd listen_on_tcp(Address& address) {
+  const bool is_open = address.scheme == "tls";
+  const SocketAddress at = is_open ? resolve(address).front() : loopback_only(address);
+  Fd socket = stream_socket(at.family());
   const int yes = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  bind_and_listen(socket, *at, address);
+  bind_and_listen(socket, at, address);
   address.port = SocketAddress::of_socket(socket).port();
   return socket;
 }
@@ -136,7 +143,7 @@ Fd listen_on_loopback(Address& address) {
 }  // namespace
 
 std::unique_ptr<Stream> dial(const Address& address, Clock::time_point deadline) {
-  const std::string name = to_string(address);
+  const std::string name = short_name(address);
   int error = EADDRNOTAVAIL;
   for (const SocketAddress& to : resolve(address)) {
     Fd socket = stream_socket(to.family());
@@ -151,7 +158,7 @@ std::unique_ptr<Stream> dial(const Address& address, Clock::time_point deadline)
 }
 
 Fd listen_on(Address& address) {
-  return address.scheme == "unix" ? listen_on_unix(address) : listen_on_loopback(address);
+  return address.scheme == "unix" ? listen_on_unix(address) : listen_on_tcp(address);
 }
 
 }  // namespace torch_remote::transport

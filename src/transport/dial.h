@@ -9,14 +9,15 @@
 
 namespace torch_remote::transport {
 
-// Connects, or throws ConnectionError by the deadline. Looking up a host name may take longer.
+// Connects, or throws ConnectionError by the deadline. Looking up a host name may take longer. The
+// stream of a tls:// address is the bare one, for tls_stream().
 std::unique_ptr<Stream> dial(const Address& address,
                              std::chrono::steady_clock::time_point deadline);
 
-// Makes a listening socket for accept_connection(). TCP works on loopback only (127.0.0.0/8, ::1,
-// localhost); port 0 is replaced by the chosen one. A Unix socket is open to its owner only; an
-// unused socket file is replaced. Throws std::invalid_argument for an address that is refused, else
-// ConnectionError.
+// Makes a listening socket for accept_connection(). tcp:// works on loopback only (127.0.0.0/8,
+// ::1, localhost), tls:// on every address; port 0 is replaced by the chosen one. A Unix socket is
+// open to its owner only; an unused socket file is replaced. Throws std::invalid_argument for an
+// address that is refused, else ConnectionError.
 Fd listen_on(Address& address);
 
 }  // namespace torch_remote::transport

@@ -22,6 +22,16 @@ class Stream {
   virtual void write(std::span<const std::span<const std::byte>> parts) = 0;
   // Wakes a blocked reader and writer. What was written before still reaches the peer. Idempotent.
   virtual void shutdown() noexcept = 0;
+
+  // Where the stream encrypts: agrees on keys with the peer. Else does nothing. Called once, before
+  // anything is read or written. A client gives the preamble, which its stream sends first and in
+  // the clear, because a listener must read it. Throws ConnectionError, or TlsError.
+  virtual void secure(std::span<const std::byte> /*preamble*/) {}
+
+  // After secure(): bytes that only the two ends of this connection can know. Empty where the
+  // stream does not encrypt.
+  virtual std::span<const std::byte> channel_binding() const { return {}; }
+
   // For messages, e.g. "tcp://127.0.0.1:4711".
   virtual std::string peer() const = 0;
 

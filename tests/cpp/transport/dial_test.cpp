@@ -40,25 +40,48 @@ std::string message_of(Act act) {
   return "(nothing was thrown)";
 }
 
-TEST(Address, BothSchemesAreParsedAndWrittenBack) {
-  for (const char* url : {"unix:///run/torch.sock", "tcp://127.0.0.1:4711", "tcp://[::1]:80",
-                          "tcp://gpu-box.example:0"}) {
+TEST(Address, EverySchemeIsParsedAndWrittenBack) {
+  for (const char* url :
+       {"unix:///run/torch.sock", "tcp://127.0.0.1:4711", "tcp://[::1]:80",
+        "tcp://gpu-box.example:0", "tls://gpu-box.example:4711", "tls://[::1]:80?pin=abc",
+        "tls://host:1?pin=abc&cert=/a%20b/c.pem&key=/k&ca=/x%26y"}) {
     EXPECT_EQ(to_string(parse_address(url)), url);
   }
+  EXPECT_EQ(parse_address("tls://host:1?cert=/a%20b&pin=p").cert, "/a b");
+  EXPECT_EQ(short_name(parse_address("tls://host:1?pin=abc")), "tls://host:1");
   EXPECT_EQ(parse_address("tcp://[::1]:80").host, "::1");
   EXPECT_EQ(parse_address("tcp://localhost:65535").port, 65535);
 }
 
 TEST(Address, AMalformedOneIsRefusedWithASentence) {
-  for (const char* url :
-       {"", "127.0.0.1:80", "http://host:1", "tcp://", "tcp://host",
-        "tcp://host:", "tcp://host:65536", "tcp://host:-1", "tcp://host:8x", "tcp://:80",
-        "tcp://[::1]", "tcp://::1:80", "unix://", "unix://relative"}) {
+  for (const char* url : {"",
+                          "127.0.0.1:80",
+                          "http://host:1",
+                          "tcp://",
+                          "tcp://host",
+                          "tcp://host:",
+                          "tcp://host:65536",
+                          "tcp://host:-1",
+                          "tcp://host:8x",
+                          "tcp://:80",
+                          "tcp://[::1]",
+                          "tcp://::1:80",
+                          "unix://",
+                          "unix://relative",
+                          "tls://host",
+                          "tls://host:",
+                          "tls://host:1?pin",
+                          "tls://host:1?pin=",
+                          "tls://host:1?other=1",
+                          "tls://host:1?cert=%2",
+                          "tls://host:1?cert=%zz",
+                          "tls://host:1?cert=%00",
+                          "tcp://host:1?pin=x"}) {
     EXPECT_THROW(parse_address(url), std::invalid_argument) << url;
   }
   EXPECT_EQ(message_of<std::invalid_argument>([] { parse_address("tcp://host"); }),
-            "'tcp://host' is not an address: the port is missing. Write unix:///path/to.sock or "
-            "tcp://host:port.");
+            "'tcp://host' is not an address: the port is missing. Write unix:///path/to.sock, "
+            "tcp://host:port or tls://host:port?pin=PIN.");
 }
 
 TEST(Listen, TcpOutsideLoopbackIsRefused) {

@@ -9,14 +9,13 @@
 #include <unistd.h>
 
 #include "base/platform.h"
+#include "tls_pair.h"
 #include "transport/delay_line.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
 #include "transport/memory_stream.h"
 
 namespace torch_remote::transport {
-
-using StreamPair = std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>>;
 
 inline std::chrono::steady_clock::time_point soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -72,18 +71,26 @@ inline StreamPair default_memory_pair() {
   return memory_pair();
 }
 
-// Every way to move bytes, plain and behind 2 ms of network.
+template <StreamPair (*Make)()>
+StreamPair with_tls() {
+  return secured(Make());
+}
+
+// Every way to move bytes, plain, encrypted and behind 2 ms of network.
 inline const StreamKind kStreamKinds[] = {
     {"Memory", default_memory_pair},
     {"Unix", unix_pair},
     {"Tcp", tcp_pair},
     {"SocketPair", socket_stream_pair},
     {"Stdio", pipe_stream_pair},
+    {"TlsOverTcp", with_tls<tcp_pair>},
+    {"TlsOverStdio", with_tls<pipe_stream_pair>},
     {"DelayedMemory", with_delay<default_memory_pair>},
     {"DelayedUnix", with_delay<unix_pair>},
     {"DelayedTcp", with_delay<tcp_pair>},
     {"DelayedSocketPair", with_delay<socket_stream_pair>},
     {"DelayedStdio", with_delay<pipe_stream_pair>},
+    {"TlsOverDelayedTcp", with_tls<with_delay<tcp_pair>>},
 };
 
 }  // namespace torch_remote::transport
