@@ -230,11 +230,13 @@ Welcome decode_welcome(std::span<const std::byte> body) {
 }
 
 Proof make_proof(std::string_view token, Side side, std::span<const std::byte> hello_client,
-                 std::span<const std::byte> hello_server) {
+                 std::span<const std::byte> hello_server, std::span<const std::byte> binding) {
   Writer transcript;
   transcript.u8(static_cast<uint8_t>(side));
   transcript.bytes(hello_client);
   transcript.bytes(hello_server);
+  if (!binding.empty())
+    transcript.bytes(binding);
   Proof proof{};
   unsigned length = 0;
   const auto* made =

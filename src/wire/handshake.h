@@ -25,6 +25,11 @@ namespace torch_remote::wire {
 // both HELLO bodies without the proof). The server proves first, so that another process on its
 // port learns nothing from the client.
 //
+// On tls:// the TLS handshake comes after the preamble, and everything from HELLO on is inside TLS.
+// The client sends the preamble there once more: the server refuses a connection whose plain
+// preamble was another. The channel binding of the TLS connection is part of the proofs, so that
+// they are worth nothing on any other connection.
+//
 // A resumed session begins in the same way, but with resume_key() in place of the token; its
 // WELCOME says only what the server has received.
 //
@@ -130,8 +135,9 @@ Welcome decode_welcome(std::span<const std::byte> body);
 enum class Side : uint8_t { kClient = 1, kServer = 2 };
 
 // `hello_client` and `hello_server` are the bodies as sent, the server's without its proof.
+// `binding` is the channel binding of the TLS connection; empty: there is no TLS of ours.
 Proof make_proof(std::string_view token, Side side, std::span<const std::byte> hello_client,
-                 std::span<const std::byte> hello_server);
+                 std::span<const std::byte> hello_server, std::span<const std::byte> binding = {});
 bool equal_proofs(const Proof& a, const Proof& b);  // constant time
 
 // Equal in two processes that share their process ids (machine and namespace). Zeros: unknown.

@@ -160,6 +160,19 @@ TEST(Proofs, TheyDependOnTokenSideAndBothHellos) {
   EXPECT_FALSE(equal_proofs(proof, make_proof("token", Side::kClient, b, a)));
 }
 
+TEST(Proofs, AProofOfOneTlsConnectionIsWorthNothingOnAnother) {
+  const auto a = from_hex("01");
+  const auto b = from_hex("02");
+  const std::vector<std::byte> here(32, std::byte{7});
+  const std::vector<std::byte> there(32, std::byte{8});
+  const Proof proof = make_proof("token", Side::kClient, a, b, here);
+  EXPECT_EQ(hex(proof), "e50115b393711e5a4957e2f8c7c26a91c79fc79d2e3aa1ec1181a996da8d1faa");
+  EXPECT_EQ(hex(make_proof("token", Side::kClient, a, b)),
+            "cb33fcd2cfa94c980c9ecc7c6960ff633cf40e3a8946b74650db3ce8a0f34ef1");
+  EXPECT_FALSE(equal_proofs(proof, make_proof("token", Side::kClient, a, b, there)));
+  EXPECT_FALSE(equal_proofs(proof, make_proof("token", Side::kClient, a, b)));
+}
+
 TEST(Proofs, TheKeyOfAResumedSessionDependsOnSecretAndToken) {
   Secret secret{};
   Secret other{};
