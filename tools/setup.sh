@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 . tools/steps.sh
 
 SYSTEM="g++ cmake ninja-build ccache pkg-config libssl-dev libcli11-dev
-  libgtest-dev libgmock-dev"
+  libgtest-dev libgmock-dev openssl"
 CHECKS="clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev"
 TORCH="torch==2.13.0"
 PACKAGES="numpy expecttest pytest pytest-timeout pytest-xdist==3.8.0 hypothesis"

@@ -114,7 +114,7 @@ def _read_token(token_file: str | PathLike[str]) -> str:
 def connect(
     url: str, *, token: str | None = None, token_file: str | PathLike[str] | None = None
 ) -> Machine:
-    """Connects a new machine: `local`, `unix:///path` or `tcp://host:port`.
+    """Connects a new machine: `local`, `unix:///path`, `tcp://host:port` or `tls://host:port`.
 
     The first machine of a process is `remote:0`; later ones get the next indices. `token`, or what
     is in `token_file`, is for this machine only; `token=""` means none. Without either it is taken

@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,12 +22,14 @@
 #include "server/executor/devices.h"
 #include "server/executor/libraries.h"
 #include "server/executor/schema_file.h"
+#include "server/listener/certificate.h"
 #include "server/listener/listen.h"
 #include "server/listener/rehearse.h"
 #include "server/listener/stdio.h"
 #include "server/listener/token.h"
 #include "server/session/serve.h"
 #include "transport/fd_stream.h"
+#include "transport/tls_context.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -34,6 +38,9 @@ namespace {
 struct Arguments {
   std::string listen;
   std::string token_file;
+  std::string cert;
+  std::string key;
+  std::string client_ca;
   std::string device = "auto";
   std::string idle_timeout;
   std::string max_lifetime;
@@ -54,13 +61,18 @@ struct Arguments {
 
 void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--listen", arguments.listen,
-                 "tcp://127.0.0.1:PORT (0 picks one) or unix:///path");
+                 "unix:///path, tcp://127.0.0.1:PORT (0 picks one) or tls://HOST:PORT");
   app.add_flag("--stdio", arguments.is_stdio,
                "one connection over standard input and output; run again, it resumes");
   app.add_flag("--resume", arguments.only_resumes, "with --stdio: begin no new session");
   app.add_option("--session-fd", arguments.session_fd, "one session on an inherited socket");
   app.add_option("--token-file", arguments.token_file,
                  "a file with the token that clients must know; made if it is missing");
+  app.add_option("--cert", arguments.cert,
+                 "for tls://: PEM file with the server's certificate; default: one of its own");
+  app.add_option("--key", arguments.key, "for tls://: PEM file with its key; default: in --cert");
+  app.add_option("--client-ca", arguments.client_ca,
+                 "for tls://: clients need a certificate that an authority in this file signed");
   app.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:n")->capture_default_str();
   app.add_option("--devices", arguments.devices, "on CPU: how many devices to simulate")
       ->check(CLI::Range(1U, static_cast<unsigned>(wire::kMaxDevices)))
@@ -101,10 +113,28 @@ LifetimeLimits limits_of(const Arguments& arguments) {
   return limits;
 }
 
+// Null where nothing asks for TLS.
+std::shared_ptr<const transport::TlsContext> tls_of(const Arguments& arguments) {
+  const bool has_options =
+      !arguments.cert.empty() || !arguments.key.empty() || !arguments.client_ca.empty();
+  if (!arguments.listen.starts_with("tls://")) {
+    if (has_options)
+      throw std::invalid_argument("--cert, --key and --client-ca are for --listen tls://HOST:PORT");
+    return nullptr;
+  }
+  if (arguments.cert.empty() && !arguments.key.empty())
+    throw std::invalid_argument("--key needs --cert, the certificate of that key");
+  const std::string cert =
+      arguments.cert.empty() ? find_or_make_certificate() : expand_home(arguments.cert);
+  return transport::TlsContext::server(cert, expand_home(arguments.key),
+                                       expand_home(arguments.client_ca));
+}
+
 ServeOptions options_of(const Arguments& arguments) {
   ServeOptions options;
   if (!arguments.token_file.empty())
     options.token = read_or_make_token(arguments.token_file);
+  options.tls = tls_of(arguments);
   options.device = arguments.device;
   options.simulated_devices = arguments.devices;
   options.call_log = expand_home(arguments.log_calls);

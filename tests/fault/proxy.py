@@ -1,7 +1,7 @@
 """The fault proxy: a Unix or loopback TCP socket that passes bytes on, and fails as a network does.
 
 It knows where frames begin (docs/protocol.md), so that a fault can be at a byte of a header, and
-whether a connection begins or resumes a session.
+whether a connection begins or resumes a session. Of a tls:// server it sees the preamble only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Fault:
 
     kind: str = "cut"
     direction: str = THERE
-    # Bytes of that direction; if the connection begins a session, after the handshake.
+    # Bytes of that direction; if the connection begins a session, after the handshake. With TLS:
+    # after the first byte of the connection.
     after: int = 0
     # Counts from the beginning of this frame of the connection instead; the first is 0.
     frame: int | None = None
@@ -40,8 +41,9 @@ class Fault:
 class Walker:
     """Follows one direction of a connection: the place of each byte in handshake or frame."""
 
-    def __init__(self, fault: Fault | None, direction: str) -> None:
+    def __init__(self, fault: Fault | None, direction: str, is_encrypted: bool = False) -> None:
         self._fault = fault if fault and fault.direction == direction else None
+        self._is_encrypted = is_encrypted
         self._handshake = [PREAMBLE, 4, 4] if direction == THERE else [4, 4]
         self._head = bytearray()
         self._left = 0  # bytes of a block or payload
@@ -52,6 +54,8 @@ class Walker:
 
     def place(self, data: bytes) -> int | None:
         """Where in the data the fault is, or None."""
+        if self._is_encrypted:
+            return self._find(len(data), in_frames=True)
         at = 0
         while at < len(data):
             if not self._left and not self._head and not self._handshake:
@@ -164,7 +168,10 @@ class FaultProxy:
             self.url = f"unix://{self._path}"
             return
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"tcp://127.0.0.1:{port}"
+        if self.is_encrypted:
+            self.url = f"tls://127.0.0.1:{port}?{self._upstream.query}"
 
     async def _stop(self) -> None:
         self._server.close()
@@ -209,6 +216,10 @@ class FaultProxy:
                 with suppress(OSError):
                     await end.wait_closed()
 
+    @property
+    def is_encrypted(self) -> bool:
+        return self._upstream.scheme == "tls"
+
     async def pause(self, size: int) -> None:
         if self._delay or self._rate:
             await asyncio.sleep(self._delay + (size / self._rate if self._rate else 0))
@@ -227,7 +238,7 @@ class _Line:
     def __init__(self, proxy: FaultProxy, fault: Fault | None) -> None:
         self._proxy = proxy
         self._fault = fault
-        self._walkers = {side: Walker(fault, side) for side in (THERE, BACK)}
+        self._walkers = {side: Walker(fault, side, proxy.is_encrypted) for side in (THERE, BACK)}
         self._is_silent = False
 
     async def run(self, there: Pipe, back: Pipe) -> None:

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/platform.h"
 #include "transport/deadline.h"
+#include "transport/tls_error.h"
 #include "wire/limits.h"
 #include "wire/messages.h"
 
@@ -21,6 +22,8 @@ using Bytes = std::vector<std::byte>;
 size_t read_some(transport::Stream& stream, std::span<std::byte> into) {
   try {
     return stream.read_some(into);
+  } catch (const transport::TlsError&) {
+    throw;
   } catch (const ConnectionError& error) {
     throw HandshakeCut(error.what());
   }
@@ -62,6 +65,17 @@ Bytes body_of(const Message& message) {
   return writer.take();
 }
 
+// The TLS handshake, where the stream has one.
+void secure(transport::Stream& stream, std::span<const std::byte> preamble) {
+  try {
+    stream.secure(preamble);
+  } catch (const transport::TlsError&) {
+    throw;
+  } catch (const ConnectionError& error) {
+    throw HandshakeCut(error.what());
+  }
+}
+
 // The key that both ends must know, with texts for the user if the server does not.
 struct Key {
   std::string secret;
@@ -86,7 +100,8 @@ Key session_key(const Ticket& ticket) {
 }
 
 // Checks that the server knows the key before this side proves that it does.
-wire::ProofMessage prove(const Key& key, const Bytes& ours, wire::Hello theirs) {
+wire::ProofMessage prove(const Key& key, const Bytes& ours, wire::Hello theirs,
+                         std::span<const std::byte> binding) {
   wire::ProofMessage message;
   if (key.secret.empty())
     return message;
@@ -95,10 +110,11 @@ wire::ProofMessage prove(const Key& key, const Bytes& ours, wire::Hello theirs) 
   const wire::Proof proof = theirs.proof;
   theirs.has_proof = false;
   const Bytes bare = body_of(theirs);
-  if (!wire::equal_proofs(proof, wire::make_proof(key.secret, wire::Side::kServer, ours, bare)))
+  if (!wire::equal_proofs(proof,
+                          wire::make_proof(key.secret, wire::Side::kServer, ours, bare, binding)))
     throw ConnectionError(key.if_wrong);
   message.has_proof = true;
-  message.proof = wire::make_proof(key.secret, wire::Side::kClient, ours, bare);
+  message.proof = wire::make_proof(key.secret, wire::Side::kClient, ours, bare, binding);
   return message;
 }
 
@@ -118,7 +134,9 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
   hello.machine = wire::this_machine();
   hello.process = static_cast<uint64_t>(getpid());
   const Bytes ours = body_of(hello);
-  write_block(stream, wire::encode_preamble(preamble), ours);
+  const auto first = wire::encode_preamble(preamble);
+  secure(stream, first);
+  write_block(stream, first, ours);
 
   const Bytes answer = read_block(stream);
   silence.reset();
@@ -131,7 +149,7 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
         "server's --token-file, or TORCH_REMOTE_TOKEN to what is in it, or give connect() a "
         "token_file=");
   }
-  write_block(stream, {}, body_of(prove(key, ours, theirs)));
+  write_block(stream, {}, body_of(prove(key, ours, theirs, stream.channel_binding())));
 
   wire::Welcome welcome = wire::decode_welcome(read_block(stream));
   if (!welcome.ok())

@@ -16,6 +16,8 @@
 #include "transport/delay_line.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
+#include "transport/tls_context.h"
+#include "transport/tls_stream.h"
 
 namespace torch_remote::client {
 namespace {
@@ -165,8 +167,10 @@ Endpoint endpoint_to(const std::string& url, const std::string& server_path) {
     return endpoint;
   }
   const transport::Address address = parse_url(url);
-  endpoint.redial = [address, net](std::chrono::steady_clock::time_point deadline) {
-    return with_delay(transport::dial(address, deadline), net);
+  const auto tls = address.scheme == "tls" ? transport::TlsContext::client(address) : nullptr;
+  endpoint.redial = [address, net, tls](std::chrono::steady_clock::time_point deadline) {
+    auto stream = with_delay(transport::dial(address, deadline), net);
+    return tls == nullptr ? std::move(stream) : transport::tls_stream(std::move(stream), tls);
   };
   endpoint.open = [dial = endpoint.redial] {
     return dial(std::chrono::steady_clock::now() + kDialPatience);

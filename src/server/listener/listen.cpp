@@ -1,12 +1,12 @@
 #include "server/listener/listen.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <deque>
-#include <optional>
+#include <memory>
+#include <set>
 #include <system_error>
 #include <vector>
 
@@ -19,59 +19,26 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/peer_limits.h"
 #include "base/platform.h"
+#include "server/listener/half_open.h"
 #include "server/listener/sessions.h"
 #include "server/session/handshake.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
-#include "wire/limits.h"
 
 namespace torch_remote::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After this many failed authentications in a row, no connection is accepted for a second.
-constexpr int kFailuresBeforePause = 5;
-constexpr std::chrono::seconds kPause{1};
+// Clients that are being refused inside TLS, each by a process of its own. More are closed.
+constexpr size_t kMaxRefusing = 16;
 // How long a new client waits while all sessions are taken: when a program stops a session and
 // begins the next at once, the process of the first has not ended yet.
 constexpr std::chrono::seconds kWaitForRoom{2};
 
 volatile std::sig_atomic_t asked_to_end = 0;
-
-struct HalfOpen {
-  Fd socket;
-  Clock::time_point deadline;
-  std::array<std::byte, wire::kPreambleBytes> preamble{};
-  size_t received = 0;
-  bool is_refused = false;  // the reason is sent; it has time to read it
-  // Set when its preamble is read but all sessions are taken: when to stop waiting.
-  std::optional<Clock::time_point> room_by = std::nullopt;
-};
-
-enum class Progress { kWaiting, kComplete, kGone };
-
-// Closing a socket with unread bytes would reset the connection before the client reads the reason.
-Progress wait_for_close(HalfOpen& client) {
-  std::array<std::byte, wire::kMaxHandshakeBytes> unread;
-  const ssize_t got = ::recv(client.socket.get(), unread.data(), unread.size(), MSG_DONTWAIT);
-  return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR)) ? Progress::kWaiting
-                                                                     : Progress::kGone;
-}
-
-Progress read_preamble(HalfOpen& client) {
-  while (client.received < client.preamble.size()) {
-    const ssize_t got = ::recv(client.socket.get(), client.preamble.data() + client.received,
-                               client.preamble.size() - client.received, MSG_DONTWAIT);
-    if (got == 0)
-      return Progress::kGone;
-    if (got < 0)
-      return errno == EAGAIN || errno == EINTR ? Progress::kWaiting : Progress::kGone;
-    client.received += static_cast<size_t>(got);
-  }
-  return Progress::kComplete;
-}
 
 // Signals are only delivered inside ppoll(), so none is missed between a check and a wait.
 class Signals {
@@ -161,14 +128,12 @@ class Listener {
     return reason.has_value();
   }
 
-  bool accepts() const { return Clock::now() >= paused_until_; }
-
   void wait() {
     polled_.clear();
-    polled_.push_back({accepts() ? clients_.socket.get() : -1, POLLIN, 0});
+    polled_.push_back({clients_.socket.get(), POLLIN, 0});
     polled_.push_back({metrics_.socket.get(), POLLIN, 0});
     for (const HalfOpen& client : half_open_)
-      polled_.push_back({client.room_by ? -1 : client.socket.get(), POLLIN, 0});
+      polled_.push_back({client.is_waiting() ? -1 : client.socket.get(), POLLIN, 0});
     const timespec interval{0, std::chrono::nanoseconds(Activity::kInterval).count()};
     if (::ppoll(polled_.data(), polled_.size(), &interval, &signals_.during_wait()) < 0 &&
         errno != EINTR) {
@@ -179,24 +144,22 @@ class Listener {
   void reap() {
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-      sessions_.remove(pid, status);
-      note_exit(status);
+      if (refusing_.erase(pid) == 0)
+        note_exit(sessions_.remove(pid, status), status);
     }
   }
 
-  void note_exit(int status) {
-    const bool was_refused =
-        WIFEXITED(status) &&
-        WEXITSTATUS(status) == static_cast<int>(SessionExit::kNotAuthenticated);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(SessionExit::kClosed))
-      failures_ = 0;
-    if (!was_refused)
+  void note_exit(const std::string& peer, int status) {
+    if (!WIFEXITED(status))
+      return;
+    if (WEXITSTATUS(status) == static_cast<int>(SessionExit::kClosed))
+      delays_.note_success(peer);
+    if (WEXITSTATUS(status) != static_cast<int>(SessionExit::kNotAuthenticated))
       return;
     sessions_.note_refusal();
-    if (++failures_ < kFailuresBeforePause)
-      return;
-    paused_until_ = Clock::now() + kPause;
-    log(LogLevel::kWarning, "too many wrong tokens; pausing", {{"failures", failures_}});
+    delays_.note_failure(peer, Clock::now());
+    if (delays_.delay_of(peer, Clock::now()).count() > 0)
+      log(LogLevel::kWarning, "too many failed authentications; this peer waits", {{"peer", peer}});
   }
 
   void accept_new() {
@@ -205,13 +168,8 @@ class Listener {
     Fd client = clients_.accept();
     if (!client)
       return;
-    if (half_open_.size() >= kMaxHalfOpen) {
+    if (!add(half_open_, HalfOpen(std::move(client), Clock::now() + kHandshakeTime), kMaxHalfOpen))
       log(LogLevel::kWarning, "too many connections without a preamble; dropping the oldest");
-      const auto silent = std::find_if(half_open_.begin(), half_open_.end(),
-                                       [](const HalfOpen& one) { return !one.room_by; });
-      half_open_.erase(silent == half_open_.end() ? half_open_.begin() : silent);
-    }
-    half_open_.push_back({std::move(client), Clock::now() + kHandshakeTime});
   }
 
   // Sends without waiting, as much as the socket's buffer takes.
@@ -228,10 +186,10 @@ class Listener {
     for (size_t i = 0; i < count; ++i) {
       HalfOpen client = std::move(half_open_.front());
       half_open_.pop_front();
-      const Progress progress = client.is_refused ? wait_for_close(client) : read_preamble(client);
-      if (progress == Progress::kComplete) {
+      const HalfOpen::Progress progress = client.read();
+      if (progress == HalfOpen::Progress::kComplete) {
         route(std::move(client));
-      } else if (progress == Progress::kWaiting && Clock::now() < client.deadline) {
+      } else if (progress == HalfOpen::Progress::kWaiting && Clock::now() < client.deadline) {
         half_open_.push_back(std::move(client));
       } else if (!client.is_refused) {
         log(LogLevel::kInfo, "a connection ended before its preamble");
@@ -250,6 +208,8 @@ class Listener {
     }
     if (preamble.intent == 1)
       return pass_on(std::move(client), preamble.route);
+    if (must_wait(client))
+      return half_open_.push_back(std::move(client));
     reap();  // a session that has just ended leaves room
     // A client evicts at most once: a later eviction might hit another client that was just let in.
     const bool may_evict = !client.room_by;
@@ -257,6 +217,13 @@ class Listener {
         !(may_evict && sessions_.evict_unproven_session()))
       return wait_for_room(std::move(client));
     begin_session(std::move(client), preamble);
+  }
+
+  // A peer that has failed too often waits before each new session, and no other peer does.
+  bool must_wait(HalfOpen& client) const {
+    if (!client.served_at)
+      client.served_at = Clock::now() + delays_.delay_of(client.peer, Clock::now());
+    return Clock::now() < *client.served_at;
   }
 
   void wait_for_room(HalfOpen client) {
@@ -283,18 +250,41 @@ class Listener {
     sessions_.note_refusal();
     log(LogLevel::kWarning, "a connection was refused",
         {{"peer", describe_peer(client.socket)}, {"reason", reason}});
+    if (options_.tls != nullptr)
+      return refuse_in_process(std::move(client), reason);
     const std::vector<std::byte> block = refusal_block(reason);
     ::send(client.socket.get(), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     ::shutdown(client.socket.get(), SHUT_WR);
     client.is_refused = true;
     client.room_by.reset();
+    client.served_at.reset();
     half_open_.push_back(std::move(client));
+  }
+
+  // The listener does not speak TLS, which takes time and looks at bytes of the peer.
+  void refuse_in_process(HalfOpen client, const std::string& reason) {
+    if (refusing_.size() >= kMaxRefusing)
+      return;
+    std::fflush(nullptr);
+    const pid_t pid = ::fork();
+    if (pid > 0)
+      refusing_.insert(pid);
+    if (pid != 0)
+      return;
+    const wire::Preamble preamble = wire::decode_preamble(client.preamble);
+    const auto stream = leave_listener(std::move(client.socket));
+    try {
+      refuse_in_tls(*stream, preamble, reason);
+    } catch (const std::exception& error) {
+      log(LogLevel::kInfo, "refusing a client failed", {{"reason", error.what()}});
+    }
+    ::_exit(0);
   }
 
   void begin_session(HalfOpen client, const wire::Preamble& preamble) {
     Sessions::New session;
     try {
-      session = sessions_.prepare();
+      session = sessions_.prepare(client.peer);
     } catch (const std::system_error& error) {
       return refuse(std::move(client), std::string("cannot start a session: ") + error.what());
     }
@@ -306,20 +296,21 @@ class Listener {
     }
     if (pid == 0) {
       session.control.reset();
-      become_session(std::move(client.socket), preamble, std::move(session.place));
+      serve_session(leave_listener(std::move(client.socket)), options_, preamble, activity_,
+                    std::move(session.place));
     }
     sessions_.add(pid, std::move(session));
   }
 
-  [[noreturn]] void become_session(Fd socket, const wire::Preamble& preamble, SessionPlace place) {
+  // In a child: gives back everything of the listener but this connection.
+  std::unique_ptr<transport::Stream> leave_listener(Fd socket) {
     signals_.restore_in_child();
     clients_.socket.reset();
     metrics_.socket.reset();
     half_open_.clear();
     sessions_.forget();
     const std::string peer = describe_peer(socket);
-    serve_session(transport::socket_stream(std::move(socket), peer), options_, preamble, activity_,
-                  std::move(place));
+    return encrypted(transport::socket_stream(std::move(socket), peer), options_.tls);
   }
 
   void end_sessions() {
@@ -338,25 +329,50 @@ class Listener {
   std::vector<pollfd> polled_;  // both listening sockets, then half_open_
   std::deque<HalfOpen> half_open_;
   Sessions sessions_;
-  int failures_ = 0;
-  Clock::time_point paused_until_;
+  PeerDelays delays_;
+  std::set<pid_t> refusing_;  // processes of refuse_in_process()
 };
+
+}  // namespace
+
+namespace {
+
+void check_address(const std::string& url, const ServeOptions& options) {
+  const transport::Address address = transport::parse_address(url);
+  if (address.scheme != "unix" && options.token.empty()) {
+    throw std::invalid_argument(
+        "refusing to listen on " + url +
+        " without a token: add --token-file FILE (it is made if it is missing)");
+  }
+  if ((address.scheme == "tls") != (options.tls != nullptr)) {
+    throw std::invalid_argument("TLS is for tls:// addresses, and they need it; got " + url);
+  }
+  if (to_string(address) != short_name(address)) {
+    throw std::invalid_argument("the options of " + url +
+                                " are for clients; a server has --cert, --key and --client-ca");
+  }
+}
+
+// What a client connects to: with the pin, and with this machine's name for "every address".
+std::string connect_string(transport::Address address, const ServeOptions& options) {
+  if (options.tls != nullptr)
+    address.pin = options.tls->own_pin();
+  if (address.host == "0.0.0.0" || address.host == "::")
+    address.host = hostname();
+  return to_string(address);
+}
 
 }  // namespace
 
 void listen(const std::string& url, const std::string& metrics, const ServeOptions& options,
             const LifetimeLimits& limits) {
-  if (transport::parse_address(url).scheme != "unix" && options.token.empty()) {
-    throw std::invalid_argument(
-        "refusing to listen on " + url +
-        " without a token: add --token-file FILE (it is made if it is missing)");
-  }
+  check_address(url, options);
   if (!metrics.empty() && transport::parse_address(metrics).scheme != "unix") {
     throw std::invalid_argument("--metrics " + metrics +
                                 " is refused: metrics are served on a Unix socket only");
   }
   ListeningSocket clients = ListeningSocket::open(url);
-  const std::string ready = "listening on " + to_string(clients.address);
+  const std::string ready = "listening on " + connect_string(clients.address, options);
   Listener listener(std::move(clients),
                     metrics.empty() ? ListeningSocket() : ListeningSocket::open(metrics), options,
                     limits);

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
+#include <map>
 #include <tuple>
 
 #include "base/log.h"
+#include "base/peer_limits.h"
 #include "base/platform.h"
 #include "wire/handshake.h"
 
@@ -18,8 +21,9 @@ constexpr size_t kCallsForClient = 8;
 
 }  // namespace
 
-Sessions::New Sessions::prepare() {
+Sessions::New Sessions::prepare(std::string peer) {
   New session;
+  session.peer = std::move(peer);
   session.place.route = new_route();
   std::tie(session.control, session.place.control) = message_pair();
   if (free_pages_.empty())
@@ -39,18 +43,18 @@ uint64_t Sessions::new_route() const {
 
 void Sessions::add(pid_t pid, New session) {
   sessions_.emplace(pid, Entry{session.place.route, std::move(session.control), session.place.page,
-                               ++figures_.sessions_begun});
+                               std::move(session.peer), ++figures_.sessions_begun});
 }
 
 void Sessions::discard(New session) {
   free_pages_.push_back(session.place.page);
 }
 
-void Sessions::remove(pid_t pid, int status) {
+std::string Sessions::remove(pid_t pid, int status) {
   const auto found = sessions_.find(pid);
   if (found == sessions_.end())
-    return;
-  const Entry& session = found->second;
+    return {};
+  Entry& session = found->second;
   if (const std::string kill = describe_kill(status); !kill.empty() && !session.is_dropped) {
     ++figures_.sessions_killed;
     log(LogLevel::kError, "a session was killed",
@@ -64,7 +68,9 @@ void Sessions::remove(pid_t pid, int status) {
     remember(session.route, "has ended: " + reason);
   }
   free_pages_.push_back(session.page);
+  std::string peer = std::move(session.peer);
   sessions_.erase(found);
+  return peer;
 }
 
 void Sessions::remember(uint64_t route, std::string end) {
@@ -74,18 +80,19 @@ void Sessions::remember(uint64_t route, std::string end) {
 }
 
 bool Sessions::evict_unproven_session() {
-  pid_t oldest = 0;
-  uint64_t number = UINT64_MAX;
+  std::map<uint64_t, pid_t> unproven;  // the oldest first
   for (const auto& [pid, session] : sessions_) {
-    if (session.page->has_begun() || session.is_dropped || session.number > number)
-      continue;
-    oldest = pid;
-    number = session.number;
+    if (!session.page->has_begun() && !session.is_dropped)
+      unproven.emplace(session.number, pid);
   }
-  if (oldest == 0)
+  if (unproven.empty())
     return false;
-  ::kill(oldest, SIGKILL);
-  sessions_.at(oldest).is_dropped = true;
+  std::vector<std::string> peers;
+  for (const auto& [number, pid] : unproven)
+    peers.push_back(sessions_.at(pid).peer);
+  const auto chosen = std::next(unproven.begin(), static_cast<ptrdiff_t>(oldest_of_busiest(peers)));
+  ::kill(chosen->second, SIGKILL);
+  sessions_.at(chosen->second).is_dropped = true;
   log(LogLevel::kWarning, "all sessions are taken; ending one whose client has not authenticated");
   return true;
 }

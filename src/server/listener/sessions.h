@@ -23,16 +23,19 @@ class Sessions {
   struct New {
     SessionPlace place;
     Fd control;
+    std::string peer;  // of identify_peer()
   };
 
   // Throws std::system_error.
-  New prepare();
+  New prepare(std::string peer);
   void add(pid_t pid, New session);
   // For a session whose process could not be started.
   void discard(New session);
   // Process `pid` ended with waitpid()'s `status`. If it was killed, its last calls are logged.
-  void remove(pid_t pid, int status);
-  // Kills the oldest process whose client has not proven who it is. False: there is none.
+  // Returns its first peer.
+  std::string remove(pid_t pid, int status);
+  // Kills a process whose client has not proven who it is, the oldest one of the peer that has most
+  // of them. False: there is none.
   bool evict_unproven_session();
   // For the process of a new session: closes its copies of the other sessions' sockets.
   void forget();
@@ -55,6 +58,7 @@ class Sessions {
     uint64_t route;
     Fd control;
     SessionPage* page;
+    std::string peer;
     uint64_t number;  // in the order in which they began
     bool is_dropped = false;
   };

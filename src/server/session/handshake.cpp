@@ -1,5 +1,6 @@
 #include "server/session/handshake.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -9,6 +10,8 @@
 #include "base/error.h"
 #include "base/platform.h"
 #include "transport/deadline.h"
+#include "transport/tls_error.h"
+#include "transport/tls_stream.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -87,14 +90,15 @@ Hellos exchange_hellos(transport::Stream& stream, Bytes client_body, const std::
   Hellos hellos{std::move(client_body), body_of(hello)};
   if (!token.empty()) {
     hello.has_proof = true;
-    hello.proof = wire::make_proof(token, wire::Side::kServer, hellos.client, hellos.server);
+    hello.proof = wire::make_proof(token, wire::Side::kServer, hellos.client, hellos.server,
+                                   stream.channel_binding());
   }
   write_block(stream, body_of(hello));
   return hellos;
 }
 
 void check_proof(const wire::ProofMessage& message, const Hellos& hellos, const std::string& token,
-                 Intent intent) {
+                 Intent intent, std::span<const std::byte> binding) {
   if (token.empty())
     return;
   if (intent == Intent::kNew && !message.has_proof)
@@ -102,7 +106,7 @@ void check_proof(const wire::ProofMessage& message, const Hellos& hellos, const 
         "this server wants a token; set TORCH_REMOTE_TOKEN_FILE on the client to a copy of the "
         "server's --token-file");
   const wire::Proof wanted =
-      wire::make_proof(token, wire::Side::kClient, hellos.client, hellos.server);
+      wire::make_proof(token, wire::Side::kClient, hellos.client, hellos.server, binding);
   if (!wire::equal_proofs(message.proof, wanted)) {
     throw AuthenticationError(
         intent == Intent::kResume
@@ -110,6 +114,22 @@ void check_proof(const wire::ProofMessage& message, const Hellos& hellos, const 
             : "the token is wrong; TORCH_REMOTE_TOKEN_FILE on the client must "
               "name a copy of the server's --token-file");
   }
+}
+
+// Begins TLS, where the stream has it. The listener has read the preamble in the clear, where
+// anybody can change it; the client sends it again inside. If they differ, nothing is answered: the
+// client tries again.
+void secure(transport::Stream& stream, LimitedReader& reader,
+            const std::optional<wire::Preamble>& preamble) {
+  try {
+    stream.secure({});
+  } catch (const transport::TlsError& error) {
+    throw AuthenticationError(error.what());
+  }
+  if (!preamble || stream.channel_binding().empty())
+    return;
+  if (wire::encode_preamble(read_preamble(reader)) != wire::encode_preamble(*preamble))
+    throw ConnectionError("the preamble was changed on its way");
 }
 
 void check_preamble(const wire::Preamble& preamble, Intent wanted) {
@@ -148,13 +168,15 @@ Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>
                   Intent intent, const std::string& token) {
   const uint64_t read_before = preamble ? wire::kPreambleBytes : 0;
   LimitedReader reader(stream, wire::kMaxHandshakeBytes - read_before);
+  secure(stream, reader, preamble);
   check_preamble(preamble ? *preamble : read_preamble(reader), intent);
   Bytes body = reader.read_block();
   const wire::Hello hello = wire::decode_hello(body);
   Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version, hello.received,
                     local_process(hello)};
   const Hellos hellos = exchange_hellos(stream, std::move(body), token);
-  check_proof(wire::decode_proof(read_proof(reader, token)), hellos, token, intent);
+  check_proof(wire::decode_proof(read_proof(reader, token)), hellos, token, intent,
+              stream.channel_binding());
   return greeting;
 }
 
@@ -174,6 +196,17 @@ Greeting greet_within_limits(transport::Stream& stream,
 }
 
 }  // namespace
+
+std::unique_ptr<transport::Stream> encrypted(std::unique_ptr<transport::Stream> stream,
+                                             std::shared_ptr<const transport::TlsContext> tls) {
+  if (tls == nullptr)
+    return stream;
+  transport::TlsOptions options;
+  options.if_plain = refusal_block(
+      "this server speaks TLS: connect to tls:// in place of tcp://, with the address that it "
+      "prints when it starts");
+  return transport::tls_stream(std::move(stream), std::move(tls), std::move(options));
+}
 
 Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
                const std::string& token) {
@@ -220,6 +253,21 @@ void send_refusal(transport::Stream& stream, const std::string& reason) {
     send_welcome(stream, refusal(reason));
   } catch (const ConnectionError&) {
     // The client has left before it got the reason.
+  }
+}
+
+void refuse_in_tls(transport::Stream& stream, const wire::Preamble& preamble,
+                   const std::string& reason) {
+  const transport::Deadline deadline(stream, kHandshakeTime);
+  LimitedReader reader(stream, wire::kMaxHandshakeBytes);
+  secure(stream, reader, preamble);
+  send_refusal(stream, reason);
+  std::array<std::byte, 256> unread;
+  for (size_t left = wire::kMaxHandshakeBytes; left > 0;) {
+    const size_t got = stream.read_some(std::span(unread).first(std::min(left, unread.size())));
+    if (got == 0)
+      return;
+    left -= got;
   }
 }
 

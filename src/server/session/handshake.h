@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -9,13 +10,14 @@
 #include <sys/types.h>
 
 #include "transport/stream.h"
+#include "transport/tls_context.h"
 #include "wire/handshake.h"
 
 namespace torch_remote::server {
 
 constexpr std::chrono::seconds kHandshakeTime{5};  // until the client is authenticated
 
-// The client has not proven that it knows the token.
+// The client has not proven that it knows the token, or cannot agree on TLS with this server.
 class AuthenticationError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -27,6 +29,11 @@ struct Greeting {
   uint64_t received = 0;      // resume: highest sequence that the client has received whole
   pid_t process = 0;          // the client's, if it is on this machine; else 0
 };
+
+// The stream inside TLS, which greet() begins; the same stream where `tls` is null. A client that
+// does not speak TLS is told to.
+std::unique_ptr<transport::Stream> encrypted(std::unique_ptr<transport::Stream> stream,
+                                             std::shared_ptr<const transport::TlsContext> tls);
 
 // The server's part of wire/handshake.h up to PROOF. Reads not a byte more and calls nothing of
 // torch. Reads the preamble too where `preamble` is empty. An empty `token` needs no proof. Sends
@@ -42,6 +49,10 @@ void send_welcome(transport::Stream& stream, const wire::Welcome& welcome);
 // For a client that resumes: `received` is the highest sequence received whole.
 void send_resumed(transport::Stream& stream, uint64_t received);
 void send_refusal(transport::Stream& stream, const std::string& reason);
+// Refuses a client inside TLS, so that it can believe the reason, and waits until it has left, at
+// most kHandshakeTime. Throws like greet().
+void refuse_in_tls(transport::Stream& stream, const wire::Preamble& preamble,
+                   const std::string& reason);
 // A refusal as bytes, for callers without a stream.
 std::vector<std::byte> refusal_block(const std::string& reason);
 

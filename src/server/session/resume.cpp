@@ -1,13 +1,15 @@
 #include "server/session/resume.h"
 
 #include <array>
-#include <atomic>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mutex.h"
+#include "base/peer_limits.h"
 #include "base/platform.h"
 #include "server/session/handshake.h"
 #include "transport/fd_stream.h"
@@ -17,49 +19,96 @@ namespace {
 
 using PreambleBytes = std::array<std::byte, wire::kPreambleBytes>;
 
-void take_back(std::unique_ptr<transport::Stream> stream, const PreambleBytes& preamble,
-               Session& session, const Identity& identity) {
-  const std::string key = wire::resume_key(identity.secret, identity.token);
-  const Greeting greeting = greet_again(*stream, wire::decode_preamble(preamble), key);
-  session.resume(std::move(stream), greeting.received);
-}
+// The handshakes under way. Thread-safe.
+class Handshakes {
+ public:
+  // Ends another handshake if there are too many. `stream` must live until end().
+  uint64_t begin(transport::Stream& stream, const std::string& peer) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (under_way_.size() >= kMaxReturning) {
+      std::vector<std::string> peers;
+      for (const Entry& entry : under_way_)
+        peers.push_back(entry.peer);
+      const auto ended = under_way_.begin() + static_cast<ptrdiff_t>(oldest_of_busiest(peers));
+      ended->stream->shutdown();
+      under_way_.erase(ended);
+    }
+    under_way_.push_back({++last_, &stream, peer});
+    return last_;
+  }
+
+  // False: it was ended for another.
+  bool end(uint64_t number) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return std::erase_if(under_way_, [&](const Entry& one) { return one.number == number; }) > 0;
+  }
+
+ private:
+  struct Entry {
+    uint64_t number;
+    transport::Stream* stream;
+    std::string peer;
+  };
+
+  Mutex mutex_;
+  uint64_t last_ GUARDED_BY(mutex_) = 0;
+  std::vector<Entry> under_way_ GUARDED_BY(mutex_);  // the oldest first
+};
+
+// A connection that claims to be of the session's client.
+struct Returning {
+  std::unique_ptr<transport::Stream> stream;
+  std::string peer;  // of identify_peer()
+  PreambleBytes preamble{};
+};
 
 // Sends the client nothing more than greet_again() does; the client tries again.
-void try_to_take_back(std::unique_ptr<transport::Stream> stream, const PreambleBytes& preamble,
-                      Session& session, const Identity& identity) noexcept {
+void take_back(Returning client, uint64_t number, Handshakes& handshakes, Session& session,
+               const Identity& identity) noexcept {
   try {
-    take_back(std::move(stream), preamble, session, identity);
+    const std::string key = wire::resume_key(identity.secret, identity.token);
+    const Greeting greeting =
+        greet_again(*client.stream, wire::decode_preamble(client.preamble), key);
+    if (handshakes.end(number))
+      session.resume(std::move(client.stream), greeting.received);
   } catch (const AuthenticationError& error) {
     log(LogLevel::kWarning, "a client that is not this session's was refused",
         {{"reason", error.what()}});
   } catch (const std::exception& error) {
     log(LogLevel::kInfo, "resuming with a client failed", {{"reason", error.what()}});
   }
+  handshakes.end(number);  // before the stream is destroyed
 }
 
-// Counts `under_way` up, and down when the thread is done.
-void begin(std::unique_ptr<transport::Stream> stream, const PreambleBytes& preamble,
-           Session& session, const Identity& identity,
-           const std::shared_ptr<std::atomic<int>>& under_way) {
-  std::thread([stream = std::move(stream), preamble, &session, identity, under_way]() mutable {
-    begin_worker_thread("tr-returning");
-    try_to_take_back(std::move(stream), preamble, session, identity);
-    under_way->fetch_sub(1);
-  }).detach();
-  under_way->fetch_add(1);
+void begin(Returning client, Session& session, const Identity& identity,
+           const std::shared_ptr<Handshakes>& handshakes) {
+  const uint64_t number = handshakes->begin(*client.stream, client.peer);
+  try {
+    std::thread([client = std::move(client), number, &session, identity, handshakes]() mutable {
+      begin_worker_thread("tr-returning");
+      take_back(std::move(client), number, *handshakes, session, identity);
+    }).detach();
+  } catch (const std::system_error&) {  // no thread could be started
+    handshakes->end(number);
+    throw;
+  }
 }
 
 // From one socket, or from two pipes and the socket that keeps the process that sent them waiting.
-std::unique_ptr<transport::Stream> stream_over(std::vector<Fd> passed, const std::string& peer) {
+Returning client_over(std::vector<Fd> passed, const PreambleBytes& preamble,
+                      const Identity& identity, const std::string& peer) {
   if (passed.size() == 1) {
     const std::string who = describe_peer(passed[0]);
-    return transport::socket_stream(std::move(passed[0]), who);
+    std::string limited_as = identify_peer(passed[0]);
+    return {encrypted(transport::socket_stream(std::move(passed[0]), who), identity.tls),
+            std::move(limited_as), preamble};
   }
   if (passed.size() != 3)
     throw std::invalid_argument("a connection of " + std::to_string(passed.size()) +
                                 " descriptors");
-  return transport::pipe_stream(std::move(passed[0]), std::move(passed[1]), peer,
-                                std::move(passed[2]));
+  return {transport::pipe_stream(std::move(passed[0]), std::move(passed[1]), peer,
+                                 std::move(passed[2])),
+          "pipe", preamble};
 }
 
 }  // namespace
@@ -67,15 +116,12 @@ std::unique_ptr<transport::Stream> stream_over(std::vector<Fd> passed, const std
 void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer) {
   std::thread([control = std::move(control), &session, identity, peer = std::move(peer)] {
     begin_worker_thread("tr-resume");
-    const auto under_way = std::make_shared<std::atomic<int>>(0);
+    const auto handshakes = std::make_shared<Handshakes>();
     PreambleBytes preamble;
     for (std::vector<Fd> passed; !(passed = receive_descriptors(control, preamble)).empty();) {
-      if (under_way->load() >= kMaxReturning) {
-        passed.clear();  // closes them, so that the client does not wait for an answer
-        continue;
-      }
       try {
-        begin(stream_over(std::move(passed), peer), preamble, session, identity, under_way);
+        begin(client_over(std::move(passed), preamble, identity, peer), session, identity,
+              handshakes);
       } catch (const std::exception& error) {
         log(LogLevel::kError, "cannot resume with a client", {{"reason", error.what()}});
       }

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "base/fd.h"
 #include "server/session/session.h"
+#include "transport/tls_context.h"
 #include "wire/handshake.h"
 
 namespace torch_remote::server {
@@ -12,11 +14,13 @@ namespace torch_remote::server {
 struct Identity {
   std::string id;
   wire::Secret secret;
-  std::string token;  // empty: no token needed
+  std::string token;                                 // empty: no token needed
+  std::shared_ptr<const transport::TlsContext> tls;  // null: connections are not encrypted
 };
 
-// Handshakes at the same time, each within kHandshakeTime. More are dropped.
-constexpr int kMaxReturning = 8;
+// Handshakes at the same time, each within kHandshakeTime. One more ends the oldest of the peer
+// that has most: Note [Limits for each peer] in base/peer_limits.h.
+constexpr size_t kMaxReturning = 8;
 
 // Starts the thread `tr-resume`. It takes connections from `control`, which a listener or a command
 // that was run again (server/listener/stdio.h) sends, and resumes the session with a client that

@@ -166,7 +166,7 @@ transport::Connection::Options connection_options(const ServeOptions& options,
 SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
                   const std::optional<wire::Preamble>& preamble, Activity& activity,
                   SessionPlace place, std::atomic<Session*>& begun) {
-  Identity identity{wire::session_id(place.route), {}, options.token};
+  Identity identity{wire::session_id(place.route), {}, options.token, options.tls};
   random_bytes(identity.secret);
   const std::string& id = identity.id;
   set_log_name(id);

@@ -15,12 +15,14 @@
 #include "server/session/lifetime.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
+#include "transport/tls_context.h"
 #include "wire/handshake.h"
 
 namespace torch_remote::server {
 
 struct ServeOptions {
-  std::string token;  // empty: clients need none
+  std::string token;                                 // empty: clients need none
+  std::shared_ptr<const transport::TlsContext> tls;  // null: connections are not encrypted
   std::string device = "auto";
   unsigned simulated_devices = 1;
   std::string call_log;  // prefix of the files of CallLog; empty: calls are not logged
