@@ -10,6 +10,7 @@ import atexit
 import importlib.util
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -49,6 +50,7 @@ from . import (  # noqa: E402
     _errors,
     _interop,
     _kernels,
+    _launch,
     _nested,
     _not_yet,
     _optimizers,
@@ -58,13 +60,31 @@ from . import (  # noqa: E402
     _progress,
     _safetensors,
 )
+from . import backends as backends  # noqa: E402
+from . import providers as providers  # noqa: E402
+from ._backend_device import (  # noqa: E402
+    BackendDevice,
+    BackendProvider,
+    DeviceRegistry,
+    create_device,
+    create_modal_device,
+    get_device_registry,
+)
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
+from ._explain import Explanation, explain  # noqa: E402
+from ._gpus import GPUChoice, GPUType, choose_gpu  # noqa: E402
 from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
 from ._reads import ReadFuture, read  # noqa: E402
 from ._stats import Stats, count, stats  # noqa: E402
 
 __all__ = [
+    "BackendDevice",
+    "BackendProvider",
     "ConnectionError",
+    "DeviceRegistry",
+    "Explanation",
+    "GPUChoice",
+    "GPUType",
     "Machine",
     "ProtocolError",
     "ReadFuture",
@@ -72,9 +92,16 @@ __all__ = [
     "SessionLost",
     "Stats",
     "__version__",
+    "backends",
+    "choose_gpu",
     "connect",
     "count",
+    "create_device",
+    "create_modal_device",
+    "explain",
+    "get_device_registry",
     "machines",
+    "providers",
     "read",
     "stats",
     "synchronize",
@@ -95,6 +122,7 @@ def _install(name: str) -> None:
     _C.set_exception_types(_errors.BY_CLASS, _errors.BY_KIND, _errors.LOCAL_BY_KIND)
     _C.set_library_folders([f"{Path(file).parent}/" for file in (torch.__file__, __file__)])
     _C.set_server_path(str(server_path()))
+    _C.set_start(_launch.start)
     _C.init()
     torch.utils.rename_privateuse1_backend(name)
     torch._register_device_module(name, _device)
@@ -127,12 +155,24 @@ def _change_torch() -> None:
     _optimizers.install()
     _parallel.install()
     _not_yet.install()
+    for change in _also:
+        change()
+
+
+_also: list[Callable[[], None]] = []
+
+
+def _also_change(change: Callable[[], None]) -> None:
+    """For torch_modal: makes its changes to torch, now and whenever ours are made again."""
+    _also.append(change)
+    change()
 
 
 def _shut_down() -> None:
     # A forked child must not close the sessions of its parent.
     if not _C.is_in_bad_fork():
         _C.shutdown()
+        _launch.stop_all()
 
 
 def _warn_of_local_cuda() -> None:
@@ -146,5 +186,6 @@ def _warn_of_local_cuda() -> None:
         )
 
 
-_install("remote")
+# The package that the program imports first chooses the name: torch_modal imports this one.
+_install("modal" if "torch_modal" in sys.modules else "remote")
 _warn_of_local_cuda()

@@ -5,12 +5,14 @@ PyTorch lets a process choose the name once (`torch_remote` chooses `remote`): i
 
 from __future__ import annotations
 
-import os
 from typing import TypeAlias
 
 import torch
 
-from . import _C
+from . import _C, _config, _launch
+
+# The names that there are, and the package that chooses each.
+PACKAGES = {"remote": "torch_remote", "modal": "torch_modal"}
 
 DeviceLike: TypeAlias = "torch.device | str | int | None"
 
@@ -31,27 +33,43 @@ def max_devices() -> int:
 
 
 def configured_url() -> str | None:
-    """The URL in `TORCH_REMOTE`; None for the embedded server."""
-    url = os.environ.get("TORCH_REMOTE", "")
-    return url if "://" in url else None
+    """The URL or name of the default machine; None for the embedded server."""
+    url = _config.choose_default()
+    return None if url == "local" else url
 
 
 def local_gpus() -> int:
-    """The number of GPUs for the embedded server. NVML tells, without initialising CUDA."""
+    """The number of GPUs of this machine. NVML tells, without initialising CUDA."""
     if torch.version.cuda is None:
         return 0
     return max(0, int(torch.cuda._device_count_nvml()))
 
 
+_simulated = 0  # devices of embedded servers; 0: the GPUs, or one CPU
+
+
+def simulate(devices: int) -> None:
+    """Gives embedded servers that are started from now on this many devices, all of them CPUs."""
+    global _simulated
+    _simulated = devices
+    _C.set_embedded_options(["--device", "cpu", "--devices", str(devices)])
+
+
+def default_devices() -> int:
+    """How many devices the embedded server has, without starting it."""
+    return max(1, _simulated or local_gpus())
+
+
 def device_count() -> int:
     """The number of devices. Connects to a configured URL, but never starts the embedded server."""
+    reserved = 1 + max(_launch.reserved, default=-1)
     if not _C.is_initialized():
         if configured_url() is None:
-            return max(1, local_gpus())
+            return max(default_devices(), reserved)
         start_default()
     for machine in _C.machine_ids():
         _C.machine_devices(machine)  # waits for the handshake
-    return _C.device_count()
+    return max(_C.device_count(), reserved)
 
 
 def refuse_in_bad_fork() -> None:
@@ -69,6 +87,16 @@ def start_default() -> None:
     _C.start_default()
 
 
+def _refuse_other_name(device: str) -> None:
+    """Raises for a device string in the name of the package that was imported second."""
+    kind, colon, index = device.partition(":")
+    if kind in PACKAGES and kind != name():
+        raise ValueError(
+            f"{device!r}: this process calls these devices {name()!r}, since {PACKAGES[name()]} "
+            f"was imported before {PACKAGES[kind]}; write {name() + colon + index!r}"
+        )
+
+
 def device_index(device: DeviceLike) -> int:
     """The index that a device argument means; None means the current device.
 
@@ -78,6 +106,8 @@ def device_index(device: DeviceLike) -> int:
         return _C.current_device()
     if isinstance(device, int):
         return device
+    if isinstance(device, str):
+        _refuse_other_name(device)
     parsed = torch.device(device)
     if parsed.type != name():
         raise ValueError(f"Expected a {name()} device, but got: {device}")

@@ -161,7 +161,7 @@ def is_available() -> bool:
 
     Uses no network, so a configured machine may still be unreachable.
     """
-    return _C.is_initialized() or configured_url() is not None or server_path().exists()
+    return _C.is_initialized() or server_path().exists() or configured_url() is not None
 
 
 def current_device() -> int:

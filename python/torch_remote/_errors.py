@@ -6,8 +6,13 @@ The C++ code raises these classes, too: `__init__` passes them to it.
 from __future__ import annotations
 
 import builtins
+import re
+from collections.abc import Callable
 
 import torch
+
+# What to add to an error that says that this device has too little memory.
+hint_for_memory: Callable[[int], str] = lambda device: ""  # noqa: E731
 
 
 class RemoteError(RuntimeError):
@@ -43,7 +48,9 @@ class RemoteNotImplementedError(RemoteError, NotImplementedError):
 
 
 class RemoteOutOfMemoryError(RemoteError, torch.OutOfMemoryError):  # type: ignore[misc]
-    pass
+    def __init__(self, text: str = "") -> None:
+        device = re.search(r" on \w+:(\d+)\b", text)
+        super().__init__(text + (hint_for_memory(int(device[1])) if device else ""))
 
 
 class RemoteLinAlgError(RemoteError, torch.linalg.LinAlgError):  # type: ignore[misc]

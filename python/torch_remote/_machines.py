@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 
-from . import _C
+from . import _C, _config, _launch
 from ._backend import name
-from ._errors import ConnectionError
 
 
 @cache
@@ -23,6 +22,12 @@ def server_path() -> Path:
         for folder in (Path(_C.__file__).parent, Path(__file__).parent)
     ]
     return next((program for program in programs if program.exists()), programs[0])
+
+
+_ENDS_EMBEDDED = "stop(), or the end of this process, ends its server"
+_ENDS_SESSION = (
+    "stop(), or the end of this process, ends the session; whoever started the server ends that"
+)
 
 
 class Machine:
@@ -37,18 +42,41 @@ class Machine:
         return [torch.device(name(), index) for index in _C.machine_devices(self.id)]
 
     def status(self) -> dict[str, str]:
-        """Its url, host, pid, session, torch_version and state.
+        """Its url, host, pid, session, torch_version and state; `ends` says who stops it and when.
 
         The state is `open`, `resuming`, `lost` or, after `stop()`, `stopped`.
         """
-        return dict(_C.machine_info(self.id))
+        status = dict(_C.machine_info(self.id))
+        of_provider = _launch.launched.get(self.id)
+        if of_provider is None:
+            ends = _ENDS_EMBEDDED if status["url"] == "local" else _ENDS_SESSION
+            return {**status, "ends": ends}
+        more = of_provider.provider.status(of_provider.endpoint)
+        return {**more, **status, "ends": of_provider.endpoint.ends}
+
+    def logs(self) -> str:
+        """What its server has printed, where a provider launched it; else where that is."""
+        of_provider = _launch.launched.get(self.id)
+        if of_provider is not None:
+            return of_provider.provider.logs(of_provider.endpoint)
+        url = _C.machine_summary(self.id)[0]
+        if url == "local":
+            return "(an embedded server prints its log to the standard error of this process)"
+        return f"(the server at {url} prints its log to its own standard error, where it runs)"
 
     def stop(self) -> None:
         """Ends the session and drops unfinished calls; call `synchronize()` first to wait for them.
 
-        Tensors of this machine raise SessionLost from now on. Prints failures never raised.
+        Tensors of this machine raise SessionLost from now on. Prints failures never raised. A
+        machine that a provider launched is ended too.
         """
-        _C.machine_stop(self.id, False)
+        self._stop(wait=False)
+
+    def _stop(self, wait: bool) -> None:
+        try:
+            _C.machine_stop(self.id, wait)
+        finally:
+            _launch.stop_launched(self.id)
 
     def __enter__(self) -> Machine:
         return self
@@ -58,7 +86,7 @@ class Machine:
 
         Raises a failure that was not raised in the block.
         """
-        _C.machine_stop(self.id, kind is None)
+        self._stop(wait=kind is None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Machine) and other.id == self.id
@@ -100,35 +128,30 @@ def _describe_device(
     return device, str(properties["name"]), str(properties["kind"]), memory
 
 
-def _read_token(token_file: str | PathLike[str]) -> str:
-    path = Path(token_file).expanduser()
-    try:
-        token = path.read_text().strip()
-    except OSError as error:
-        raise ConnectionError(f"token_file: cannot read {path}: {error.strerror}") from error
-    if not token:
-        raise ValueError(f"token_file: there is no token in {path}")
-    return token
-
-
 def connect(
-    url: str, *, token: str | None = None, token_file: str | PathLike[str] | None = None
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    token_file: str | PathLike[str] | None = None,
 ) -> Machine:
-    """Connects a new machine: `local`, `unix:///path`, `tcp://host:port` or `tls://host:port`.
+    """Connects a new machine and returns it. Without a URL: the configured one, else `local`.
 
-    The first machine of a process is `remote:0`; later ones get the next indices. `token`, or what
-    is in `token_file`, is for this machine only; `token=""` means none. Without either it is taken
-    from TORCH_REMOTE_TOKEN_FILE or TORCH_REMOTE_TOKEN.
+    A URL is `local`, `unix:///path`, `tcp://host:port`, `tls://host:port`, or that of a provider,
+    such as `ssh://host`; or it is a name from the configuration file. The first machine of a process is
+    `remote:0`; later ones get the next indices. `token`, or what is in `token_file`, is for this
+    machine only; `token=""` means none. Without either it is taken from TORCH_REMOTE_TOKEN_FILE or
+    TORCH_REMOTE_TOKEN.
     """
+    url = _config.choose_default() if url is None else url
     if token is not None and token_file is not None:
         raise ValueError("connect() takes a token or a token_file, not both")
     if url == "local" and (token is not None or token_file is not None):
         raise ValueError('connect("local") starts a server of our own, which takes no token')
     if token_file is not None:
-        token = _read_token(token_file)
+        token = _launch.read_token(token_file)
     if token is not None and not isinstance(token, str):  # the value must not appear in a message
         raise TypeError(f"connect(): token is a str, not {type(token).__name__}")
-    return Machine(_C.connect(url, None if token is None else token.strip()))
+    return Machine(_launch.connect_url(url, None if token is None else token.strip()))
 
 
 def connect_through(url: str, command: list[str]) -> Machine:

@@ -46,6 +46,20 @@ py::dict to_dict(const wire::DeviceProperties& device, const std::string& host) 
   return properties;
 }
 
+std::optional<c10::DeviceIndex> to_index(std::optional<int> index) {
+  return index ? std::optional(static_cast<c10::DeviceIndex>(*index)) : std::nullopt;
+}
+
+int connect(const std::string& url, const std::optional<std::string>& token,
+            std::optional<int> index) {
+  return Machines::instance().connect(url, token, to_index(index));
+}
+
+int connect_through(const std::string& url, const std::vector<std::string>& command,
+                    std::optional<int> index) {
+  return Machines::instance().connect_through(url, command, to_index(index));
+}
+
 py::dict properties_of(int index) {
   const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
   const wire::Welcome& welcome = place.session->welcome();
@@ -242,15 +256,23 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_library_folders", set_library_folders);
   module.def("set_server_path",
              [](std::string path) { Machines::instance().set_server_path(std::move(path)); });
-  module.def("connect", torch::wrap_pybind_function(
-                            [](const std::string& url, const std::optional<std::string>& token) {
-                              return Machines::instance().connect(url, token);
-                            }));
-  module.def("connect_through",
-             torch::wrap_pybind_function(
-                 [](const std::string& url, const std::vector<std::string>& command) {
-                   return Machines::instance().connect_through(url, command);
-                 }));
+  module.def("set_embedded_options", [](std::vector<std::string> options) {
+    Machines::instance().set_embedded_options(std::move(options));
+  });
+  module.def("set_start", set_start);
+  module.def("connect", torch::wrap_pybind_function(connect), py::arg("url"), py::arg("token"),
+             py::arg("index") = py::none());
+  module.def("connect_through", torch::wrap_pybind_function(connect_through), py::arg("url"),
+             py::arg("command"), py::arg("index") = py::none());
+  module.def("reserve", torch::wrap_pybind_function([](int begin) -> int {
+               return Machines::instance().reserve(static_cast<c10::DeviceIndex>(begin));
+             }));
+  module.def("unreserve", torch::wrap_pybind_function([](int index) {
+               Machines::instance().unreserve(static_cast<c10::DeviceIndex>(index));
+             }));
+  module.def("has_device", [](int index) {
+    return Machines::instance().has_device(static_cast<c10::DeviceIndex>(index));
+  });
   module.def("start_default",
              torch::wrap_pybind_function([] { Machines::instance().start_default(); }));
   module.def("machine_devices", torch::wrap_pybind_function([](int id) {

@@ -10,6 +10,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "bindings/frames.h"
+#include "client/machines/machines.h"
 #include "client/session/errors.h"
 #include "client/session/keep_gil.h"
 #include "client/session/process.h"
@@ -24,6 +25,7 @@ std::vector<PyObject*> exception_classes;  // by client::ErrorClass
 std::vector<PyObject*> failure_classes;    // by wire::ErrorKind
 std::vector<PyObject*> local_classes;      // by wire::ErrorKind: what PyTorch raises locally
 PyObject* take_back_function = nullptr;
+PyObject* start_function = nullptr;
 PyObject* begin_progress_function = nullptr;
 PyObject* update_progress_function = nullptr;
 PyObject* end_progress_function = nullptr;
@@ -139,6 +141,21 @@ void take_back(const client::Session& session, uint64_t since) {
                reinterpret_cast<uintptr_t>(&session), since);
 }
 
+// What the function raises is raised by the operator that uses the device.
+void start_machine(c10::DeviceIndex index) {
+  const TakingGil taking;
+  py::gil_scoped_acquire gil;
+  try {
+    const py::handle function(start_function);
+    function(static_cast<int>(index));
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+    python_error error;
+    error.persist();
+    throw error;
+  }
+}
+
 bool begin_progress(uint64_t bytes, bool is_upload) {
   const TakingGil taking;
   py::gil_scoped_acquire gil;
@@ -168,6 +185,11 @@ void end_progress() {
 
 void set_take_back(py::object function) {
   take_back_function = function.release().ptr();
+}
+
+void set_start(py::object function) {
+  start_function = function.release().ptr();
+  client::Machines::instance().set_start(&start_machine);
 }
 
 void set_progress_hooks(py::object begin, py::object update, py::object end) {

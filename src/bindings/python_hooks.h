@@ -18,6 +18,9 @@ void set_exception_types(const pybind11::tuple& classes, const pybind11::tuple& 
 // client::PythonHooks::take_back, with the session's address.
 void set_take_back(pybind11::object function);
 
+// client::Machines::Start: called with the index of the device.
+void set_start(pybind11::object function);
+
 // client::PythonHooks: begin_progress(bytes, is_upload) -> bool, update_progress, end_progress.
 void set_progress_hooks(pybind11::object begin, pybind11::object update, pybind11::object end);
 

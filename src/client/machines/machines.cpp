@@ -35,16 +35,23 @@ void Machines::set_server_path(std::string path) {
   server_path_ = std::move(path);
 }
 
+void Machines::set_embedded_options(std::vector<std::string> options) {
+  MutexLock lock(mutex_);
+  embedded_options_ = std::move(options);
+}
+
 Session* Machines::open(const std::string& url, std::optional<std::string> token) {
   if (in_forked_child())
     refuse_in_forked_child();
   std::string path;
+  std::vector<std::string> options;
   {
     MutexLock lock(mutex_);
     path = server_path_;
+    options = embedded_options_;
   }
   watch_forks(&abandon_machines);
-  Endpoint endpoint = endpoint_to(url, path);
+  Endpoint endpoint = endpoint_to(url, path, std::move(options));
   try {
     endpoint.token = token             ? *std::move(token)
                      : endpoint.redial ? token_from_environment()
@@ -58,8 +65,7 @@ Session* Machines::open(const std::string& url, std::optional<std::string> token
   return new Session(std::move(endpoint), this);
 }
 
-int Machines::add(Session* session) {
-  free_index();  // raises if no index is free
+int Machines::add(Session* session, c10::DeviceIndex index) {
   int id = 0;
   {
     MutexLock lock(mutex_);
@@ -68,25 +74,39 @@ int Machines::add(Session* session) {
     machine.session = session;
     machines_.push_back(machine);
   }
-  publish(id, session, 0);  // every machine has at least one device
+  publish(id, session, 0, index);  // every machine has at least one device
   initialized_.store(true, std::memory_order_release);
   return id;
 }
 
+bool Machines::is_awaited(c10::DeviceIndex index) const {
+  if (index < 0 || index >= kMaxDevices)
+    return false;
+  return index == 0 ? !has_had_zero_.load()
+                    : places_[static_cast<size_t>(index)].is_reserved.load();
+}
+
 // The index stays free while the caller holds opening_.
-c10::DeviceIndex Machines::free_index() {
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].session.load() == nullptr)
+c10::DeviceIndex Machines::free_index(c10::DeviceIndex begin) {
+  for (auto i = static_cast<size_t>(begin); i < places_.size(); ++i) {
+    if (places_[i].session.load() == nullptr && !places_[i].is_reserved.load())
       return static_cast<c10::DeviceIndex>(i);
   }
   TORCH_CHECK(false, "all ", static_cast<int>(kMaxDevices),
               " remote devices are in use; stop a machine first");
 }
 
+c10::DeviceIndex Machines::first_index(std::optional<c10::DeviceIndex> wanted) {
+  if (!wanted)
+    return free_index();
+  TORCH_CHECK(*wanted >= 0 && *wanted < kMaxDevices && !has_device(*wanted),
+              "no machine can get the device index ", static_cast<int>(*wanted), " now");
+  return *wanted;
+}
+
 // Gives a device of a machine its index. The server gets the seed of its default generator before
 // any thread can find the device.
-void Machines::publish(int id, Session* session, uint8_t device) {
-  const c10::DeviceIndex index = free_index();
+void Machines::publish(int id, Session* session, uint8_t device, c10::DeviceIndex index) {
   attach_(index, *session, device, [&] {
     MutexLock lock(mutex_);
     Machine& machine = machines_[static_cast<size_t>(id)];
@@ -97,25 +117,41 @@ void Machines::publish(int id, Session* session, uint8_t device) {
     place.device.store(device);
     session->stream().set_index(device, index);
     place.session.store(session, std::memory_order_release);
+    if (index == 0)
+      has_had_zero_ = true;
   });
 }
 
-int Machines::connect(const std::string& url, std::optional<std::string> token) {
+c10::DeviceIndex Machines::reserve(c10::DeviceIndex begin) {
+  MutexLock opening(opening_);
+  const c10::DeviceIndex index = free_index(std::max<c10::DeviceIndex>(begin, 1));
+  places_[static_cast<size_t>(index)].is_reserved = true;
+  return index;
+}
+
+void Machines::unreserve(c10::DeviceIndex index) {
+  MutexLock opening(opening_);
+  places_.at(static_cast<size_t>(index)).is_reserved = false;
+}
+
+int Machines::connect(const std::string& url, std::optional<std::string> token,
+                      std::optional<c10::DeviceIndex> index) {
   if (in_forked_child())
     refuse_in_forked_child();
   release_ended();
   int id = 0;
   {
     MutexLock opening(opening_);
-    free_index();  // raises before anything is started
-    id = add(open(url, std::move(token)));
+    const c10::DeviceIndex first = first_index(index);  // raises before anything is started
+    id = add(open(url, std::move(token)), first);
   }
-  if (this->session(id)->link().endpoint().has_listener)
+  if (!index && this->session(id)->link().endpoint().has_listener)
     learn_devices(id);
   return id;
 }
 
-int Machines::connect_through(const std::string& url, std::vector<std::string> command) {
+int Machines::connect_through(const std::string& url, std::vector<std::string> command,
+                              std::optional<c10::DeviceIndex> index) {
   if (in_forked_child())
     refuse_in_forked_child();
   release_ended();
@@ -123,23 +159,28 @@ int Machines::connect_through(const std::string& url, std::vector<std::string> c
   {
     MutexLock opening(opening_);
     watch_forks(&abandon_machines);
-    free_index();
-    id = add(new Session(endpoint_through(url, std::move(command)), this));
+    const c10::DeviceIndex first = first_index(index);
+    id = add(new Session(endpoint_through(url, std::move(command)), this), first);
   }
   learn_devices(id);
   return id;
 }
 
 void Machines::start_default() {
-  if (is_initialized() || is_exiting())
+  if (!is_initialized())
+    start(0);
+}
+
+void Machines::start(c10::DeviceIndex index) {
+  if (is_exiting())
     return;
+  if (in_forked_child())
+    refuse_in_forked_child();
+  if (start_ != nullptr)
+    return start_(index);
   MutexLock opening(opening_);  // one thread starts it, the others wait
-  {
-    MutexLock lock(mutex_);
-    if (has_machine())
-      return;
-  }
-  add(open(default_url()));
+  if (!has_device(0))
+    add(open(default_url()), 0);
 }
 
 void Machines::warn_after_stop() {
@@ -154,7 +195,7 @@ void Machines::warn_after_stop() {
   }
   if (!url.empty())
     log(LogLevel::kWarning, "starting the default machine, since the program has stopped the last",
-        {{"stopped", url}, {"starting", default_url()}});
+        {{"stopped", url}});
 }
 
 bool Machines::has_machine() {
@@ -169,8 +210,11 @@ void Machines::drop_unreached(const Session* session) {
       continue;
     machine.stopped = true;
     ended_.push_back(machine.session);
-    for (const c10::DeviceIndex index : machine.devices)
+    for (const c10::DeviceIndex index : machine.devices) {
       places_[static_cast<size_t>(index)].session.store(nullptr);
+      if (index == 0)
+        has_had_zero_ = false;
+    }
   }
   initialized_.store(has_machine(), std::memory_order_release);
 }
@@ -195,8 +239,9 @@ void Machines::learn_devices(int id) {
       return;
     known = machine.devices.size();
   }
+  // Further devices leave remote:0 to the default machine.
   for (size_t i = known; i < count; ++i)
-    publish(id, session, static_cast<uint8_t>(i));
+    publish(id, session, static_cast<uint8_t>(i), free_index(is_awaited(0) ? 1 : 0));
   MutexLock lock(mutex_);
   machines_[static_cast<size_t>(id)].devices_known = true;
 }
@@ -205,7 +250,10 @@ DevicePlace Machines::find_place(c10::DeviceIndex index) {
   if (in_forked_child())
     refuse_in_forked_child();
   warn_after_stop();
-  start_default();
+  if (is_awaited(index))
+    start(index);
+  else
+    start_default();
   if (!has_device(index)) {
     for (const int id : ids())
       learn_devices(id);

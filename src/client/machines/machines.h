@@ -35,15 +35,32 @@ class Machines : private SessionOwner {
 
   static Machines& instance();  // leaks
 
+  // Connects the machine of an index that is used for the first time: the default machine for
+  // remote:0, else the one that the index is reserved for. Returns when the device has its index,
+  // or throws. Called without locks; may be called by several threads at once.
+  using Start = void (*)(c10::DeviceIndex index);
+
   // Once, before the first machine.
   void set_attach(Attach attach) { attach_ = attach; }
 
-  // Connects to a new machine and returns its id. The first one becomes remote:0. Without `token`,
-  // that of the environment is used.
-  int connect(const std::string& url, std::optional<std::string> token = std::nullopt);
+  // Once, before the first machine. Without it the default machine is TORCH_REMOTE, else embedded.
+  void set_start(Start start) { start_ = start; }
+
+  // Connects to a new machine and returns its id. Its first device gets `index`, else the first
+  // index that is free and not reserved; so the first machine becomes remote:0. Without `token`,
+  // that of the environment is used. Waits for the handshake where a server listens already, unless
+  // `index` is given.
+  int connect(const std::string& url, std::optional<std::string> token = std::nullopt,
+              std::optional<c10::DeviceIndex> index = std::nullopt);
   // Connects through a command's standard input and output. `url` is for messages.
-  int connect_through(const std::string& url, std::vector<std::string> command);
-  // Starts the default machine (TORCH_REMOTE, else embedded) if none is connected; not during exit.
+  int connect_through(const std::string& url, std::vector<std::string> command,
+                      std::optional<c10::DeviceIndex> index = std::nullopt);
+  // Reserves an index from `begin` for a machine that is connected when the index is first used.
+  // Never remote:0, which is for the default machine or the first connect().
+  c10::DeviceIndex reserve(c10::DeviceIndex begin = 1);
+  // Gives a reserved index back. Its machine, if connected, keeps it until it stops.
+  void unreserve(c10::DeviceIndex index);
+  // Starts the default machine if none is connected; not during exit.
   void start_default();
   // Ends a session. `wait`: when its calls are done; a failure that was not raised is raised then,
   // and the session ends all the same. Further failures are printed.
@@ -85,6 +102,8 @@ class Machines : private SessionOwner {
   std::vector<int> ids();
 
   void set_server_path(std::string path);
+  // Further options of embedded servers that are started from now on.
+  void set_embedded_options(std::vector<std::string> options);
   void abandon_in_forked_child() noexcept;
   // At exit: waits for what was sent and stops all machines. False: something was printed to
   // stderr, failures or calls whose outcome is unknown.
@@ -94,6 +113,7 @@ class Machines : private SessionOwner {
   struct Place {
     std::atomic<Session*> session{nullptr};
     std::atomic<uint8_t> device{0};
+    std::atomic<bool> is_reserved{false};
   };
 
   struct Machine {
@@ -108,13 +128,20 @@ class Machines : private SessionOwner {
   // Warns once that a new machine replaces one that the user has stopped: a program must not go on
   // with this machine's CPU in place of a remote GPU unnoticed.
   void warn_after_stop();
-  int add(Session* session) REQUIRES(opening_);
+  int add(Session* session, c10::DeviceIndex index) REQUIRES(opening_);
   bool has_machine() REQUIRES(mutex_);
   void learn_devices(int id);
-  c10::DeviceIndex free_index() REQUIRES(opening_);
-  void publish(int id, Session* session, uint8_t device) REQUIRES(opening_);
+  // Whether using the index starts a machine. remote:0 is the default machine's until a machine has
+  // had it.
+  bool is_awaited(c10::DeviceIndex index) const;
+  // The first index from `begin` that a machine may get.
+  c10::DeviceIndex free_index(c10::DeviceIndex begin = 0) REQUIRES(opening_);
+  // `wanted`, which must have no machine, else a free index.
+  c10::DeviceIndex first_index(std::optional<c10::DeviceIndex> wanted) REQUIRES(opening_);
+  void publish(int id, Session* session, uint8_t device, c10::DeviceIndex index) REQUIRES(opening_);
   [[noreturn]] void refuse_index(c10::DeviceIndex index);
   Session* open(const std::string& url, std::optional<std::string> token = std::nullopt);
+  void start(c10::DeviceIndex index);
   void release_ended();
 
   Attach attach_ = [](c10::DeviceIndex, Session&, uint8_t, const std::function<void()>& publish) {
@@ -123,13 +150,16 @@ class Machines : private SessionOwner {
   // Prints what the user was not told of.
   void report_untold(Session& session, bool wait) noexcept;
 
+  Start start_ = nullptr;
   std::array<Place, kMaxDevices> places_;
+  std::atomic<bool> has_had_zero_{false};  // a machine was remote:0
   std::atomic<bool> has_reported_{false};  // something was printed
   std::atomic<bool> initialized_{false};
   Mutex opening_;  // held while devices get their index; taken before mutex_
   Mutex mutex_;
   std::vector<Machine> machines_ GUARDED_BY(mutex_);
   std::string server_path_ GUARDED_BY(mutex_);
+  std::vector<std::string> embedded_options_ GUARDED_BY(mutex_);
   std::string stopped_url_ GUARDED_BY(mutex_);      // for warn_after_stop(); empty: no warning
   std::vector<Session*> ended_ GUARDED_BY(mutex_);  // not released yet
 };

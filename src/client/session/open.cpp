@@ -68,14 +68,16 @@ std::vector<std::string> libraries_from_environment() {
   return libraries;
 }
 
-std::unique_ptr<transport::Stream> start_embedded(const std::string& path, int threads,
-                                                  Embedded& embedded) {
+std::unique_ptr<transport::Stream> start_embedded(const std::string& path,
+                                                  const std::vector<std::string>& options,
+                                                  int threads, Embedded& embedded) {
   auto [ours, theirs] = socket_pair();
   std::vector<std::string> arguments = {
       "torch-remote-server", "serve",
       "--session-fd",        std::to_string(kInheritedDescriptor),
       "--parent-pid",        std::to_string(getpid()),
       "--page-fd",           std::to_string(kInheritedDescriptor + 1)};
+  arguments.insert(arguments.end(), options.begin(), options.end());
   for (const std::string& library : libraries_from_environment()) {
     arguments.push_back("--library");
     arguments.push_back(library);
@@ -151,15 +153,16 @@ transport::Address parse_url(const std::string& url) {
 
 }  // namespace
 
-Endpoint endpoint_to(const std::string& url, const std::string& server_path) {
+Endpoint endpoint_to(const std::string& url, const std::string& server_path,
+                     std::vector<std::string> embedded_options) {
   const std::string net = pretended_network();
   Endpoint endpoint;
   endpoint.url = url;
   if (url == "local") {
     const int threads = at::get_num_threads();
     auto embedded = std::make_shared<Embedded>();
-    endpoint.open = [server_path, threads, embedded, net] {
-      return with_delay(start_embedded(server_path, threads, *embedded), net);
+    endpoint.open = [server_path, options = std::move(embedded_options), threads, embedded, net] {
+      return with_delay(start_embedded(server_path, options, threads, *embedded), net);
     };
     endpoint.clean_up = [embedded] { end_embedded(*embedded); };
     endpoint.post_mortem = [embedded] { return examine_embedded(*embedded); };

@@ -7,10 +7,12 @@
 
 namespace torch_remote::client {
 
-// How to reach a server: `local` starts a child over a socket pair; `unix://`, `tcp://` and
-// `tls://` dial. With the delay that TORCH_REMOTE_NET asks for. Throws std::invalid_argument for a
-// bad URL, or for files of tls:// that cannot be used. Does not fill in the token.
-Endpoint endpoint_to(const std::string& url, const std::string& server_path);
+// How to reach a server: `local` starts a child over a socket pair, with these options; `unix://`,
+// `tcp://` and `tls://` dial. With the delay that TORCH_REMOTE_NET asks for. Throws
+// std::invalid_argument for a bad URL, or for files of tls:// that cannot be used. Does not fill in
+// the token.
+Endpoint endpoint_to(const std::string& url, const std::string& server_path,
+                     std::vector<std::string> embedded_options = {});
 
 // Through a command whose standard input and output are the connection (`ssh host torch-remote
 // serve --stdio`), run again after a loss. Gets no signals of our terminal. `url` is for messages.

@@ -1,0 +1,119 @@
+"""Providers: what turns a URL such as `ssh://host` into a server that can be reached.
+
+A provider is a module, or any object, with five functions:
+
+    launch(spec) -> Endpoint     starts a server, or makes ready to; raises if it cannot
+    status(endpoint) -> dict     what is known of it now, for `Machine.status()`
+    logs(endpoint) -> str        what the server has printed, for `Machine.logs()`
+    stop(endpoint)               ends what `launch()` started; may be called again
+    list() -> [Endpoint]         what runs now, also of other processes
+
+`launch()` is called when the machine is first used, by one thread at a time. A package adds its own
+with an entry point of the group `torch_remote.providers`, whose name is the URL's scheme:
+
+    [project.entry-points."torch_remote.providers"]
+    mycloud = "my_package.torch_remote_provider"
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Protocol, cast
+from urllib.parse import parse_qsl, urlsplit
+
+from .._gpus import GPUType, choose_gpu
+
+GROUP = "torch_remote.providers"
+# Addresses that the C++ client dials itself.
+DIALLED = ("unix", "tcp", "tls")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is to be launched: a URL in its parts."""
+
+    provider: str
+    url: str
+    host: str = ""  # with user and port, as written
+    gpu: GPUType | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server that can be reached: at `url`, or through `command` (docs/providers.md)."""
+
+    url: str  # for messages; without a command it is dialled: unix://, tcp:// or tls://
+    token: str | None = None
+    command: tuple[str, ...] = ()  # its standard input and output are the connection
+    handle: str = ""  # the provider's own name for it
+    ends: str = ""  # who stops it, and when
+    # Given what went wrong, says why in the provider's words, and what to do.
+    explain: Callable[[str], str] | None = None
+
+
+class Provider(Protocol):
+    def launch(self, spec: Spec) -> Endpoint: ...
+    def status(self, endpoint: Endpoint) -> dict[str, str]: ...
+    def logs(self, endpoint: Endpoint) -> str: ...
+    def stop(self, endpoint: Endpoint) -> None: ...
+    def list(self) -> list[Endpoint]: ...
+
+
+_BUILT_IN = {"ssh": f"{__name__}.ssh", "modal": f"{__name__}.modal"}
+_registered: dict[str, Provider] = {}
+
+
+def register_provider(name: str, provider: Provider) -> None:
+    """Makes `name://…` URLs use this provider, in this process. Replaces one of that name."""
+    _registered[name] = provider
+
+
+def provider_names() -> list[str]:
+    """The schemes of all providers, installed ones included."""
+    return sorted({*_registered, *_BUILT_IN, *(each.name for each in _entry_points())})
+
+
+def find_provider(name: str) -> Provider:
+    """Imports a provider. ValueError lists those that there are."""
+    if name in _registered:
+        return _registered[name]
+    for entry in _entry_points():
+        if entry.name == name:
+            register_provider(name, cast(Provider, entry.load()))
+            return _registered[name]
+    if name not in _BUILT_IN:
+        there = ", ".join([*DIALLED, *provider_names()])
+        raise ValueError(
+            f"there is no provider {name!r}; there are local, {there}. Other packages add theirs "
+            f"by the entry point group {GROUP!r}."
+        )
+    return cast(Provider, importlib.import_module(_BUILT_IN[name]))
+
+
+def _entry_points() -> list[metadata.EntryPoint]:
+    return list(metadata.entry_points(group=GROUP))
+
+
+def parse_url(url: str, options: Mapping[str, str] | None = None) -> Spec:
+    """The parts of a provider's URL. `options` are added to those behind its `?`."""
+    parts = urlsplit(url)
+    given = {**(options or {}), **dict(parse_qsl(parts.query, keep_blank_values=True))}
+    spec = Spec(parts.scheme, url, parts.netloc + parts.path, None, given)
+    return with_gpu(spec, parts.netloc) if parts.scheme == "modal" else spec
+
+
+def with_gpu(spec: Spec, gpu: str) -> Spec:
+    """With the GPU type of this name; `auto` is the cheapest with the `memory` of the options."""
+    if gpu != "auto":
+        chosen = GPUType.parse(gpu)
+    elif "memory" in spec.options:
+        chosen = choose_gpu(spec.options["memory"]).gpu
+    else:
+        raise ValueError(
+            f"{spec.url!r} must say how much memory: {spec.provider}://auto?memory=30GiB"
+        )
+    return Spec(spec.provider, spec.url, "", chosen, spec.options)

@@ -1,0 +1,131 @@
+"""The ssh provider: `ssh://[user@]host[:port]` runs `torch-remote serve --stdio` on the host.
+
+ssh's standard input and output are the connection, so no port, token or TLS is needed. The user's
+own ssh configuration counts. ssh runs without a terminal: it cannot ask for a password. A lost
+connection is resumed by running ssh again.
+
+Options, behind `?` in the URL or in the configuration file:
+
+    command   what to run on the host: `torch-remote` by default
+    config    an ssh configuration file, as for `ssh -F`
+    lease     how long the server waits for a lost client, `1m` by default
+    install   `1`: copies this machine's server to the host first and runs that; the host needs
+              a `python3` (or `python=…`) with the same minor version of torch
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+
+from . import Endpoint, Spec, ssh_install
+
+OPTIONS = ("command", "config", "device", "install", "lease", "python")
+
+# What ssh or the host's shell says, and what to do about it.
+_ADVICE = (
+    (r"Could not resolve hostname", "check the host's name, or add it to ~/.ssh/config"),
+    (
+        r"Permission denied",
+        "`ssh {host}` must work without a password: load your key into ssh-agent, or add it with "
+        "ssh-copy-id",
+    ),
+    (r"Host key verification failed", "run `ssh {host}` once and compare its key"),
+    (
+        r"Connection refused|timed out|No route to host",
+        "check that the host is up and that sshd listens on that port",
+    ),
+    (
+        r"(torch-remote|command).*not found|not found.*torch-remote|No such file or directory",
+        "torch-remote is not on the host's PATH: install it there, name it with "
+        "ssh://{host}?command=/path/to/torch-remote, or let ssh://{host}?install=1 copy this "
+        "machine's server to the host",
+    ),
+    (
+        r"torch-remote-server is not installed|no module named .?torch_remote",
+        "install torch-remote on the host again, or use ssh://{host}?install=1",
+    ),
+    (
+        r"error while loading shared libraries|undefined symbol|has no torch|is for torch",
+        "the server there needs the minor version of torch that it was built for: install "
+        "torch-remote on the host again, in the environment that has torch",
+    ),
+)
+
+
+def launch(spec: Spec) -> Endpoint:
+    """Makes ready to run ssh; the client runs it, again and again if need be."""
+    unknown = sorted(set(spec.options) - set(OPTIONS))
+    if unknown:
+        raise ValueError(f"{spec.url}: no option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
+    ssh = _ssh_command(spec)
+    lease = spec.options.get("lease", "1m")
+    command = _quoted(spec.options.get("command", "torch-remote"))
+    if spec.options.get("install", "0") not in ("", "0", "no", "false"):
+        command = ssh_install.install(ssh, spec.host, spec.options.get("python", "python3"))
+    serve = f"exec {command} serve --stdio --lease {shlex.quote(lease)}"
+    if "device" in spec.options:
+        serve += f" --device {shlex.quote(spec.options['device'])}"
+    folder = Path(tempfile.mkdtemp(prefix="torch-remote-ssh-"))
+    log = folder / "log"
+    log.touch(mode=0o600)
+    return Endpoint(
+        url=spec.url,
+        # The shell only sends standard error to the log, which the connection does not use.
+        command=("sh", "-c", 'exec "$@" 2>>"$0"', str(log), *ssh, serve),
+        handle=str(folder),
+        ends=f"stop(), or the end of this process, ends its server; a lost one {lease} later",
+        explain=lambda error: _explain(spec.host, error, log.read_text(errors="replace")),
+    )
+
+
+def _ssh_command(spec: Spec) -> builtins.list[str]:
+    match = re.fullmatch(r"([^:/\s-][^:/\s]*?)(?::(\d+))?/?", spec.host)
+    if match is None:
+        raise ValueError(f"{spec.url!r} names no host: write ssh://[user@]host[:port]")
+    if shutil.which("ssh") is None:
+        raise RuntimeError(f"{spec.url}: there is no ssh on this machine; install OpenSSH's client")
+    options = ["-T", "-o", "BatchMode=yes"]
+    if "config" in spec.options:
+        options += ["-F", str(Path(spec.options["config"]).expanduser())]
+    if match[2]:
+        options += ["-p", match[2]]
+    return ["ssh", *options, "--", match[1]]
+
+
+def _quoted(command: str) -> str:
+    """For the host's shell, which still expands `~/`."""
+    if command.startswith("~/"):
+        return "~/" + shlex.quote(command[2:])
+    return shlex.quote(command)
+
+
+def _explain(host: str, error: str, log: str) -> str:
+    words = " ".join(line.strip() for line in log.splitlines()[-5:] if line.strip())
+    for pattern, advice in _ADVICE:
+        if re.search(pattern, log, re.IGNORECASE):
+            return f"ssh://{host}: {words}. What to do: {advice.format(host=host)}"
+    return f"{error} (ssh said: {words})" if words else error
+
+
+def status(endpoint: Endpoint) -> dict[str, str]:
+    return {"provider": "ssh"}
+
+
+def logs(endpoint: Endpoint) -> str:
+    log = Path(endpoint.handle) / "log"
+    return log.read_text(errors="replace") if log.exists() else ""
+
+
+def stop(endpoint: Endpoint) -> None:
+    """The server ends with the session; only the log is left."""
+    shutil.rmtree(endpoint.handle, ignore_errors=True)
+
+
+def list() -> builtins.list[Endpoint]:
+    """None: a server runs only while its client does, which lists its own machines."""
+    return []

@@ -1,0 +1,213 @@
+"""Providers: what a URL means, who is asked to launch it, and where settings come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import assert_runs, run_python, serving
+
+import torch_remote
+from torch_remote import GPUType, _config, create_device, providers
+
+
+class Counting:
+    """A provider that gives the URL of a server that runs already."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.events: list[str] = []
+
+    def launch(self, spec: providers.Spec) -> providers.Endpoint:
+        self.events.append(f"launch {spec.host} {spec.gpu and spec.gpu.value} {dict(spec.options)}")
+        return providers.Endpoint(self.url, handle="7", ends="at midnight")
+
+    def status(self, endpoint: providers.Endpoint) -> dict[str, str]:
+        return {"provider": "counting", "handle": endpoint.handle}
+
+    def logs(self, endpoint: providers.Endpoint) -> str:
+        return "hello"
+
+    def stop(self, endpoint: providers.Endpoint) -> None:
+        self.events.append(f"stop {endpoint.handle}")
+
+    def list(self) -> list[providers.Endpoint]:
+        return []
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Iterator[Counting]:
+    with serving(f"unix://{tmp_path}/s") as url:
+        made = Counting(url)
+        providers.register_provider("counting", made)
+        yield made
+        providers._registered.pop("counting")
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration file, in a folder of its own. It does not exist yet."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("TORCH_REMOTE", raising=False)
+    (tmp_path / "torch-remote").mkdir()
+    return tmp_path / "torch-remote" / "config.toml"
+
+
+def test_connect_launches_and_the_end_of_the_block_stops(provider: Counting) -> None:
+    with torch_remote.connect("counting://box?size=2") as machine:
+        assert provider.events == ["launch box None {'size': '2'}"]
+        assert torch.ones(2, device=machine.devices[0]).sum().item() == 2
+        status = machine.status()
+        assert (status["provider"], status["handle"], status["ends"]) == (
+            "counting",
+            "7",
+            "at midnight",
+        )
+        assert machine.logs() == "hello"
+    assert provider.events[1:] == ["stop 7"]
+    machine.stop()
+    assert provider.events[1:] == ["stop 7"]
+
+
+def test_a_device_of_a_provider_launches_at_first_use(provider: Counting) -> None:
+    device = create_device("counting", "T4", host="box", size=2)
+    assert provider.events == []
+    assert torch.ones(2, device=device).sum().item() == 2
+    assert provider.events == ["launch box T4 {'size': '2'}"]
+    torch_remote.machines()[-1].stop()
+    assert provider.events[1:] == ["stop 7"]
+
+
+def test_what_was_launched_and_cannot_be_reached_is_stopped(
+    provider: Counting, tmp_path: Path
+) -> None:
+    provider.url = f"unix://{tmp_path}/nobody"
+    for connect in (
+        lambda: torch_remote.connect("counting://box"),
+        lambda: torch.ones(1, device=create_device("counting", host="box")),
+    ):
+        provider.events.clear()
+        with pytest.raises(torch_remote.ConnectionError, match="nobody"):
+            connect()
+        assert provider.events == ["launch box None {}", "stop 7"]
+
+
+def test_a_machine_that_is_running_at_exit_is_stopped(tmp_path: Path) -> None:
+    with serving(f"unix://{tmp_path}/s") as url:
+        said = assert_runs(
+            f"""
+            import torch, torch_remote
+            from test_providers import Counting
+            made = Counting({url!r})
+            made.stop = lambda endpoint: print("stopped", endpoint.handle)
+            torch_remote.providers.register_provider("counting", made)
+            print(torch_remote.connect("counting://box").status()["state"])
+            """,
+            PYTHONPATH=str(Path(__file__).parent),
+        )
+    assert said.splitlines() == ["open", "stopped 7"]
+
+
+def test_several_machines_at_once_have_devices_of_their_own(provider: Counting) -> None:
+    with torch_remote.connect("counting://a") as a, torch_remote.connect("local") as b:
+        x = torch.ones(2, device=a.devices[0]).to(b.devices[0])
+        assert x.tolist() == [1, 1] and x.device in b.devices
+        assert "end of this process" in b.status()["ends"]
+        assert "standard error" in b.logs()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://host", "there is no provider 'ftp'; there are local, unix, tcp, tls, "),
+        ("gpu-box", "is neither a URL nor a machine of"),
+        ("ssh://", "names no host: write ssh://"),
+        ("ssh://-oProxyCommand=x", "names no host"),
+        ("ssh://box?comand=x", "no option 'comand'; there are command, "),
+        ("modal://A1000", "Invalid GPU type 'A1000'"),
+        ("modal://auto", "must say how much memory"),
+    ],
+)
+def test_a_bad_url_is_one_sentence_that_says_what_to_do(url: str, words: str, config: Path) -> None:
+    with pytest.raises(ValueError) as raised:
+        torch_remote.connect(url)
+    assert words in str(raised.value) and url.partition("://")[2] in str(raised.value)
+
+
+def test_modal_urls_choose_the_gpu_and_say_that_they_cannot_launch() -> None:
+    assert providers.parse_url("modal://H100").gpu is GPUType.H100
+    assert providers.parse_url("modal://auto?memory=30GiB").gpu is GPUType.L40S
+    with pytest.raises(NotImplementedError, match=r"modal://H100: .*cannot launch .* on Modal yet"):
+        torch_remote.connect("modal://H100")
+
+
+def test_the_argument_goes_before_the_environment_and_that_before_the_file(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _config.default_url() == "local"
+    config.write_text('url = "tcp://file:1"\n')
+    assert _config.default_url() == "tcp://file:1"
+    monkeypatch.setenv("TORCH_REMOTE", "tcp://environment:1")
+    assert _config.default_url() == "tcp://environment:1"
+    with torch_remote.connect("local") as machine:
+        assert machine.status()["url"] == "local"
+
+
+def test_the_file_names_the_default_machine_and_its_token(config: Path, tmp_path: Path) -> None:
+    code = """
+        import torch, torch_remote
+        print(torch.remote.is_available(), torch.remote.device_count())
+        print(torch.ones(2, device="remote").sum().item())
+        print(torch_remote.machines()[0].status()["url"], torch_remote.connect().devices[0])
+        print(torch_remote.connect("box").devices[0])
+    """
+    token = tmp_path / "token"
+    with serving(f"unix://{tmp_path}/s", "--token-file", str(token)) as url:
+        config.write_text(
+            f'url = "{url}"\ntoken_file = "{token}"\n'
+            f'[machines.box]\nurl = "{url}"\ntoken_file = "{token}"\n'
+        )
+        said = assert_runs(code)
+        assert said.splitlines() == ["True 1", "2.0", f"{url} remote:1", "remote:2"]
+        config.write_text(f'[machines.box]\nurl = "{url}"\ntoken_file = "{token}"\n')
+        assert assert_runs(code, TORCH_REMOTE="box").splitlines()[1] == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("url = ", "is no TOML: "),
+        ('uri = "local"', "unknown key 'uri'; there are machines, token_file, url"),
+        ("[machines.box]", "the machine 'box' needs a url"),
+    ],
+)
+def test_a_bad_file_is_one_sentence_with_its_path(text: str, words: str, config: Path) -> None:
+    config.write_text(text + "\n")
+    with pytest.raises(ValueError) as raised:
+        _config.default_url()
+    assert f"{config}" in str(raised.value) and words in str(raised.value)
+    done = run_python('import torch, torch_remote; torch.ones(1, device="remote")')
+    assert done.returncode == 1 and words in done.stderr.splitlines()[-1]
+
+
+def test_a_package_adds_a_provider_by_an_entry_point(tmp_path: Path) -> None:
+    (tmp_path / "other_cloud.py").write_text(
+        "def launch(spec): raise RuntimeError('other_cloud launches ' + spec.host)\n"
+    )
+    info = tmp_path / "other_cloud-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-cloud\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[torch_remote.providers]\nother = other_cloud\n")
+    done = run_python(
+        "import torch_remote; torch_remote.connect('other://box')", PYTHONPATH=str(tmp_path)
+    )
+    assert done.stderr.splitlines()[-1] == "RuntimeError: other_cloud launches box"
+
+
+def test_autoload_needs_no_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import torch; print(torch.ones(2, device='remote').sum().item())"
+    assert assert_runs(code, TORCH_REMOTE_AUTOLOAD="1") == "2.0"
+    monkeypatch.delenv("TORCH_REMOTE_AUTOLOAD", raising=False)
+    assert assert_runs("import torch; print(hasattr(torch, 'remote'))") == "False"
