@@ -1,0 +1,81 @@
+"""Where the calls of torch_modal run: on a remote machine, or on the embedded server.
+
+Enabled, which is the default: on the machine of `TORCH_REMOTE` or of the configuration file, else
+on Modal if it is configured, else on the embedded server. Disabled: on the embedded server.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+from torch_remote import _C, _config
+from torch_remote.providers import modal as _provider
+
+_log = logging.getLogger("torch_modal")
+_enabled = True
+
+
+def is_remote_execution_enabled() -> bool:
+    """Whether calls run on a remote machine where one is configured."""
+    return _enabled
+
+
+def enable_remote_execution() -> None:
+    """Runs calls on the remote machine, if one is configured."""
+    _switch(True)
+
+
+def disable_remote_execution() -> None:
+    """Runs calls on the embedded server."""
+    _switch(False)
+
+
+def choose_default() -> str:
+    """The URL or name of the default machine; `torch_remote._config.choose_default`."""
+    if not _enabled:
+        return "local"
+    url = _config.default_url()
+    if url == "local":
+        _say_why_embedded()
+    return url
+
+
+@cache
+def _say_why_embedded() -> None:
+    if _provider.is_configured():
+        _log.warning("calls run on the embedded server: %s", _provider.NOT_YET)
+    else:
+        _log.info(
+            "calls run on the embedded server: Modal is not configured, and neither TORCH_REMOTE "
+            "nor %s names a machine",
+            _config.config_path(),
+        )
+
+
+def is_embedded(index: int) -> bool:
+    """Whether a device is, or will be, one of the embedded server."""
+    for machine in _C.machine_ids():
+        url, devices, _ = _C.machine_summary(machine)
+        if index in devices:
+            return url == "local"
+    return choose_default() == "local"
+
+
+def _switch(enabled: bool) -> None:
+    global _enabled
+    before, was_enabled = choose_default(), _enabled
+    _enabled = enabled
+    if choose_default() == before:
+        return  # the same machine: no tensor moves
+    machine = next((each for each in _C.machine_ids() if 0 in _C.machine_summary(each)[1]), None)
+    if machine is None:
+        return  # none is connected yet
+    if _C.counters()["storages_live"] > 0:
+        _enabled = was_enabled
+        raise RuntimeError(
+            "torch_modal cannot move live tensors from one machine to another yet: call "
+            f"{'en' if enabled else 'dis'}able_remote_execution() before the first modal tensor, "
+            "or drop all modal tensors first"
+        )
+    _C.machine_stop(machine, True)

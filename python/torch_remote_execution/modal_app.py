@@ -1,0 +1,54 @@
+"""The Modal app, its image, and the GPU types that `Sandbox.create` takes.
+
+Nothing here is used yet: launching machines on Modal comes later. Modal's SDK is imported only by
+the functions that need it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+APP_NAME = "torch-remote"
+# Our name of each GPU type, and Modal's.
+GPU_SPECS = {
+    "T4": "T4",
+    "L4": "L4",
+    "A10G": "A10G",
+    "A100-40GB": "A100-40GB",
+    "A100-80GB": "A100-80GB",
+    "L40S": "L40S",
+    "H100": "H100",
+    "H200": "H200",
+    "B200": "B200",
+}
+
+
+def gpu_spec(gpu: str) -> str:
+    """What Modal calls a GPU type."""
+    if gpu not in GPU_SPECS:
+        raise ValueError(f"Invalid GPU type '{gpu}'. Valid types: {list(GPU_SPECS)}")
+    return GPU_SPECS[gpu]
+
+
+def make_app(name: str = APP_NAME) -> Any:
+    """The Modal app, made when it is first looked up: there is no deploy step."""
+    return _modal().App.lookup(name, create_if_missing=True)
+
+
+def make_image(torch_version: str, python: str | None = None) -> Any:
+    """Debian slim with the client's minor version of Python and its torch, built for CUDA.
+
+    `torch_version` is such as `2.13.0`. torchvision and torchaudio are those that pip finds for it.
+    """
+    python = python or f"{sys.version_info.major}.{sys.version_info.minor}"
+    packages = [f"torch=={torch_version}", "torchvision", "torchaudio", "nvidia-ml-py"]
+    return _modal().Image.debian_slim(python_version=python).pip_install(*packages)
+
+
+def _modal() -> Any:
+    try:
+        import modal
+    except ImportError as error:
+        raise ImportError("Modal's SDK is missing: run `pip install modal`") from error
+    return modal

@@ -1,0 +1,176 @@
+"""torch_modal: its names, its two devices, the switch, and a process that has torch_remote too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers import assert_runs, is_alive, run_python, serving, wait_until
+
+
+def run(code: str, **environment: str) -> list[str]:
+    return assert_runs(f"import torch, torch_modal\n{code}", **environment).splitlines()
+
+
+def test_the_import_starts_nothing_and_there_are_two_devices() -> None:
+    code = """
+import torch_remote
+print(torch.modal.is_available(), torch.modal.device_count(), torch_modal.modal.device_count())
+print(torch_modal.modal.get_device_name(1), torch_remote.machines())
+print(torch.ones(1, device="modal:1").device, torch.modal.device_count())
+"""
+    assert run(code) == ["True 2 2", "Modal Device []", "modal:1 2"]
+
+
+def test_methods_of_tensors_modules_and_storages_move_to_the_device() -> None:
+    code = """
+x = torch.arange(4.0)
+moved = [x.modal(), x.modal(1), x.modal("modal:1"), x.modal(torch.device("modal", 1))]
+print([str(each.device) for each in moved], x.is_modal, moved[0].is_modal)
+print(torch.nn.Linear(2, 2).modal(1).weight.device, x.untyped_storage().modal().device)
+print(x.modal(None, torch.int32, True, True).dtype, moved[1].modal().device)
+"""
+    assert run(code) == [
+        "['modal:0', 'modal:1', 'modal:1', 'modal:1'] False True",
+        "modal:1 modal:0",
+        "torch.int32 modal:0",
+    ]
+
+
+def test_the_device_module_has_what_torch_remote_has_and_the_switch() -> None:
+    code = """
+from torch_remote import _device
+print([name for name in _device.__all__ if not hasattr(torch.modal, name)])
+import torch.modal.random
+torch.modal.disable_remote_execution()
+print(torch_modal.is_remote_execution_enabled(), torch.modal.is_remote_execution_enabled())
+torch.modal.enable_remote_execution()
+print(torch_modal.is_remote_execution_enabled())
+print([n for n in torch_modal.modal.__all__ if not hasattr(torch_modal.modal, n)])
+print(isinstance(torch.zeros(1, device="modal"), torch_modal.modal.FloatTensor))
+"""
+    assert run(code) == ["[]", "False False", "True", "[]", "True"]
+
+
+def test_the_two_devices_have_generators_of_their_own() -> None:
+    code = """
+torch.manual_seed(3)
+a, b = (torch.randn(3, device=f"modal:{index}").tolist() for index in (0, 1))
+torch.modal.manual_seed(3)
+print(a == b, torch.randn(3, device="modal:0").tolist() == a)
+"""
+    assert run(code) == ["True True"]
+
+
+def test_on_the_embedded_server_the_switch_keeps_tensors_and_values() -> None:
+    code = """
+x = torch.randn(4, 4).modal()
+view = x[1]
+before = x.tolist()
+for switch in (torch_modal.disable_remote_execution, torch_modal.enable_remote_execution) * 2:
+    switch()
+    view.add_(0)
+    print(x.tolist() == before)
+"""
+    assert run(code) == ["True"] * 4
+
+
+def test_enabled_calls_run_on_the_configured_machine_and_disabled_on_the_embedded_server(
+    tmp_path: Path,
+) -> None:
+    code = """
+import torch_remote
+where = lambda: (torch.ones(1).modal().item(), torch_remote.machines()[0].status()["url"])
+print(where()[1])
+torch_modal.disable_remote_execution()
+print(where()[1], torch_modal.modal.get_device_name())
+torch_modal.enable_remote_execution()
+print(where()[1], torch_modal.modal.get_device_name() != "Modal Device")
+"""
+    with serving(f"unix://{tmp_path}/s", "--devices", "2") as url:
+        done = run_python(f"import torch, torch_modal\n{code}", TORCH_REMOTE=url)
+    assert done.stdout.splitlines() == [url, "local Modal Device", f"{url} True"], done.stderr
+
+
+def test_a_configured_modal_is_one_warning_and_the_embedded_server(tmp_path: Path) -> None:
+    (tmp_path / "modal.py").write_text("")
+    code = "import torch, torch_modal; print((torch.ones(2).modal() + torch.ones(2).modal()).sum())"
+    environment = {"PYTHONPATH": str(tmp_path), "MODAL_TOKEN_ID": "ak-none"}
+    done = run_python(code, **environment)
+    assert done.returncode == 0 and "4." in done.stdout
+    assert done.stderr.count("cannot launch machines on Modal yet") == 1
+
+
+def test_torch_modal_after_torch_remote_shares_its_devices() -> None:
+    done = run_python("""
+        import torch, torch_remote, torch_modal
+        x = torch.ones(2).modal()
+        print(x.device, x.is_modal, x.is_remote, torch.modal is torch.remote)
+        print(torch.nn.Linear(1, 1).modal().weight.device, torch.modal.device_count())
+        print(torch_modal.modal.device_count(), torch_modal._C.modal(x, 0) is x)
+        try:
+            torch.modal.set_device("modal:0")
+        except ValueError as error:
+            print(error)
+    """)
+    assert done.stdout.splitlines() == [
+        "remote:0 True True True",
+        "remote:0 1",
+        "1 True",
+        "'modal:0': this process calls these devices 'remote', since torch_remote was imported "
+        "before torch_modal; write 'remote:0'",
+    ], done.stderr
+    assert "UserWarning: torch_remote was imported before torch_modal" in done.stderr
+
+
+@pytest.mark.parametrize("autoload", ["0", "1"])
+def test_torch_remote_after_torch_modal_shares_its_devices(autoload: str) -> None:
+    code = """
+        import torch_modal, torch, torch_remote
+        device = torch_remote.create_modal_device("T4")  # behind the two of the embedded server
+        print(device)
+        print(torch.ones(2).remote().device, torch.ones(2).modal().is_remote)
+        print(torch.remote.device_count())
+    """
+    said = assert_runs(code, TORCH_REMOTE_AUTOLOAD=autoload)
+    assert said.splitlines() == ["modal:2", "modal:0 True", "3"]
+
+
+def test_no_server_is_left_after_exit() -> None:
+    code = """
+import torch_remote
+torch.ones(1).modal().item()
+print(torch_remote.machines()[0].status()["pid"])
+"""
+    pid = int(run(code)[0])
+    assert wait_until(lambda: not is_alive(pid))
+
+
+def test_all_changes_to_torch_can_be_taken_back_and_made_again() -> None:
+    code = """
+import torch_remote
+torch_remote._patches.undo_all()
+print(hasattr(torch.Tensor, "modal"), hasattr(torch.Tensor, "remote"))
+torch_remote._change_torch()
+print(torch.ones(1).modal(0, torch.float64).dtype, torch.ones(1).remote().device)
+"""
+    assert run(code) == ["False False", "torch.float64 modal:0"]
+
+
+def test_the_private_packages_import_neither_client_nor_torch() -> None:
+    said = assert_runs("""
+        import sys
+        import torch_remote_execution.modal_app as app, torch_modal_remote.app as modal_app
+        clients = {"torch_remote", "torch_modal", "torch", "modal"}
+        print(sorted(clients & set(sys.modules)), modal_app.APP_NAME, modal_app.GPU)
+        print(len(app.GPU_SPECS), modal_app.GPU in app.GPU_SPECS)
+        try:
+            app.make_app()
+        except ImportError as error:
+            print(error)
+    """)
+    assert said.splitlines() == [
+        "[] torch-modal-extension A100-40GB",
+        "9 True",
+        "Modal's SDK is missing: run `pip install modal`",
+    ]
