@@ -12,6 +12,8 @@ from functools import cache
 from torch_remote import _C, _config
 from torch_remote.providers import modal as _provider
 
+from . import _move
+
 _log = logging.getLogger("torch_modal")
 _enabled = True
 
@@ -63,19 +65,16 @@ def is_embedded(index: int) -> bool:
 
 
 def _switch(enabled: bool) -> None:
+    """Moves what is live if the default machine is another one now. Call it from one thread."""
     global _enabled
     before, was_enabled = choose_default(), _enabled
     _enabled = enabled
-    if choose_default() == before:
-        return  # the same machine: no tensor moves
+    url = choose_default()
     machine = next((each for each in _C.machine_ids() if 0 in _C.machine_summary(each)[1]), None)
-    if machine is None:
-        return  # none is connected yet
-    if _C.counters()["storages_live"] > 0:
+    if url == before or machine is None:
+        return
+    try:
+        _move.move(machine, url)
+    except BaseException:
         _enabled = was_enabled
-        raise RuntimeError(
-            "torch_modal cannot move live tensors from one machine to another yet: call "
-            f"{'en' if enabled else 'dis'}able_remote_execution() before the first modal tensor, "
-            "or drop all modal tensors first"
-        )
-    _C.machine_stop(machine, True)
+        raise

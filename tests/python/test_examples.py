@@ -112,5 +112,6 @@ def test_demo_learns_and_reports_its_traffic_within_its_time_limit() -> None:
 
 
 def test_every_example_is_tested() -> None:
-    tested = {*TRAININGS, "quickstart.py", "demo.py", "common.py"}
+    elsewhere = {"train_on_ssh.py"}  # tests/python/test_providers_ssh.py
+    tested = {*TRAININGS, *elsewhere, "quickstart.py", "demo.py", "common.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested

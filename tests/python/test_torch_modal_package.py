@@ -92,6 +92,83 @@ print(where()[1], torch_modal.modal.get_device_name() != "Modal Device")
     assert done.stdout.splitlines() == [url, "local Modal Device", f"{url} True"], done.stderr
 
 
+SWITCHES = """
+import gc, torch_remote
+url = lambda: torch_remote.machines()[0].status()["url"].split(":")[0]
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1)).modal()
+optimizer = torch.optim.Adam(model.parameters())
+inputs = torch.randn(16, 4).modal()
+base = torch.arange(6.0).modal()
+view, other = base[2:4], torch.ones(2, device="modal:1").to(torch.float64)
+weights = list(model.parameters())
+
+def step():
+    optimizer.zero_grad()
+    model(inputs).square().sum().backward()
+    optimizer.step()
+    return torch.cat([p.detach().flatten() for p in weights]).tolist()
+"""
+
+
+def test_live_tensors_and_generators_move_at_the_switch(tmp_path: Path) -> None:
+    code = """
+for switch in (None, torch_modal.disable_remote_execution, torch_modal.enable_remote_execution):
+    if SWITCH and switch:
+        switch()
+    print(step(), torch.randn(2, device="modal").tolist(), url())
+    view.add_(1)
+    print(base.tolist(), other.tolist(), other.device, view._base is base)
+    print([p.grad.sum().item() for p in weights])
+"""
+    with serving(f"unix://{tmp_path}/s", "--devices", "2") as url:
+        both = []
+        for does_switch in ("True", "False"):
+            lines = run(SWITCHES + code.replace("SWITCH", does_switch), TORCH_REMOTE=url)
+            both.append(lines)
+    switched, plain = both
+    urls = [line.rpartition(" ")[2] for line in switched[::3]]
+    assert urls == ["unix", "local", "unix"]
+    assert [line.replace("local", "unix") for line in switched] == plain
+
+
+def test_what_cannot_move_stays_and_is_told(tmp_path: Path) -> None:
+    code = """
+x = torch.ones(3, device="modal", requires_grad=True)
+y = (x * 2).exp().exp()
+try:
+    torch_modal.disable_remote_execution()
+except RuntimeError as error:
+    print(error)
+print(torch_modal.is_remote_execution_enabled())
+y.sum().backward()
+print(x.grad.shape)
+del y
+torch_modal.disable_remote_execution()
+print(x.tolist())
+"""
+    with serving(f"unix://{tmp_path}/s", "--devices", "2") as url:
+        lines = run(code, TORCH_REMOTE=url)
+    assert "cannot move tensors that only PyTorch holds" in lines[0]
+    assert lines[1:] == ["True", "torch.Size([3])", "[1.0, 1.0, 1.0]"]
+
+
+def test_a_machine_that_cannot_be_reached_keeps_the_tensors_where_they_are(tmp_path: Path) -> None:
+    code = """
+torch_modal.disable_remote_execution()
+x = torch.ones(3, device="modal")
+try:
+    torch_modal.enable_remote_execution()
+except ConnectionError as error:
+    print("nobody" in str(error))
+print(x.tolist(), torch_modal.is_remote_execution_enabled())
+"""
+    assert run(code, TORCH_REMOTE=f"unix://{tmp_path}/nobody") == [
+        "True",
+        "[1.0, 1.0, 1.0] False",
+    ]
+
+
 def test_a_configured_modal_is_one_warning_and_the_embedded_server(tmp_path: Path) -> None:
     (tmp_path / "modal.py").write_text("")
     code = "import torch, torch_modal; print((torch.ones(2).modal() + torch.ones(2).modal()).sum())"

@@ -1,0 +1,88 @@
+"""Moves all live tensors of a machine to another one that takes over its device indices.
+
+Tensors keep their identity, values, gradients and aliases: each storage is read, and all tensors of
+it are set to a new storage with the same bytes. The states of the default generators move too.
+
+Only storages of tensors that Python can find are moved. If others are live, such as those that an
+autograd graph has saved, nothing is moved and an error says so.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+import torch_remote
+from torch_remote import _C, _backend, _device, _launch
+
+
+def move(machine: int, url: str) -> None:
+    """Ends the machine. Another one, at this URL, gets its devices and their tensors."""
+    torch_remote.synchronize()
+    indices = _C.machine_devices(machine)
+    groups = _by_storage(_live_tensors())
+    if _C.counters()["storages_live"] > len(groups):
+        raise RuntimeError(
+            "torch_modal cannot move tensors that only PyTorch holds, such as those that an "
+            "autograd graph or a sparse tensor has, to another machine: call backward() or drop "
+            "the results first"
+        )
+    moving = [group for group in groups if group[0].device.index in indices]
+    _try_to_reach(url, 1 + max((group[0].device.index for group in moving), default=0))
+    contents = [_bytes_of(group[0]).cpu() for group in moving]
+    states = {index: _device.get_rng_state(index).clone() for index in indices}
+    _C.machine_stop(machine, True)
+    _C.machine_devices(_launch.connect_url(url, index=0))
+    for group, content in zip(moving, contents, strict=True):
+        _set_storage(group, content)
+    for index, state in states.items():
+        _put_back_state(index, state)
+
+
+def _live_tensors() -> list[torch.Tensor]:
+    """All strided tensors on our devices that have, or can get, a Python object."""
+    gc.collect()  # a tensor in a dead cycle would still be live
+    found = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    found += [each.grad for each in found if each.is_leaf and each.grad is not None]
+    return [each for each in found if _backend.is_ours(each) and each.layout is torch.strided]
+
+
+def _by_storage(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    groups: dict[int, dict[int, torch.Tensor]] = {}
+    for each in tensors:
+        groups.setdefault(each.untyped_storage()._cdata, {})[id(each)] = each
+    return [list(group.values()) for group in groups.values()]
+
+
+def _try_to_reach(url: str, devices: int) -> None:
+    """Raises before anything is lost if there is no such machine, or it has too few devices."""
+    if url == "local":
+        return
+    with torch_remote.connect(url) as tried:
+        count = len(tried.devices)
+    if count < devices:
+        raise RuntimeError(
+            f"{url} has {count} device(s), and there are tensors on {_backend.name()}:{devices - 1}"
+        )
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _set_storage(tensors: list[torch.Tensor], content: torch.Tensor) -> None:
+    storage = content.to(tensors[0].device).untyped_storage()
+    for each in tensors:
+        each.data = torch.empty(0, dtype=each.dtype, device=each.device).set_(
+            storage, each.storage_offset(), each.size(), each.stride()
+        )
+
+
+def _put_back_state(index: int, state: torch.Tensor) -> None:
+    """A CPU and a CUDA device have different states: then the generator starts from its seed."""
+    generator = _C.default_generator(index)
+    try:
+        generator.set_state(state)
+    except RuntimeError:
+        generator.manual_seed(generator.initial_seed())
