@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+
+HOP = Path(__file__).resolve().parents[1] / "fault" / "hop.py"
 
 FAILURES = {
     "unknown": "ssh: Could not resolve hostname unknown: Name or service not known",
@@ -25,7 +28,10 @@ def main() -> None:
         print(FAILURES[host], file=sys.stderr)
         sys.exit(255)
     path = "/usr/bin:/bin" if host == "bare" else os.environ["TEST_HOST_PATH"]
-    os.execve("/bin/sh", ["sh", "-c", command], {**os.environ, "PATH": path})
+    words = ["/bin/sh", "-c", command]
+    if "--stdio" in command:  # as with ssh, the command outlives this process
+        words = [sys.executable, str(HOP), *words]
+    os.execve(words[0], words, {**os.environ, "PATH": path})
 
 
 if __name__ == "__main__":

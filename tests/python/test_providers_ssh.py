@@ -106,8 +106,8 @@ def ssh_processes() -> list[int]:
     return [pid for pid, command in words.items() if b"--stdio" in command]
 
 
-def test_a_session_is_resumed_after_ssh_is_killed(sshd: str) -> None:
-    with torch_remote.connect(f"{sshd}&command={COMMAND}") as machine:
+def test_a_session_is_resumed_after_ssh_is_killed(host: str) -> None:
+    with torch_remote.connect(host) as machine:
         x = torch.ones(3, device=machine.devices[0])
         pid = machine.status()["pid"]
         for process in ssh_processes():

@@ -96,7 +96,8 @@ SWITCHES = """
 import gc, torch_remote
 url = lambda: torch_remote.machines()[0].status()["url"].split(":")[0]
 torch.manual_seed(1)
-model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1)).modal()
+from torch.nn import Dropout, Linear, Sequential
+model = Sequential(Linear(4, 8), Dropout(), Linear(8, 1)).modal()
 optimizer = torch.optim.Adam(model.parameters())
 inputs = torch.randn(16, 4).modal()
 base = torch.arange(6.0).modal()

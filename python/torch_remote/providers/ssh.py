@@ -23,38 +23,9 @@ import tempfile
 from pathlib import Path
 
 from . import Endpoint, Spec, ssh_install
+from .ssh_errors import explain
 
 OPTIONS = ("command", "config", "device", "install", "lease", "python")
-
-# What ssh or the host's shell says, and what to do about it.
-_ADVICE = (
-    (r"Could not resolve hostname", "check the host's name, or add it to ~/.ssh/config"),
-    (
-        r"Permission denied",
-        "`ssh {host}` must work without a password: load your key into ssh-agent, or add it with "
-        "ssh-copy-id",
-    ),
-    (r"Host key verification failed", "run `ssh {host}` once and compare its key"),
-    (
-        r"Connection refused|timed out|No route to host",
-        "check that the host is up and that sshd listens on that port",
-    ),
-    (
-        r"(torch-remote|command).*not found|not found.*torch-remote|No such file or directory",
-        "torch-remote is not on the host's PATH: install it there, name it with "
-        "ssh://{host}?command=/path/to/torch-remote, or let ssh://{host}?install=1 copy this "
-        "machine's server to the host",
-    ),
-    (
-        r"torch-remote-server is not installed|no module named .?torch_remote",
-        "install torch-remote on the host again, or use ssh://{host}?install=1",
-    ),
-    (
-        r"error while loading shared libraries|undefined symbol|has no torch|is for torch",
-        "the server there needs the minor version of torch that it was built for: install "
-        "torch-remote on the host again, in the environment that has torch",
-    ),
-)
 
 
 def launch(spec: Spec) -> Endpoint:
@@ -79,7 +50,7 @@ def launch(spec: Spec) -> Endpoint:
         command=("sh", "-c", 'exec "$@" 2>>"$0"', str(log), *ssh, serve),
         handle=str(folder),
         ends=f"stop(), or the end of this process, ends its server; a lost one {lease} later",
-        explain=lambda error: _explain(spec.host, error, log.read_text(errors="replace")),
+        explain=lambda error: explain(spec.host, error, log.read_text(errors="replace")),
     )
 
 
@@ -102,14 +73,6 @@ def _quoted(command: str) -> str:
     if command.startswith("~/"):
         return "~/" + shlex.quote(command[2:])
     return shlex.quote(command)
-
-
-def _explain(host: str, error: str, log: str) -> str:
-    words = " ".join(line.strip() for line in log.splitlines()[-5:] if line.strip())
-    for pattern, advice in _ADVICE:
-        if re.search(pattern, log, re.IGNORECASE):
-            return f"ssh://{host}: {words}. What to do: {advice.format(host=host)}"
-    return f"{error} (ssh said: {words})" if words else error
 
 
 def status(endpoint: Endpoint) -> dict[str, str]:

@@ -13,6 +13,7 @@ import subprocess
 from .. import _C
 from .._errors import ConnectionError
 from .._machines import server_path
+from .ssh_errors import explain
 
 _PATIENCE_S = 300
 
@@ -20,19 +21,19 @@ _PATIENCE_S = 300
 # torch's CUDA kernels by loading the library that registers them.
 _START = """\
 #!/bin/sh
-lib=$({python} -c 'import importlib.util as u; s = u.find_spec("torch"); \
-print(s.submodule_search_locations[0] + "/lib" if s else "")')
-if [ -z "$lib" ]; then
+torch=$({python} -c 'import importlib.util as u; s = u.find_spec("torch"); \
+print(s.submodule_search_locations[0] if s else "")')
+if [ -z "$torch" ]; then
   echo "torch-remote: {python} on this host has no torch" >&2
   exit 1
 fi
-there=$(sed -n "s/^__version__ = '\\([0-9]*\\.[0-9]*\\).*/\\1/p" "$lib/../version.py")
+there=$(sed -n "s/^__version__ = '\\([0-9]*\\.[0-9]*\\).*/\\1/p" "$torch/version.py")
 if [ "$there" != "{minor}" ]; then
   echo "torch-remote: this server is for torch {minor}, and this host has $there" >&2
   exit 1
 fi
-export LD_LIBRARY_PATH="$lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
-if [ -e "$lib/libtorch_cuda.so" ]; then export LD_PRELOAD="$lib/libtorch_cuda.so"; fi
+export LD_LIBRARY_PATH="$torch/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
+if [ -e "$torch/lib/libtorch_cuda.so" ]; then export LD_PRELOAD="$torch/lib/libtorch_cuda.so"; fi
 exec "$(dirname "$0")/torch-remote-server" "$@"
 """
 
@@ -58,8 +59,6 @@ def install(ssh: list[str], host: str, python: str) -> str:
 
 
 def _run(ssh: list[str], host: str, command: str, content: bytes = b"") -> str:
-    from .ssh import _explain
-
     done = subprocess.run(
         [*ssh, f"sh -c {shlex.quote(command)}"],
         input=content,
@@ -69,5 +68,5 @@ def _run(ssh: list[str], host: str, command: str, content: bytes = b"") -> str:
     )
     if done.returncode != 0:
         words = done.stderr.decode(errors="replace")
-        raise ConnectionError(_explain(host, f"ssh://{host}: `{command}` failed there", words))
+        raise ConnectionError(explain(host, f"ssh://{host}: `{command}` failed there", words))
     return done.stdout.decode(errors="replace").strip()
