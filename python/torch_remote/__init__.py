@@ -170,9 +170,13 @@ def _also_change(change: Callable[[], None]) -> None:
 
 def _shut_down() -> None:
     # A forked child must not close the sessions of its parent.
-    if not _C.is_in_bad_fork():
-        _C.shutdown()
-        _launch.stop_all()
+    if _C.is_in_bad_fork():
+        return
+    # After Ctrl-C, but not one that an interactive session has survived.
+    error = getattr(sys, "last_type", None)
+    is_interrupted = error is not None and issubclass(error, KeyboardInterrupt)
+    _C.shutdown(is_interrupted and not hasattr(sys, "ps1"))
+    _launch.stop_all()
 
 
 def _warn_of_local_cuda() -> None:

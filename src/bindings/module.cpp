@@ -100,6 +100,11 @@ py::tuple machine_summary(int id) {
   return py::make_tuple(session->link().endpoint().url, devices, session->link().state());
 }
 
+transport::Connection::Totals totals_of(Session& session) {
+  const transport::Connection* const connection = session.link().connection();
+  return connection == nullptr ? transport::Connection::Totals{} : connection->totals();
+}
+
 py::dict counters() {
   uint64_t calls = 0, syncs = 0, frames = 0, sent = 0, received = 0, signatures = 0, meta = 0,
            server = 0;
@@ -107,10 +112,10 @@ py::dict counters() {
     client::Counters& one = session->stream().counters();
     calls += one.calls;
     syncs += one.syncs;
-    const transport::Connection* const connection = session->link().connection();
-    frames += connection == nullptr ? 0 : connection->frames_sent();
+    const auto totals = totals_of(*session);
+    frames += totals.frames_sent;
     sent += one.bytes_sent;
-    received += connection == nullptr ? 0 : connection->bytes_received();
+    received += totals.bytes_received;
     signatures += one.signatures_sent;
     meta += one.inferred_by_meta;
     server += one.inferred_by_server;
@@ -132,10 +137,9 @@ py::dict counters() {
 std::pair<uint64_t, uint64_t> bytes_moved() {
   std::pair<uint64_t, uint64_t> moved{0, 0};
   for (Session* session : Machines::instance().sessions()) {
-    if (const transport::Connection* const connection = session->link().connection()) {
-      moved.first += connection->bytes_sent();
-      moved.second += connection->bytes_received();
-    }
+    const auto totals = totals_of(*session);
+    moved.first += totals.bytes_sent;
+    moved.second += totals.bytes_received;
   }
   return moved;
 }
@@ -200,7 +204,6 @@ void tell_failure() {
     session->tell_failure();
 }
 
-// Whether a failure was reported that its thread was not told of.
 // Whether a failure of this thread, 0 for any, is known and was not raised yet.
 bool has_failure(uint64_t thread) {
   const auto sessions = Machines::instance().sessions();
@@ -318,7 +321,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("has_failure", has_failure, py::arg("thread") = 0);
   module.def("calls_done", [](uintptr_t session) {
     client::Session& asked = session_at(session);
-    return asked.is_lost() ? UINT64_MAX : asked.calls_done();  // of a lost one nothing more comes
+    // Of a lost one nothing more comes.
+    return asked.link().is_lost() ? UINT64_MAX : client::calls_done(asked);
   });
   module.def("current_thread", client::current_thread);
   module.def("enter_backward", client::enter_backward);
@@ -339,8 +343,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("server_context", torch::wrap_pybind_function(server_context));
   module.def("operator_facts", torch::wrap_pybind_function(operator_facts));
   module.def("is_in_bad_fork", [] { return client::in_forked_child(); });
-  module.def("shutdown", torch::wrap_pybind_function([] {
-               if (!Machines::instance().shutdown())
+  module.def("shutdown", torch::wrap_pybind_function([](bool is_interrupted) {
+               if (!Machines::instance().shutdown(is_interrupted))
                  fail_at_exit();
                let_gil_takers_pass();
              }));

@@ -79,11 +79,11 @@ Float32Precision& precision_entry(Context& context) {
   return entry;
 }
 
-constexpr int32_t kUnasked = 4;
+constexpr int32_t kTorchDefault = 4;
 
 // What torch 2.13 starts with; 2.11 has no such value and starts with TF32.
 template <typename Precision>
-constexpr Precision unasked() {
+constexpr Precision torch_default() {
   if constexpr (requires { Precision::DEFAULT; })
     return Precision::DEFAULT;
   else
@@ -93,9 +93,9 @@ constexpr Precision unasked() {
 template <Float32Backend backend, Float32Op operation>
 void write_precision(Context& context, int32_t value) {
   static_assert(static_cast<int>(Float32Precision::BF16) == 3);
-  if (value < kUnasked)
+  if (value < kTorchDefault)
     return context.setFloat32Precision(backend, operation, static_cast<Float32Precision>(value));
-  precision_entry<backend, operation>(context) = unasked<Float32Precision>();
+  precision_entry<backend, operation>(context) = torch_default<Float32Precision>();
 }
 
 template <Float32Backend backend, Float32Op operation>
@@ -103,7 +103,7 @@ constexpr SettingAccess precision(Setting setting, const char* name) {
   return {setting,
           name,
           0,
-          kUnasked,
+          kTorchDefault,
           [](Context& context) {
             return static_cast<int32_t>(precision_entry<backend, operation>(context));
           },

@@ -8,32 +8,26 @@
 namespace torch_remote::marshal {
 namespace {
 
+using wire::decode_number;
 using wire::Reader;
 using wire::ValueKind;
 
-bool read_bool(Reader& reader) {
-  const uint8_t value = reader.u8();
-  if (value > 1)
-    throw ProtocolError("a truth value is neither 0 nor 1");
-  return value != 0;
-}
-
 Number read_complex(Reader& reader) {
-  const double real = reader.f64();
-  const double imaginary = reader.f64();
+  const auto real = decode_number<double>(reader);
+  const auto imaginary = decode_number<double>(reader);
   return Number::of(c10::complex<double>(real, imaginary));
 }
 
 Number read_scalar(Reader& reader, ValueKind kind) {
   switch (kind) {
     case ValueKind::kScalarInt:
-      return Number::of(reader.zigzag());
+      return Number::of(decode_number<int64_t>(reader));
     case ValueKind::kScalarUnsigned:
-      return Number::of(reader.varint());
+      return Number::of(decode_number<uint64_t>(reader));
     case ValueKind::kScalarFloat:
-      return Number::of(reader.f64());
+      return Number::of(decode_number<double>(reader));
     case ValueKind::kScalarBool:
-      return Number::of(read_bool(reader));
+      return Number::of(decode_number<bool>(reader));
     default:
       return read_complex(reader);
   }
@@ -41,7 +35,7 @@ Number read_scalar(Reader& reader, ValueKind kind) {
 
 // A list slot begins with `same`: true if one value stands for all elements.
 bool read_same(Reader& reader, uint32_t count) {
-  const bool same = read_bool(reader);
+  const bool same = decode_number<bool>(reader);
   if (same && count == 0)
     throw ProtocolError("an empty list has a value");
   return same;
@@ -49,11 +43,11 @@ bool read_same(Reader& reader, uint32_t count) {
 
 void read_float_list(Reader& reader, uint32_t count, Slots& slots) {
   if (read_same(reader, count)) {
-    slots.numbers.append(count, Number::of(reader.f64()));
+    slots.numbers.append(count, Number::of(decode_number<double>(reader)));
     return;
   }
   for (uint32_t i = 0; i < count; ++i)
-    slots.numbers.push_back(Number::of(reader.f64()));
+    slots.numbers.push_back(Number::of(decode_number<double>(reader)));
 }
 
 void read_scalar_list(Reader& reader, std::span<const ValueKind> kinds, Slots& slots) {
@@ -82,22 +76,22 @@ void read_step(const Plan& plan, const SlotStep& step, Reader& reader, wire::Nam
       slots.offsets.push_back(wire::decode_offset(reader));
       return;
     case SlotKind::kInt:
-      slots.numbers.push_back(Number::of(reader.zigzag()));
+      slots.numbers.push_back(Number::of(decode_number<int64_t>(reader)));
       return;
     case SlotKind::kUnsigned:
-      slots.numbers.push_back(Number::of(reader.varint()));
+      slots.numbers.push_back(Number::of(decode_number<uint64_t>(reader)));
       return;
     case SlotKind::kFloat:
-      slots.numbers.push_back(Number::of(reader.f64()));
+      slots.numbers.push_back(Number::of(decode_number<double>(reader)));
       return;
     case SlotKind::kComplex:
       slots.numbers.push_back(read_complex(reader));
       return;
     case SlotKind::kBool:
-      slots.numbers.push_back(Number::of(read_bool(reader)));
+      slots.numbers.push_back(Number::of(decode_number<bool>(reader)));
       return;
     case SlotKind::kRaw:
-      slots.numbers.push_back(Number::of_raw(reader.raw(step.count)));
+      slots.numbers.push_back(Number::of_raw(wire::decode_element(reader, step.count)));
       return;
     case SlotKind::kFloatList:
       return read_float_list(reader, step.count, slots);
@@ -105,7 +99,7 @@ void read_step(const Plan& plan, const SlotStep& step, Reader& reader, wire::Nam
       return read_scalar_list(reader, std::span(plan.scalar_kinds).subspan(step.first, step.count),
                               slots);
     case SlotKind::kGenerator:
-      slots.generators.push_back(reader.varint());
+      slots.generators.push_back(decode_number<uint64_t>(reader));
       return;
   }
 }

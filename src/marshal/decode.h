@@ -13,6 +13,7 @@
 #include "marshal/plan.h"
 #include "wire/codec.h"
 #include "wire/signature.h"
+#include "wire/slots.h"
 
 namespace torch_remote::marshal {
 

@@ -19,21 +19,18 @@ BufferedReader::BufferedReader(Stream& stream, std::function<void(size_t)> on_by
 bool BufferedReader::read_or_end(std::span<std::byte> into) {
   for (size_t done = 0; done < into.size();) {
     const size_t got = read_some(into.subspan(done));
-    if (got == 0 && done == 0) {
+    if (got == 0 && done == 0)
       return false;
-    }
-    if (got == 0) {
+    if (got == 0)
       throw ConnectionError(stream_.peer() + " closed the connection in the middle of a frame");
-    }
     done += got;
   }
   return true;
 }
 
 void BufferedReader::read(std::span<std::byte> into) {
-  if (!read_or_end(into)) {
+  if (!read_or_end(into))
     throw ConnectionError(stream_.peer() + " closed the connection in the middle of a frame");
-  }
 }
 
 size_t BufferedReader::read_some(std::span<std::byte> into) {
@@ -48,9 +45,8 @@ size_t BufferedReader::read_some(std::span<std::byte> into) {
     ahead_ = std::span<const std::byte>(buffer_).first(got);
   }
   const size_t count = std::min(into.size(), ahead_.size());
-  if (count > 0) {
+  if (count > 0)
     std::memcpy(into.data(), ahead_.data(), count);
-  }
   ahead_ = ahead_.subspan(count);
   return count;
 }

@@ -16,9 +16,8 @@ namespace {
 std::string fit_reason(std::string_view reason) {
   std::string fitted(reason.substr(0, kMaxCloseReason));
   for (int cut = 0; cut < 4; ++cut) {
-    if (is_utf8(std::as_bytes(std::span(fitted)))) {
+    if (is_utf8(std::as_bytes(std::span(fitted))))
       return fitted;
-    }
     fitted.pop_back();
   }
   return "(the reason is not UTF-8)";
@@ -48,11 +47,9 @@ Connection::Impl::~Impl() {
 }
 
 void Connection::Impl::join_threads() {
-  for (std::thread* thread : {&reader_thread_, &writer_thread_, &watchdog_thread_}) {
-    if (thread->joinable()) {
+  for (std::thread* thread : {&reader_thread_, &writer_thread_, &watchdog_thread_})
+    if (thread->joinable())
       thread->join();
-    }
-  }
 }
 
 bool Connection::Impl::is_in_forked_child() const noexcept {
@@ -62,9 +59,8 @@ bool Connection::Impl::is_in_forked_child() const noexcept {
 // Called by a pthread_atfork handler, where this_process() may still give the parent's pid.
 void Connection::Impl::abandon_in_forked_child() noexcept {
   Stream* const stream = current_stream_.load();
-  if (stream != nullptr && ::getpid() != pid_) {
+  if (stream != nullptr && ::getpid() != pid_)
     stream->close_in_forked_child();
-  }
 }
 
 std::thread Connection::Impl::run(void (Impl::*loop)() noexcept) {
@@ -87,9 +83,8 @@ void Connection::Impl::start() {
     started_ = true;
   }
   try {
-    if (options_.keepalive.count() > 0) {
+    if (options_.keepalive.count() > 0)
       watchdog_thread_ = run(&Impl::run_watchdog);
-    }
     writer_thread_ = run(&Impl::run_writer);
     reader_thread_ = run(&Impl::run_reader);  // last, because it calls on_end()
   } catch (...) {
@@ -110,9 +105,8 @@ void Connection::Impl::stop(std::exception_ptr cause) noexcept {
     work_.notify_all();
     changed_.notify_all();
   }
-  if (stream != nullptr) {
+  if (stream != nullptr)
     stream->shutdown();
-  }
 }
 
 bool Connection::Impl::release(std::chrono::milliseconds wait) {
@@ -121,12 +115,10 @@ bool Connection::Impl::release(std::chrono::milliseconds wait) {
   std::optional<SendLedger> unsent;  // destroyed after the lock is released, like the stream
   {
     MutexLock lock(mutex_);
-    while (running_ > 0 && Clock::now() < deadline) {
+    while (running_ > 0 && Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
-    }
-    if (!stopping_ || running_ > 0) {
+    if (!stopping_ || running_ > 0)
       return false;
-    }
     current_stream_ = nullptr;
     stream = std::move(stream_);
     unsent.swap(ledger_);
@@ -151,12 +143,10 @@ void Connection::Impl::close(std::string_view reason, std::chrono::milliseconds 
     close_requested_ = true;
     close_reason_ = fit_reason(reason);
     work_.notify_one();
-    if (own_connection == this) {
+    if (own_connection == this)
       return;
-    }
-    while (started_ && !stopping_ && Clock::now() < deadline) {
+    while (started_ && !stopping_ && Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
-    }
     was_flushed = close_sent_ || !started_;
   }
   // Does nothing after a clean end.
@@ -192,41 +182,35 @@ Connection::Connection(std::unique_ptr<Stream> stream, Handler& handler, Options
     : impl_(std::make_unique<Impl>(std::move(stream), handler, options, flush_pending_)) {}
 
 Connection::~Connection() {
-  if (impl_->is_in_forked_child()) {
-    // The child has no copy of the threads, and one of them may hold the mutex: leak everything.
+  // The child has no copy of the threads, and one of them may hold the mutex: leak everything.
+  if (impl_->is_in_forked_child())
     static_cast<void>(impl_.release());
-  }
 }
 
 void Connection::start() {
-  if (!impl_->is_in_forked_child()) {
+  if (!impl_->is_in_forked_child())
     impl_->start();
-  }
 }
 
 void Connection::flush() noexcept {
-  if (!impl_->is_in_forked_child()) {
+  if (!impl_->is_in_forked_child())
     impl_->flush();
-  }
 }
 
 void Connection::request_flush_soon() noexcept {
-  if (!flush_pending_.exchange(true) && !impl_->is_in_forked_child()) {
+  if (!flush_pending_.exchange(true) && !impl_->is_in_forked_child())
     impl_->wake_writer();
-  }
 }
 
 void Connection::send_bulk(uint64_t lane, std::span<const std::byte> bytes,
                            std::shared_ptr<const void> owner, std::function<void(bool)> on_acked) {
-  if (!impl_->is_in_forked_child()) {
+  if (!impl_->is_in_forked_child())
     impl_->send_bulk(lane, bytes, std::move(owner), std::move(on_acked));
-  }
 }
 
 void Connection::applied(uint64_t sequence) noexcept {
-  if (!impl_->is_in_forked_child()) {
+  if (!impl_->is_in_forked_child())
     impl_->applied(sequence);
-  }
 }
 
 Connection::InFlight Connection::in_flight() const noexcept {
@@ -234,15 +218,13 @@ Connection::InFlight Connection::in_flight() const noexcept {
 }
 
 void Connection::close(std::string_view reason, std::chrono::milliseconds wait) {
-  if (!impl_->is_in_forked_child()) {
+  if (!impl_->is_in_forked_child())
     impl_->close(reason, wait);
-  }
 }
 
 void Connection::abort() noexcept {
-  if (!impl_->is_in_forked_child()) {
+  if (!impl_->is_in_forked_child())
     impl_->abort();
-  }
 }
 
 bool Connection::release(std::chrono::milliseconds wait) {
@@ -273,20 +255,8 @@ std::string Connection::peer_close_reason() const {
   return impl_->is_in_forked_child() ? std::string() : impl_->peer_close_reason();
 }
 
-std::string Connection::peer() const {
-  return impl_->peer();
-}
-
-uint64_t Connection::bytes_sent() const noexcept {
-  return impl_->bytes_sent();
-}
-
-uint64_t Connection::bytes_received() const noexcept {
-  return impl_->bytes_received();
-}
-
-uint64_t Connection::frames_sent() const noexcept {
-  return impl_->frames_sent();
+Connection::Totals Connection::totals() const noexcept {
+  return impl_->totals();
 }
 
 void Connection::abandon_in_forked_child() noexcept {

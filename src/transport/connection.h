@@ -87,6 +87,13 @@ class Connection {
     uint64_t calls_received = 0;  // calls in all messages frames that the peer acknowledged
   };
 
+  // Since start(), over all its streams.
+  struct Totals {
+    uint64_t bytes_sent = 0;
+    uint64_t bytes_received = 0;
+    uint64_t frames_sent = 0;
+  };
+
   Connection(std::unique_ptr<Stream> stream, Handler& handler, Options options);
   ~Connection();  // abort(), then waits for the threads; not from a handler's method
   Connection(const Connection&) = delete;
@@ -144,10 +151,7 @@ class Connection {
 
   // The reason in the peer's close frame; empty without one.
   std::string peer_close_reason() const;
-  std::string peer() const;
-  uint64_t bytes_sent() const noexcept;
-  uint64_t bytes_received() const noexcept;
-  uint64_t frames_sent() const noexcept;
+  Totals totals() const noexcept;
 
   // For a pthread_atfork child handler: only closes the child's copies of the descriptors.
   void abandon_in_forked_child() noexcept;

@@ -60,15 +60,11 @@ class Connection::Impl {
 
   InFlight in_flight() const noexcept;
 
-  const std::string& peer() const { return peer_; }
-
-  uint64_t bytes_sent() const noexcept { return bytes_sent_.load(std::memory_order_relaxed); }
-
-  uint64_t bytes_received() const noexcept {
-    return bytes_received_.load(std::memory_order_relaxed);
+  Totals totals() const noexcept {
+    return {bytes_sent_.load(std::memory_order_relaxed),
+            bytes_received_.load(std::memory_order_relaxed),
+            frames_sent_.load(std::memory_order_relaxed)};
   }
-
-  uint64_t frames_sent() const noexcept { return frames_sent_.load(std::memory_order_relaxed); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -113,7 +109,7 @@ class Connection::Impl {
   std::optional<Messages> write_while_small();
   void take_outgoing(std::shared_ptr<Stream>& left) REQUIRES(mutex_);
 
-  // connection_writer.cpp; on the writer thread.
+  // connection_writer.cpp and connection_frames.cpp; on the writer thread.
   void run_writer() noexcept;
   bool take_turn();
   std::optional<Work> wait_for_work() EXCLUDES(mutex_);
@@ -150,7 +146,7 @@ class Connection::Impl {
   bool is_close_sent() EXCLUDES(mutex_);
   void wait_for_writer() EXCLUDES(mutex_);
   void release_bulks() EXCLUDES(mutex_);
-  static void let_go(SendLedger::Released released);
+  static void free_acknowledged(SendLedger::Released released);
 
   // connection_resume.cpp; break_link() on any thread, wait_for_resume() on the reader's.
   void break_link(std::exception_ptr cause) noexcept EXCLUDES(mutex_);

@@ -11,9 +11,8 @@ namespace torch_remote::transport {
 namespace {
 
 std::string in_words(std::chrono::milliseconds duration) {
-  if (duration.count() % 1000 == 0) {
+  if (duration.count() % 1000 == 0)
     return std::to_string(duration.count() / 1000) + " s";
-  }
   return std::to_string(duration.count()) + " ms";
 }
 
@@ -55,9 +54,8 @@ bool Connection::Impl::read_until_broken() {
 // Returns what read_until_broken() does when there is nothing more to read.
 bool Connection::Impl::read_frame() {
   std::array<std::byte, kHeaderSize> bytes;
-  if (!reader_->read_or_end(bytes)) {
+  if (!reader_->read_or_end(bytes))
     return at_end_of_stream();
-  }
   const FrameHeader header = decode_header(bytes, options_.limits);
   take_counters(header);
   switch (header.kind) {
@@ -85,9 +83,8 @@ bool Connection::Impl::read_frame() {
 
 bool Connection::Impl::at_end_of_stream() {
   MutexLock lock(mutex_);
-  if (!stopping_ && !close_sent_) {
+  if (!stopping_ && !close_sent_)
     throw ConnectionError(peer_ + " closed the connection without saying why");
-  }
   return false;
 }
 
@@ -103,13 +100,12 @@ void Connection::Impl::take_counters(const FrameHeader& header) {
     moved = ledger_->advance(header.acknowledged, header.applied, released);
     publish_totals();
   }
-  let_go(std::move(released));
-  if (moved) {
+  free_acknowledged(std::move(released));
+  if (moved)
     handler_.on_progress();
-  }
 }
 
-void Connection::Impl::let_go(SendLedger::Released released) {
+void Connection::Impl::free_acknowledged(SendLedger::Released released) {
   released.frames.clear();
   for (SendLedger::PendingBulk& bulk : released.bulks) {
     bulk.owner.reset();
@@ -165,9 +161,8 @@ bool Connection::Impl::is_close_sent() {
 
 void Connection::Impl::wait_for_writer() {
   MutexLock lock(mutex_);
-  while (!writer_done_) {
+  while (!writer_done_)
     changed_.wait(mutex_);
-  }
 }
 
 void Connection::Impl::release_bulks() {
@@ -176,13 +171,12 @@ void Connection::Impl::release_bulks() {
   SendLedger::Released acknowledged;
   {
     MutexLock lock(mutex_);
-    if (ledger_) {
+    if (ledger_)
       unacknowledged = ledger_->take_pending();
-    }
     unsent.swap(bulks_);
     std::swap(acknowledged, acknowledged_by_resume_);
   }
-  let_go(std::move(acknowledged));
+  free_acknowledged(std::move(acknowledged));
   for (SendLedger::PendingBulk& bulk : unacknowledged) {
     bulk.owner.reset();
     bulk.on_acked(false);
@@ -216,9 +210,8 @@ bool Connection::Impl::watch_until_silent() {
     }
     const Clock::time_point heard = std::max(last_heard(), counted_from);
     const Clock::duration silence = Clock::now() - heard;
-    if (silence >= keepalive) {
+    if (silence >= keepalive)
       return true;
-    }
     if (silence >= keepalive / 3 && asked != heard) {
       asked = heard;
       ping_due_ = true;
@@ -226,9 +219,8 @@ bool Connection::Impl::watch_until_silent() {
     }
     const Clock::time_point next = heard + (silence < keepalive / 3 ? keepalive / 3 : keepalive);
     changed_.wait_until(mutex_, next);
-    if (Clock::now() > next + keepalive / 3) {
+    if (Clock::now() > next + keepalive / 3)
       counted_from = Clock::now();  // this process was stopped or starved, so do not blame the peer
-    }
   }
   return false;
 }

@@ -21,9 +21,8 @@ void Connection::Impl::break_link(std::exception_ptr cause) noexcept {
       changed_.notify_all();
     }
   }
-  if (stream == nullptr) {
+  if (stream == nullptr)
     return stop(std::move(cause));
-  }
   stream->shutdown();
 }
 
@@ -36,9 +35,8 @@ bool Connection::Impl::wait_for_resume(std::exception_ptr cause) {
   {
     MutexLock lock(mutex_);
     wait_for_writer_to_park();
-    if (stopping_) {
+    if (stopping_)
       return false;
-    }
     link = link_;
     first = broken_by_;
     received = received_;
@@ -47,16 +45,14 @@ bool Connection::Impl::wait_for_resume(std::exception_ptr cause) {
   }
   handler_.on_broken(std::move(first), received);
   MutexLock lock(mutex_);
-  while (link_ == link && !stopping_) {
+  while (link_ == link && !stopping_)
     changed_.wait(mutex_);
-  }
   return !stopping_;
 }
 
 void Connection::Impl::wait_for_writer_to_park() {
-  while (!writer_parked_ && !writer_done_ && !stopping_) {
+  while (!writer_parked_ && !writer_done_ && !stopping_)
     changed_.wait(mutex_);
-  }
 }
 
 // On the reader thread: takes the first stream, or the one that resume() has installed.
@@ -72,27 +68,24 @@ void Connection::Impl::take_stream() {
   reader_.reset();
   incoming_ = std::move(stream);
   reader_.emplace(*incoming_, [this](size_t count) { note_bytes(count); });
-  let_go(std::move(released));
-  if (!is_first) {
+  free_acknowledged(std::move(released));
+  if (!is_first)
     handler_.on_progress();
-  }
 }
 
 std::optional<uint64_t> Connection::Impl::suspend(std::exception_ptr cause) {
   break_link(std::move(cause));
   MutexLock lock(mutex_);
-  while (!reader_parked_ && !stopping_) {
+  while (!reader_parked_ && !stopping_)
     changed_.wait(mutex_);
-  }
   return stopping_ ? std::nullopt : std::optional(received_);
 }
 
 bool Connection::Impl::resume(std::unique_ptr<Stream> stream, uint64_t peer_received) {
   std::shared_ptr<Stream> left;  // destroyed after the lock is released
   MutexLock lock(mutex_);
-  if (stopping_ || !reader_parked_) {
+  if (stopping_ || !reader_parked_)
     return false;
-  }
   ledger_->acknowledge(peer_received, acknowledged_by_resume_);
   left = std::exchange(stream_, std::move(stream));
   current_stream_.store(stream_.get());
@@ -110,11 +103,9 @@ bool Connection::Impl::resume(std::unique_ptr<Stream> stream, uint64_t peer_rece
 
 bool Connection::Impl::wait_while_broken(Clock::time_point deadline) {
   MutexLock lock(mutex_);
-  while (reader_parked_ && !stopping_) {
-    if (!changed_.wait_until(mutex_, deadline)) {
+  while (reader_parked_ && !stopping_)
+    if (!changed_.wait_until(mutex_, deadline))
       return !reader_parked_ || stopping_;
-    }
-  }
   return true;
 }
 

@@ -1,4 +1,4 @@
-// The writer thread of a connection, and what gives it work.
+// The writer thread of a connection: when it writes. connection_frames.cpp has what it writes.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +9,6 @@
 namespace torch_remote::transport {
 namespace {
 
-constexpr size_t kChunkSize = size_t{1} << 20;
 // flush() writes frames up to this size on its caller's thread. Every socket buffer is larger.
 constexpr size_t kSmallFrame = size_t{8} << 10;
 // How long a failed write waits for the reader to find the reason.
@@ -50,9 +49,8 @@ void Connection::Impl::flush() noexcept {
   flush_now_ = flush_now_ || too_large || error;
   too_large_ = std::move(too_large);
   write_error_ = std::move(error);
-  if (flush_now_ || writer_wants_back_) {
+  if (flush_now_ || writer_wants_back_)
     work_.notify_one();
-  }
 }
 
 bool Connection::Impl::may_borrow() const {
@@ -64,20 +62,17 @@ bool Connection::Impl::may_borrow() const {
 std::optional<Connection::Impl::Messages> Connection::Impl::write_while_small() {
   for (;;) {
     Messages messages = take_messages();
-    if (messages.payload.empty()) {
+    if (messages.payload.empty())
       return std::nullopt;
-    }
-    if (messages.payload.size() > kSmallFrame) {
+    if (messages.payload.size() > kSmallFrame)
       return messages;
-    }
     send(std::move(messages));
   }
 }
 
 void Connection::Impl::take_outgoing(std::shared_ptr<Stream>& left) {
-  if (outgoing_ != stream_) {
+  if (outgoing_ != stream_)
     left = std::exchange(outgoing_, stream_);
-  }
 }
 
 void Connection::Impl::wake_writer() noexcept {
@@ -89,9 +84,8 @@ void Connection::Impl::wake_writer_if_ack_due_changed(
     std::optional<Clock::time_point> due_before) noexcept {
   const std::optional<Clock::time_point> due = acks_.due();
   // A writer that wakes before `due` checks by itself.
-  if (due != due_before && !(writer_waits_ && due && writer_wakes_ <= *due)) {
+  if (due != due_before && !(writer_waits_ && due && writer_wakes_ <= *due))
     work_.notify_one();
-  }
 }
 
 void Connection::Impl::send_bulk(uint64_t lane, std::span<const std::byte> bytes,
@@ -120,9 +114,8 @@ void Connection::Impl::applied(uint64_t sequence) noexcept {
       wake_writer_if_ack_due_changed(due_before);
     }
   }
-  if (!was_received) {
+  if (!was_received)
     stop(std::make_exception_ptr(InternalError("a frame was applied before it was received")));
-  }
 }
 
 void Connection::Impl::run_writer() noexcept {
@@ -156,9 +149,8 @@ void Connection::Impl::let_reader_end_first(const std::exception_ptr& error) {
   const Clock::time_point deadline = Clock::now() + kReaderGrace;
   {
     MutexLock lock(mutex_);
-    while (!stopping_ && !is_broken_ && Clock::now() < deadline) {
+    while (!stopping_ && !is_broken_ && Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
-    }
   }
   break_link(error);
 }
@@ -171,20 +163,17 @@ std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
   for (;;) {
     wait_while_lent();
     park_while_broken();
-    if (stopping_) {
+    if (stopping_)
       return std::nullopt;
-    }
-    if (write_error_) {
+    if (write_error_)
       std::rethrow_exception(std::exchange(write_error_, nullptr));
-    }
     const Clock::time_point now = Clock::now();
     if (!flush_at && flush_pending_.load(std::memory_order_relaxed)) {
       const bool is_busy = ledger_->totals().bytes != 0;
       flush_at = now + (is_busy ? options_.busy_flush_delay : options_.flush_delay);
     }
-    if (is_urgent(now) || (flush_at && *flush_at <= now)) {
+    if (is_urgent(now) || (flush_at && *flush_at <= now))
       break;
-    }
     wait_for_change(flush_at);
   }
   flush_now_ = false;
@@ -220,31 +209,26 @@ bool Connection::Impl::is_urgent(Clock::time_point now) const {
 
 void Connection::Impl::wait_for_change(std::optional<Clock::time_point> flush_at) {
   std::optional<Clock::time_point> until = acks_.due();
-  if (flush_at && (!until || *flush_at < *until)) {
+  if (flush_at && (!until || *flush_at < *until))
     until = flush_at;
-  }
   writer_waits_ = true;
   writer_wakes_ = until.value_or(Clock::time_point::max());
-  if (until) {
+  if (until)
     work_.wait_until(mutex_, *until);
-  } else {
+  else
     work_.wait(mutex_);
-  }
   writer_waits_ = false;
 }
 
 // False: the close frame is sent, and nothing may follow it.
 bool Connection::Impl::perform(const Work& work) {
-  if (work.resend_after) {
+  if (work.resend_after)
     send_again(*work.resend_after);
-  }
   send_queued();
-  if (work.pong) {
+  if (work.pong)
     send_control(FrameKind::kPong);
-  }
-  if (work.ping) {
+  if (work.ping)
     send_control(FrameKind::kPing);
-  }
   if (!work.close) {
     send_due_ack();
     return true;
@@ -257,163 +241,6 @@ bool Connection::Impl::perform(const Work& work) {
   }
   send_control(FrameKind::kClose, reason);
   return false;
-}
-
-// Skips frames that the peer has acknowledged meanwhile.
-void Connection::Impl::send_again(uint64_t resend_after) {
-  for (;;) {
-    std::optional<SendLedger::Kept> frame;
-    FrameHeader header;
-    {
-      MutexLock lock(mutex_);
-      frame = ledger_->kept_after(resend_after);
-      if (!frame) {
-        return;
-      }
-      const bool is_bulk = frame->kind == FrameKind::kBulk;
-      header = stamp(frame->kind, frame->bytes.size() + (is_bulk ? kBulkPrefixSize : 0));
-      header.sequence = frame->sequence;
-      header.last = frame->last;
-      header.applied = frame->applied;
-    }
-    if (frame->kind == FrameKind::kBulk) {
-      write_frame(header, encode_bulk_prefix(frame->prefix), frame->bytes);
-    } else {
-      write_frame(header, {}, frame->bytes);
-    }
-    resend_after = frame->sequence;
-  }
-}
-
-// Chooses the chunk before it takes messages, so that messages queued before the chunk go first.
-void Connection::Impl::send_queued() {
-  for (;;) {
-    const std::optional<Chunk> chunk = next_chunk();
-    send_messages();
-    if (!chunk) {
-      return;
-    }
-    send_chunk(*chunk);
-  }
-}
-
-void Connection::Impl::send_messages() {
-  for (;;) {
-    Messages messages = take_messages();
-    if (messages.payload.empty()) {
-      return;
-    }
-    send(std::move(messages));
-  }
-}
-
-// The messages that a frame has caused, a failure say, must not come after a header that says that
-// the frame is applied. So headers say what was applied before all messages were last taken.
-Connection::Impl::Messages Connection::Impl::take_messages() {
-  uint64_t applied = 0;
-  {
-    MutexLock lock(mutex_);
-    if (too_large_) {
-      return *std::exchange(too_large_, std::nullopt);
-    }
-    applied = applied_;
-  }
-  Messages messages;
-  messages.payload = handler_.take_messages(messages.calls);
-  if (messages.payload.empty() || handler_.has_taken_all()) {
-    MutexLock lock(mutex_);
-    told_applied_ = applied;
-  }
-  return messages;
-}
-
-void Connection::Impl::send(Messages messages) {
-  check_internal(messages.payload.size() <= options_.limits.messages,
-                 "a messages frame is within the limit");
-  // Shared with the ledger: the peer may acknowledge a frame before we have written all of it.
-  const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(messages.payload));
-  FrameHeader header;
-  {
-    MutexLock lock(mutex_);
-    header = stamp(FrameKind::kMessages, payload->size());
-    header.sequence = ledger_->add_messages(payload, messages.calls, header.applied);
-    publish_totals();
-  }
-  write_frame(header, {}, *payload);
-}
-
-std::optional<Connection::Impl::Chunk> Connection::Impl::next_chunk() {
-  MutexLock lock(mutex_);
-  if (bulks_.empty()) {
-    return std::nullopt;
-  }
-  const Bulk& bulk = bulks_.front();
-  const size_t left = bulk.bytes.size() - bulk.offset;
-  const size_t size = std::min({left, kChunkSize, options_.limits.bulk - kBulkPrefixSize});
-  return Chunk{{bulk.lane, bulk.offset}, bulk.bytes.subspan(bulk.offset, size), size == left};
-}
-
-void Connection::Impl::send_chunk(const Chunk& chunk) {
-  FrameHeader header;
-  std::shared_ptr<const void> owner;  // for the write: the ledger may release its copy before
-  {
-    MutexLock lock(mutex_);
-    header = stamp(FrameKind::kBulk, kBulkPrefixSize + chunk.bytes.size());
-    header.last = chunk.last;
-    Bulk& bulk = bulks_.front();
-    owner = bulk.owner;
-    if (chunk.last) {
-      header.sequence = ledger_->add_last_chunk(chunk.prefix, chunk.bytes, std::move(bulk.owner),
-                                                std::move(bulk.on_acked), header.applied);
-      bulks_.pop_front();
-    } else {
-      header.sequence = ledger_->add_chunk(chunk.prefix, chunk.bytes, bulk.owner, header.applied);
-      bulk.offset += chunk.bytes.size();
-    }
-  }
-  write_frame(header, encode_bulk_prefix(chunk.prefix), chunk.bytes);
-}
-
-void Connection::Impl::send_control(FrameKind kind, std::string_view reason) {
-  FrameHeader header;
-  {
-    MutexLock lock(mutex_);
-    header = stamp(kind, reason.size());
-  }
-  write_frame(header, {}, std::as_bytes(std::span(reason)));
-}
-
-void Connection::Impl::send_due_ack() {
-  {
-    MutexLock lock(mutex_);
-    const std::optional<Clock::time_point> due = acks_.due();
-    if (!due || *due > Clock::now()) {
-      return;
-    }
-  }
-  send_control(FrameKind::kAck);
-}
-
-FrameHeader Connection::Impl::stamp(FrameKind kind, size_t length) {
-  if (told_applied_ == applied_) {
-    acks_.sent();
-  }
-  FrameHeader header;
-  header.kind = kind;
-  header.length = static_cast<uint32_t>(length);
-  header.acknowledged = received_;
-  header.applied = told_applied_;
-  return header;
-}
-
-void Connection::Impl::write_frame(const FrameHeader& header, std::span<const std::byte> prefix,
-                                   std::span<const std::byte> payload) {
-  const std::array<std::byte, kHeaderSize> encoded = encode_header(header);
-  const std::array<std::span<const std::byte>, 3> parts{encoded, prefix, payload};
-  // Counted before writing, so that the count is never below what the peer has received.
-  bytes_sent_.fetch_add(kHeaderSize + prefix.size() + payload.size(), std::memory_order_relaxed);
-  frames_sent_.fetch_add(1, std::memory_order_relaxed);
-  outgoing_->write(parts);
 }
 
 }  // namespace torch_remote::transport

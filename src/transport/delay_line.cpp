@@ -45,9 +45,8 @@ class DelayedStream : public Stream {
       used_ = 0;
     }
     const size_t count = std::min(into.size(), current_.size() - used_);
-    if (count > 0) {
+    if (count > 0)
       std::memcpy(into.data(), current_.data() + used_, count);
-    }
     used_ += count;
     return count;
   }
@@ -59,9 +58,8 @@ class DelayedStream : public Stream {
         const size_t count = std::min(part.size(), kRunSize - run.size());
         run.insert(run.end(), part.begin(), part.begin() + static_cast<ptrdiff_t>(count));
         part = part.subspan(count);
-        if (run.size() == kRunSize) {
+        if (run.size() == kRunSize)
           push(run);
-        }
       }
     }
     push(run);
@@ -79,17 +77,15 @@ class DelayedStream : public Stream {
 
  private:
   void push(DelayQueue::Bytes& run) {
-    if (!run.empty() && !outgoing_.push(run)) {
+    if (!run.empty() && !outgoing_.push(run))
       throw_write_error();
-    }
     run.clear();
   }
 
   [[noreturn]] void throw_write_error() {
     MutexLock lock(mutex_);
-    if (write_error_) {
+    if (write_error_)
       std::rethrow_exception(write_error_);
-    }
     throw ConnectionError("the connection to " + inner_->peer() + " was shut down on this side");
   }
 
@@ -120,9 +116,8 @@ class DelayedStream : public Stream {
     try {
       for (;;) {
         const size_t got = inner_->read_some(buffer);
-        if (got == 0 || !incoming_.push(std::span(buffer).first(got))) {
+        if (got == 0 || !incoming_.push(std::span(buffer).first(got)))
           break;
-        }
       }
     } catch (...) {
       error = std::current_exception();
@@ -132,9 +127,8 @@ class DelayedStream : public Stream {
 
   void wait_for_sender(Clock::time_point deadline) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    while (!sender_done_ && Clock::now() < deadline) {
+    while (!sender_done_ && Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
-    }
   }
 
   const std::unique_ptr<Stream> inner_;

@@ -12,30 +12,26 @@ constexpr uint8_t kLastFlag = 1;
 
 template <typename Integer>
 void put(std::span<std::byte> into, size_t at, Integer value) noexcept {
-  for (size_t i = 0; i < sizeof(Integer); ++i) {
+  for (size_t i = 0; i < sizeof(Integer); ++i)
     into[at + i] = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i));
-  }
 }
 
 template <typename Integer>
 Integer get(std::span<const std::byte> from, size_t at) noexcept {
   uint64_t value = 0;
-  for (size_t i = 0; i < sizeof(Integer); ++i) {
+  for (size_t i = 0; i < sizeof(Integer); ++i)
     value |= std::to_integer<uint64_t>(from[at + i]) << (8 * i);
-  }
   return static_cast<Integer>(value);
 }
 
 void require(bool holds, const char* otherwise) {
-  if (!holds) {
+  if (!holds)
     throw ProtocolError(otherwise);
-  }
 }
 
 FrameKind decode_kind(uint8_t value) {
-  if (value < 1 || value > 6) {
+  if (value < 1 || value > 6)
     throw ProtocolError("unknown kind of frame " + std::to_string(value));
-  }
   return static_cast<FrameKind>(value);
 }
 
@@ -62,9 +58,8 @@ Bounds length_bounds(FrameKind kind, const FrameLimits& limits) noexcept {
 
 void check_length(const FrameHeader& header, const FrameLimits& limits) {
   const auto [least, most] = length_bounds(header.kind, limits);
-  if (header.length >= least && header.length <= most) {
+  if (header.length >= least && header.length <= most)
     return;
-  }
   throw ProtocolError("a frame of kind " + std::to_string(static_cast<int>(header.kind)) + " has " +
                       std::to_string(header.length) + " bytes of payload; from " +
                       std::to_string(least) + " to " + std::to_string(most) + " are allowed");
@@ -129,22 +124,19 @@ std::string decode_close_reason(std::span<const std::byte> payload) {
 }
 
 std::optional<Frame> parse_frame(std::span<const std::byte> bytes, const FrameLimits& limits) {
-  if (bytes.size() < kHeaderSize) {
+  if (bytes.size() < kHeaderSize)
     return std::nullopt;
-  }
   Frame frame;
   frame.header = decode_header(bytes.first<kHeaderSize>(), limits);
-  if (bytes.size() - kHeaderSize < frame.header.length) {
+  if (bytes.size() - kHeaderSize < frame.header.length)
     return std::nullopt;
-  }
   frame.payload = bytes.subspan(kHeaderSize, frame.header.length);
   if (frame.header.kind == FrameKind::kBulk) {
     decode_bulk_prefix(frame.payload.first<kBulkPrefixSize>(),
                        frame.payload.size() - kBulkPrefixSize);
   }
-  if (frame.header.kind == FrameKind::kClose) {
+  if (frame.header.kind == FrameKind::kClose)
     decode_close_reason(frame.payload);
-  }
   return frame;
 }
 

@@ -17,12 +17,10 @@ class Ring {
 
   size_t read_some(std::span<std::byte> into) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    while (used_ == 0 && !writer_closed_ && !reader_closed_) {
+    while (used_ == 0 && !writer_closed_ && !reader_closed_)
       changed_.wait(mutex_);
-    }
-    if (reader_closed_) {
+    if (reader_closed_)
       return 0;
-    }
     const size_t count = std::min({into.size(), used_, bytes_.size() - start_});
     std::memcpy(into.data(), bytes_.data() + start_, count);
     start_ = (start_ + count) % bytes_.size();
@@ -33,9 +31,8 @@ class Ring {
 
   void write(std::span<const std::byte> from) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    while (!from.empty()) {
+    while (!from.empty())
       from = from.subspan(write_some(from));
-    }
   }
 
   void close_writer() noexcept EXCLUDES(mutex_) {
@@ -52,15 +49,12 @@ class Ring {
 
  private:
   size_t write_some(std::span<const std::byte> from) REQUIRES(mutex_) {
-    while (used_ == bytes_.size() && !writer_closed_ && !reader_closed_) {
+    while (used_ == bytes_.size() && !writer_closed_ && !reader_closed_)
       changed_.wait(mutex_);
-    }
-    if (writer_closed_) {
+    if (writer_closed_)
       throw ConnectionError("the connection was shut down on this side");
-    }
-    if (reader_closed_) {
+    if (reader_closed_)
       throw ConnectionError("the peer has closed the connection");
-    }
     const size_t end = (start_ + used_) % bytes_.size();
     const size_t count = std::min({from.size(), bytes_.size() - used_, bytes_.size() - end});
     std::memcpy(bytes_.data() + end, from.data(), count);
@@ -89,9 +83,8 @@ class MemoryStream : public Stream {
   size_t read_some(std::span<std::byte> into) override { return incoming_->read_some(into); }
 
   void write(std::span<const std::span<const std::byte>> parts) override {
-    for (const std::span<const std::byte> part : parts) {
+    for (const std::span<const std::byte> part : parts)
       outgoing_->write(part);
-    }
   }
 
   void shutdown() noexcept override {

@@ -73,9 +73,8 @@ class PipeStream : public Stream {
     MutexLock lock(read_mutex_);
     while (!is_shut_down_) {
       const ssize_t got = ::read(incoming_.get(), into.data(), into.size());
-      if (got >= 0) {
+      if (got >= 0)
         return static_cast<size_t>(got);
-      }
       wait_or_throw("reading from ", incoming_.get(), POLLIN);
     }
     return 0;
@@ -85,24 +84,21 @@ class PipeStream : public Stream {
     MutexLock lock(write_mutex_);
     const HeldSigpipe held;
     for (Gather gather(parts); !gather.done();) {
-      if (is_shut_down_) {
+      if (is_shut_down_)
         throw ConnectionError("the connection to " + peer_ + " was shut down on this side");
-      }
       const std::span<iovec> vectors = gather.vectors();
       const ssize_t sent =
           ::writev(outgoing_.get(), vectors.data(), static_cast<int>(vectors.size()));
-      if (sent >= 0) {
+      if (sent >= 0)
         gather.advance(static_cast<size_t>(sent));
-      } else {
+      else
         wait_or_throw("writing to ", outgoing_.get(), POLLOUT);
-      }
     }
   }
 
   void shutdown() noexcept override EXCLUDES(read_mutex_, write_mutex_) {
-    if (is_shut_down_.exchange(true)) {
+    if (is_shut_down_.exchange(true))
       return;
-    }
     wake_writer_.reset();
     {
       MutexLock lock(read_mutex_);
@@ -128,23 +124,19 @@ class PipeStream : public Stream {
  private:
   static void make_non_blocking(int descriptor) {
     const int flags = ::fcntl(descriptor, F_GETFL);
-    if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0) {
+    if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0)
       throw_system_errno("fcntl", errno);
-    }
   }
 
   // Called after a failure with errno.
   void wait_or_throw(const char* doing, int descriptor, short event) const {
-    if (errno == EINTR) {
+    if (errno == EINTR)
       return;
-    }
-    if (!would_block(errno)) {
+    if (!would_block(errno))
       throw_connection_errno(doing + peer_, errno);
-    }
     std::array<pollfd, 2> polled{pollfd{descriptor, event, 0}, pollfd{wake_.get(), POLLIN, 0}};
-    if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) {
+    if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR)
       throw_connection_errno(doing + peer_, errno);
-    }
   }
 
   // Constant after construction.

@@ -33,15 +33,13 @@ uint64_t SendLedger::add_last_chunk(const BulkPrefix& prefix, std::span<const st
 }
 
 void SendLedger::keep(Kept frame) {
-  if (keeps_frames_) {
+  if (keeps_frames_)
     kept_.push_back(std::move(frame));
-  }
 }
 
 std::optional<SendLedger::Kept> SendLedger::kept_after(uint64_t sequence) const {
-  if (kept_.empty() || kept_.back().sequence <= sequence) {
+  if (kept_.empty() || kept_.back().sequence <= sequence)
     return std::nullopt;
-  }
   const uint64_t first = kept_.front().sequence;
   return kept_[sequence < first ? 0 : sequence + 1 - first];
 }
@@ -87,9 +85,8 @@ void SendLedger::count_received(uint64_t acknowledged) {
 
 // decode_header() has checked applied <= acknowledged, so count_received() has counted the frame.
 void SendLedger::apply(uint64_t applied) {
-  if (applied <= totals_.last_applied) {
+  if (applied <= totals_.last_applied)
     return;  // frames that are sent again say what they said the first time
-  }
   uint64_t reached = totals_.last_applied;
   while (!messages_.empty() && messages_.front().sequence <= applied) {
     reached = messages_.front().sequence;

@@ -1,6 +1,7 @@
 #include "wire/handshake.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstring>
 
@@ -49,6 +50,16 @@ void read_array(Reader& reader, std::array<std::byte, N>& into) {
 }
 
 }  // namespace
+
+BlockHead encode_block_head(size_t length) {
+  return std::bit_cast<BlockHead>(static_cast<uint32_t>(length));
+}
+
+uint32_t decode_block_head(const BlockHead& head) {
+  const uint32_t length = Reader(head).u32();
+  check_limit("bytes of a handshake", length, kMaxHandshakeBytes);
+  return length;
+}
 
 std::array<std::byte, kPreambleBytes> encode_preamble(const Preamble& preamble) {
   Writer writer;
@@ -193,6 +204,10 @@ DeviceProperties decode_device(Reader& reader) {
 }
 
 }  // namespace
+
+bool is_welcome(std::span<const std::byte> body) {
+  return !body.empty() && body[0] == static_cast<std::byte>(Tag::kWelcome);
+}
 
 Welcome decode_welcome(std::span<const std::byte> body) {
   Reader reader(body);

@@ -41,6 +41,11 @@ struct Preamble {
   uint64_t route = 0;  // for resume: the id of the session
 };
 
+// The head of a block: its length. Decoding throws ProtocolError over kMaxHandshakeBytes.
+using BlockHead = std::array<std::byte, 4>;
+BlockHead encode_block_head(size_t length);
+uint32_t decode_block_head(const BlockHead& head);
+
 constexpr size_t kPreambleBytes = 32;
 std::array<std::byte, kPreambleBytes> encode_preamble(const Preamble& preamble);
 Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes);
@@ -131,6 +136,8 @@ struct Welcome {
 
 void encode(Writer& writer, const Welcome& welcome);
 Welcome decode_welcome(std::span<const std::byte> body);
+// A server that refuses a client may send WELCOME in place of its HELLO.
+bool is_welcome(std::span<const std::byte> body);
 
 enum class Side : uint8_t { kClient = 1, kServer = 2 };
 

@@ -1,6 +1,7 @@
 #include "wire/messages.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "wire/limits.h"
@@ -26,58 +27,24 @@ Enum checked_enum(uint8_t value, Enum last, const char* what) {
 }  // namespace
 
 const char* to_text(Tag value) {
-  switch (value) {
-    case Tag::kHello:
-      return "HELLO";
-    case Tag::kProof:
-      return "PROOF";
-    case Tag::kWelcome:
-      return "WELCOME";
-    case Tag::kSignature:
-      return "SIGNATURE";
-    case Tag::kCall:
-      return "CALL";
-    case Tag::kContext:
-      return "CONTEXT";
-    case Tag::kGenerator:
-      return "GENERATOR";
-    case Tag::kResize:
-      return "RESIZE";
-    case Tag::kStream:
-      return "STREAM";
-    case Tag::kBegin:
-      return "BEGIN";
-    case Tag::kChunk:
-      return "CHUNK";
-    case Tag::kFree:
-      return "FREE";
-    case Tag::kRead:
-      return "READ";
-    case Tag::kQuery:
-      return "QUERY";
-    case Tag::kProgram:
-      return "PROGRAM";
-    case Tag::kGoOn:
-      return "GO_ON";
-    case Tag::kThread:
-      return "THREAD";
-    case Tag::kReply:
-      return "REPLY";
-    case Tag::kError:
-      return "ERROR";
-    case Tag::kAck:
-      return "ACK";
-    case Tag::kPing:
-      return "PING";
-    case Tag::kClose:
-      return "CLOSE";
-  }
-  return "unknown";
+  static constexpr std::array kNames = {
+      "unknown", "HELLO",  "PROOF", "WELCOME", "SIGNATURE", "CALL",  "CONTEXT", "GENERATOR",
+      "RESIZE",  "STREAM", "BEGIN", "CHUNK",   "FREE",      "READ",  "QUERY",   "PROGRAM",
+      "GO_ON",   "REPLY",  "ERROR", "ACK",     "PING",      "CLOSE", "THREAD",
+  };
+  static_assert(kNames.size() == static_cast<size_t>(Tag::kThread) + 1);
+  const auto number = static_cast<size_t>(value);
+  return kNames[number < kNames.size() ? number : 0];
 }
 
 ReceivedMessage next_message(Reader& reader) {
   const auto tag = static_cast<Tag>(reader.u8());
   return {tag, Reader(reader.raw(reader.varint()))};
+}
+
+void encode_signature(Writer& writer, const SignatureParts& parts) {
+  const Message framed(writer, Tag::kSignature);
+  encode(writer, parts);
 }
 
 void encode(Writer& writer, const Context& context) {
@@ -170,6 +137,15 @@ Begin decode_begin(Reader& reader) {
   return message;
 }
 
+std::optional<Begin> find_bulk_begin(std::span<const std::byte> payload) {
+  if (payload.empty() || payload[0] != std::byte{static_cast<uint8_t>(Tag::kBegin)})
+    return std::nullopt;
+  Reader reader(payload);
+  ReceivedMessage first = next_message(reader);
+  const Begin begin = decode_begin(first.body);
+  return begin.is_inline ? std::nullopt : std::optional(begin);
+}
+
 void encode_free(Writer& writer, std::span<const uint64_t> names) {
   const Message framed(writer, Tag::kFree);
   writer.varint(names.size());
@@ -197,22 +173,11 @@ Read decode_read(Reader& reader) {
   return message;
 }
 
-void encode_head(Writer& writer, const Query& query) {
-  writer.varint(query.request);
-  writer.u8(static_cast<uint8_t>(query.kind));
-}
-
 Query decode_query(Reader& reader) {
   Query query;
   query.request = storage_name(reader);
   query.kind = checked_enum(reader.u8(), QueryKind::kMemory, "query kind");
   return query;
-}
-
-void encode_head(Writer& writer, const QueriedCall& call) {
-  writer.varint(call.slot);
-  writer.varint(call.first);
-  writer.varint(call.names);
 }
 
 QueriedCall decode_queried_call(Reader& reader) {
@@ -285,10 +250,6 @@ uint64_t decode_thread(Reader& reader) {
   if (thread == 0)
     throw ProtocolError("thread 0 is never valid");
   return thread;
-}
-
-void encode_call(Writer& writer, uint64_t slot) {
-  writer.varint(slot);
 }
 
 uint64_t decode_call(Reader& reader) {

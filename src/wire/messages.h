@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "wire/codec.h"
 #include "wire/limits.h"
 #include "wire/signature.h"
+#include "wire/slots.h"
 #include "wire/view.h"
 
 namespace torch_remote::wire {
@@ -110,6 +112,18 @@ struct ReceivedMessage {
 
 ReceivedMessage next_message(Reader& reader);
 
+void encode_signature(Writer& writer, const SignatureParts& parts);
+
+// CALL. `write_slots()` appends the slots and the names of the fresh outputs (Note [Slots]).
+template <typename WriteSlots>
+void encode_call(Writer& writer, uint64_t slot, WriteSlots&& write_slots) {
+  const Message framed(writer, Tag::kCall);
+  writer.varint(slot);
+  write_slots();
+}
+
+uint64_t decode_call(Reader& reader);  // of CALL and QUERY kCheckedCall: the signature
+
 // The client's settings that change results. marshal/context.cpp has their names and ranges.
 // A precision is the value set for that part: 0 none (inherited), 1 ieee, 2 tf32, 3 bf16,
 // 4 PyTorch's default.
@@ -207,6 +221,8 @@ struct Begin {
 
 void encode(Writer& writer, const Begin& message);
 Begin decode_begin(Reader& reader);
+// The BEGIN of a bulk upload, which is the first message of its frame; nothing if another is.
+std::optional<Begin> find_bulk_begin(std::span<const std::byte> payload);
 
 void encode_free(Writer& writer, std::span<const uint64_t> names);
 
@@ -254,23 +270,48 @@ enum class QueryKind : uint8_t {
   kMemory = 11,
 };
 
-// The begin of every QUERY; the fields of its kind follow in the same Message.
 struct Query {
   uint64_t request = 0;
   QueryKind kind = QueryKind::kBarrier;
 };
 
-void encode_head(Writer& writer, const Query& query);
+// `write_fields()` appends the fields of the kind.
+template <typename WriteFields>
+void encode_query(Writer& writer, const Query& query, WriteFields&& write_fields) {
+  const Message framed(writer, Tag::kQuery);
+  writer.varint(query.request);
+  writer.u8(static_cast<uint8_t>(query.kind));
+  write_fields();
+}
+
 Query decode_query(Reader& reader);
 
-// QUERY kCall, before the slots.
+template <typename WriteSlots>
+void encode_checked_call(Writer& writer, uint64_t request, uint64_t slot,
+                         WriteSlots&& write_slots) {
+  encode_query(writer, {request, QueryKind::kCheckedCall}, [&] {
+    writer.varint(slot);
+    write_slots();
+  });
+}
+
 struct QueriedCall {
   uint64_t slot = 0;
   uint64_t first = 0;  // the name of the first fresh output
   uint64_t names = 0;  // how many names may be used
 };
 
-void encode_head(Writer& writer, const QueriedCall& call);
+template <typename WriteSlots>
+void encode_queried_call(Writer& writer, uint64_t request, const QueriedCall& call,
+                         WriteSlots&& write_slots) {
+  encode_query(writer, {request, QueryKind::kCall}, [&] {
+    writer.varint(call.slot);
+    writer.varint(call.first);
+    writer.varint(call.names);
+    write_slots();
+  });
+}
+
 QueriedCall decode_queried_call(Reader& reader);
 
 // QUERY kGenerator.
@@ -360,10 +401,6 @@ uint64_t decode_error_request(Reader& reader);
 void encode_thread(Writer& writer, uint64_t thread);
 void encode_go_on(Writer& writer, uint64_t thread);
 uint64_t decode_thread(Reader& reader);  // of THREAD and GO_ON
-
-// CALL and kCheckedCall, within a Message: the signature; its slots follow.
-void encode_call(Writer& writer, uint64_t slot);
-uint64_t decode_call(Reader& reader);
 
 void encode_reply(Writer& writer, uint64_t request, std::span<const std::byte> body);
 void encode_error(Writer& writer, uint64_t request, const Error& error);

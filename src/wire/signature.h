@@ -28,7 +28,7 @@ namespace torch_remote::wire {
 // `environment` has the settings that decide metadata (default dtype, deterministic, fill). Of
 // these the server reads only bit 7 of `environment`: run the kernel with grad mode on.
 //
-// A call sends the slots of its key in order: Note [Slots].
+// A call sends the slots of its key in order: Note [Slots] in wire/slots.h.
 enum class ValueKind : uint8_t {
   kNone = 0,
   kTensor = 1,        // spec storage:varint    storages are numbered in order of first mention
@@ -134,70 +134,11 @@ struct SignatureParts {
   std::span<const Output> outputs;
 };
 
-inline void encode_storage(Writer& key, const FreshStorage& storage) {
-  key.u8(static_cast<uint8_t>(storage.device << 1 | (storage.fresh ? 1 : 0)));
-  if (storage.fresh)
-    key.varint(storage.nbytes);
-}
-
 void encode(Writer& writer, const SignatureParts& parts);
 void encode(Writer& writer, const Output& output);
 
 // `next_operator` is the id of the next introduction. A lower id is an operator introduced before;
 // a higher one is refused.
 Signature decode_signature(Reader& reader, uint32_t next_operator);
-
-// Note [Slots]
-//
-// What differs between two calls of one signature, in the order of the key:
-//
-//   tensor, its storage not yet mentioned in this call:
-//       (zigzag(name - previous) << 1 | has_offset):varint [offset:varint]     in elements
-//   tensor, its storage mentioned before:  offset:varint
-//   numbers, generators: as ValueKind says
-//   then for each fresh output:            zigzag(name - previous)
-//
-// `previous` is the storage name written last in the same frame, 0 at its start.
-struct NameState {
-  uint64_t previous = 0;
-};
-
-inline void encode_storage_slot(Writer& writer, NameState& state, uint64_t name, uint64_t offset) {
-  const uint64_t delta = to_zigzag(static_cast<int64_t>(name - state.previous));
-  writer.varint(delta << 1 | (offset != 0 ? 1 : 0));
-  if (offset != 0)
-    writer.varint(offset);
-  state.previous = name;
-}
-
-struct StorageSlot {
-  uint64_t name;
-  uint64_t offset;
-};
-
-inline StorageSlot decode_storage_slot(Reader& reader, NameState& state) {
-  const uint64_t code = reader.varint();
-  state.previous += static_cast<uint64_t>(from_zigzag(code >> 1));
-  return {state.previous, code & 1 ? reader.varint() : 0};
-}
-
-// A further tensor of a storage that the same call has mentioned before.
-inline void encode_offset(Writer& writer, uint64_t offset) {
-  writer.varint(offset);
-}
-
-inline uint64_t decode_offset(Reader& reader) {
-  return reader.varint();
-}
-
-inline void encode_name(Writer& writer, NameState& state, uint64_t name) {
-  writer.zigzag(static_cast<int64_t>(name - state.previous));
-  state.previous = name;
-}
-
-inline uint64_t decode_name(Reader& reader, NameState& state) {
-  state.previous += static_cast<uint64_t>(reader.zigzag());
-  return state.previous;
-}
 
 }  // namespace torch_remote::wire

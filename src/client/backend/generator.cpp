@@ -129,7 +129,7 @@ uint64_t RemoteGenerator::name() const {
   if (session_ == where.session)
     return name_;
   check_room();
-  name_ = where.session->stream().new_generator_name();
+  name_ = where.session->stream().new_names().generator();
   send_if_open(*where.session, {message(name_, GeneratorAction::kMake, where.device),
                                 message(name_, GeneratorAction::kSeed, seed_)});
   session_ = where.session;
@@ -197,7 +197,7 @@ void RemoteGenerator::copy_to(RemoteGenerator& copy) const {
     return copy.remember_seed(*seed);
   const DevicePlace where = place();
   const uint64_t source = name();
-  const uint64_t target = where.session->stream().new_generator_name();
+  const uint64_t target = where.session->stream().new_names().generator();
   send(*where.session, {message(target, GeneratorAction::kMake, where.device),
                         message(target, GeneratorAction::kCopy, source)});
   const uint64_t seed = current_seed();

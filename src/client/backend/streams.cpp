@@ -60,7 +60,7 @@ bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::D
 // The server has reached the place behind this call, and downloads are here. On a CPU the work
 // before it is done then.
 bool has_reached(Session& session, uint64_t call) {
-  if (session.calls_done() >= call)
+  if (calls_done(session) >= call)
     return are_downloads_here(session);
   session.link().flush();
   return false;
@@ -86,7 +86,7 @@ void record_event(Event*& event, const c10::Stream& stream, c10::EventFlag flag)
     event = nullptr;
   }
   if (event == nullptr)
-    event = new Event{place.session, place.session->stream().new_event_name(), place.device, 0};
+    event = new Event{place.session, place.session->stream().new_names().event(), place.device, 0};
   event->device = place.device;
   StreamMessage message{StreamAction::kRecord, place.device, number_of(stream), event->name};
   message.is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;

@@ -15,6 +15,7 @@
 #include "client/memory/storage.h"
 #include "client/operators/operator.h"
 #include "client/session/context.h"
+#include "client/session/match.h"
 #include "client/session/process.h"
 #include "client/shapes/infer.h"
 
@@ -264,7 +265,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   SignaturePtr signature = place.session->stream().with_signatures(
       [&](SignatureTable& table) { return table.find(hash, capture.key()); });
   if (!signature) {
-    const OperatorMatch* match = place.session->match(info);
+    const OperatorMatch* match = match_operator(*place.session, info);
     if (C10_UNLIKELY(!capture.sparse().empty()))
       check_knows_sparse(info, *place.session);
     Inference inference = capture.sparse().empty() ? infer(info, arguments, capture.impls())
@@ -280,7 +281,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     signature->match = match;
   }
   if (C10_UNLIKELY(signature->match != nullptr))
-    check_match(*signature, arguments, *place.session);
+    check_match(*signature->match, info, arguments, *place.session);
   place.session->wait_for_credit({&capture});
   if (!signature->outputs_known) {
     return ask_server(info, std::move(signature), capture, stack, device, place);

@@ -104,7 +104,8 @@ bool Prefetch::start() {
   }
   for (Session* session : sessions) {
     last_calls_[session] = session->stream().submitted();
-    if (!session->finish_calls())
+    session->query(wire::QueryKind::kBarrier, "synchronize");
+    if (session->faults().has(current_thread()))
       return false;
   }
   is_started_ = true;

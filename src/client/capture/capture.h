@@ -12,7 +12,8 @@
 #include "marshal/argument.h"
 #include "marshal/pointer_index.h"
 #include "wire/codec.h"
-#include "wire/signature.h"
+#include "wire/key.h"
+#include "wire/slots.h"
 
 namespace torch_remote::client {
 
@@ -24,7 +25,8 @@ struct TensorSlot {
   bool first_mention;
 };
 
-// The key and the slots of one call (wire/signature.h). Reused from call to call by one thread.
+// The key and the slots of one call (wire/signature.h, wire/slots.h). Reused from call to call by
+// one thread.
 class Capture {
  public:
   // `operator_name` and `arguments` must outlive the call. `spans_devices`: tensors may be on
@@ -34,7 +36,7 @@ class Capture {
   void add(const marshal::ArgumentInfo& info, const c10::IValue& value);
   void finish();
 
-  void set_server_device(uint8_t device) { key_.patch_u8(device_at_, device); }
+  void set_server_device(uint8_t device) { wire::set_key_device(key_, device_at_, device); }
 
   // Appends all slots but fresh outputs. Under the submit lock: names are sent as differences.
   void encode_slots(wire::Writer& writer, wire::NameState& names) const;
@@ -66,12 +68,18 @@ class Capture {
   // True when the same tensor object is also an earlier argument.
   bool add_again(const at::TensorImpl& impl);
   void add_sparse(const at::Tensor& tensor);
+  void add_generator(const at::Generator& generator);
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, bool is_constant);
   void add_list(const marshal::ArgumentInfo& info, c10::ArrayRef<c10::IValue> items);
-  void add_scalar_list(c10::ArrayRef<c10::IValue> items);
   void add_device(c10::Device device);
-  void meet_device(c10::DeviceIndex index);
+
+  void use_device(c10::DeviceIndex index) {
+    if (C10_UNLIKELY(device_ != index))
+      use_other_device(index);
+  }
+
+  void use_other_device(c10::DeviceIndex index);
   uint32_t storage_number(StorageRecord* record, bool& first_mention);
   [[noreturn]] void refuse_mix(c10::Device a, c10::Device b) const;
   // Refuses a call that came here only because of its generator, while its tensors are elsewhere.

@@ -7,7 +7,7 @@ void Capture::encode_slots(wire::Writer& writer, wire::NameState& names) const {
   size_t written = 0;
   for (const TensorSlot& slot : tensors_) {
     if (slot.numbers_before != written) {
-      writer.raw(numbers.subspan(written, slot.numbers_before - written));
+      wire::append_slots(writer, numbers.subspan(written, slot.numbers_before - written));
       written = slot.numbers_before;
     }
     if (slot.first_mention) {
@@ -17,7 +17,7 @@ void Capture::encode_slots(wire::Writer& writer, wire::NameState& names) const {
     }
   }
   if (written != numbers.size())
-    writer.raw(numbers.subspan(written));
+    wire::append_slots(writer, numbers.subspan(written));
 }
 
 bool Capture::is_current() const {

@@ -14,6 +14,13 @@
 namespace torch_remote::client {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// How long the exit waits for calls. A local program that Ctrl-C ends does not finish its work.
+constexpr milliseconds kExitPatience = std::chrono::hours(24 * 365);
+constexpr milliseconds kInterruptedPatience{500};
+
 std::string default_url() {
   const char* url = std::getenv("TORCH_REMOTE");
   return url == nullptr || *url == '\0' ? "local" : url;
@@ -289,8 +296,8 @@ c10::DeviceIndex Machines::device_count() {
 
 bool Machines::has_others(const Session* session) const {
   return std::any_of(places_.begin(), places_.end(), [session](const Place& place) {
-    const Session* const other = place.session.load();
-    return other != nullptr && other != session && other->has_sent_calls();
+    Session* const other = place.session.load();
+    return other != nullptr && other != session && other->stream().submitted() != 0;
   });
 }
 
@@ -337,9 +344,9 @@ std::vector<int> Machines::ids() {
 }
 
 // Catches everything, so that the process can end.
-void Machines::report_untold(Session& session, bool wait) noexcept {
+void Machines::report_untold(Session& session, std::chrono::milliseconds patience) noexcept {
   try {
-    const std::string text = session.report_untold(wait);
+    const std::string text = session.report_untold(patience);
     if (text.empty())
       return;
     std::fputs(("torch_remote: " + text).c_str(), stderr);
@@ -357,16 +364,16 @@ void Machines::stop(int id, bool wait) {
       return;
     session = machine.session;
   }
-  if (wait) {
+  if (wait && session->stream().submitted() != 0 && !session->link().was_loss_raised()) {
     try {
-      session->finish();
+      session->synchronize();
     } catch (...) {
       stop(id, false);
       throw;
     }
   }
   if (!is_exiting())
-    report_untold(*session, false);
+    report_untold(*session, {});
   {
     MutexLock lock(mutex_);
     Machine& machine = machines_.at(static_cast<size_t>(id));
@@ -381,8 +388,8 @@ void Machines::stop(int id, bool wait) {
     initialized_.store(has_machine(), std::memory_order_release);
   }
   // At exit report_untold() has already waited.
-  session->stop(std::chrono::seconds(is_exiting() ? 1 : 2),
-                "the machine was stopped by this process");
+  session->link().stop(std::chrono::seconds(is_exiting() ? 1 : 2),
+                       "the machine was stopped by this process");
   if (is_exiting())
     return;
   {
@@ -412,11 +419,14 @@ void Machines::abandon_in_forked_child() noexcept {
   }
 }
 
-bool Machines::shutdown() {
+bool Machines::shutdown(bool is_interrupted) {
   if (in_forked_child())
     return true;
-  for (const int id : ids())
-    report_untold(*session(id), true);
+  const auto end = Clock::now() + (is_interrupted ? kInterruptedPatience : kExitPatience);
+  for (const int id : ids()) {
+    const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
+    report_untold(*session(id), std::max(left, milliseconds(1)));
+  }
   mark_exiting();
   for (const int id : ids())
     stop(id);

@@ -93,7 +93,7 @@ class Machines : private SessionOwner {
 
   bool has_others(const Session* session) const override;
   // Which remote:k a server's device is; 0 for a machine that was stopped.
-  c10::DeviceIndex index_of(const Session* session, uint8_t device) const override;
+  c10::DeviceIndex index_of(const Session* session, uint8_t device) const;
   std::vector<c10::DeviceIndex> devices_of(int id);
   // The devices that have an index now, without waiting for the handshake.
   std::vector<c10::DeviceIndex> known_devices_of(int id);
@@ -105,9 +105,9 @@ class Machines : private SessionOwner {
   // Further options of embedded servers that are started from now on.
   void set_embedded_options(std::vector<std::string> options);
   void abandon_in_forked_child() noexcept;
-  // At exit: waits for what was sent and stops all machines. False: something was printed to
-  // stderr, failures or calls whose outcome is unknown.
-  bool shutdown();
+  // At exit: waits for what was sent and stops all machines. After an interrupt it waits only
+  // shortly. False: something was printed to stderr, failures or calls whose outcome is unknown.
+  bool shutdown(bool is_interrupted);
 
  private:
   struct Place {
@@ -148,7 +148,7 @@ class Machines : private SessionOwner {
     publish();
   };
   // Prints what the user was not told of.
-  void report_untold(Session& session, bool wait) noexcept;
+  void report_untold(Session& session, std::chrono::milliseconds patience) noexcept;
 
   Start start_ = nullptr;
   std::array<Place, kMaxDevices> places_;

@@ -49,7 +49,7 @@ void keep_pending(const Download& download, const c10::Storage& destination) {
   const auto oldest = pending.add({download.session, download.request, destination});
   if (!oldest.has_value())
     return;
-  if (!oldest->session->is_lost())
+  if (!oldest->session->link().is_lost())
     oldest->session->wait_quietly(oldest->request, "a download");
   pending.drop_good();
 }
@@ -59,7 +59,7 @@ void finish_downloads_to(const at::Tensor& tensor) {
   if (pending.is_empty())
     return;
   for (const auto& entry : pending.writers_to(memory_of(tensor))) {
-    if (!entry.session->is_lost())
+    if (!entry.session->link().is_lost())
       entry.session->wait_quietly(entry.request, "a download");
   }
 }

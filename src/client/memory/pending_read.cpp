@@ -19,16 +19,14 @@ PendingRead::PendingRead(const at::Tensor& tensor) {
 }
 
 bool PendingRead::is_done() const {
-  return download_.request == nullptr || download_.request->done || download_.session->is_lost();
+  return download_.request == nullptr || download_.request->done ||
+         download_.session->link().is_lost();
 }
 
 bool PendingRead::wait_for(std::optional<std::chrono::milliseconds> time) const {
   if (download_.request == nullptr || download_.request->done)
     return true;
-  if (time.has_value())
-    return download_.session->wait_within(download_.request, "a value", *time);
-  download_.session->wait_quietly(download_.request, "a value");
-  return true;
+  return download_.session->wait_quietly(download_.request, "a value", time);
 }
 
 at::Tensor PendingRead::result() const {
@@ -43,7 +41,7 @@ void PendingRead::signal_when_done(const std::shared_ptr<DoneSignal>& signal) co
   if (download_.request == nullptr)
     return signal->set();
   download_.session->requests().signal_when_done(*download_.request, signal);
-  if (download_.session->is_lost())  // signal_all() may have come before
+  if (download_.session->link().is_lost())  // signal_all() may have come before
     signal->set();
 }
 

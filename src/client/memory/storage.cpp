@@ -28,9 +28,9 @@ void delete_record(void* context) {
     return;
   record->address.store(0, std::memory_order_relaxed);
   RecordPool::instance().note_dead();
-  CallStream& stream = session_of(*record)->stream();
-  stream.memory(record->server_device).add(-static_cast<int64_t>(record->nbytes.load()));
-  session_of(*record)->queue_free(record);
+  Session& session = *session_of(*record);
+  session.stream().memory(record->server_device).add(-static_cast<int64_t>(record->nbytes.load()));
+  session.stream().queue_free(record, session.link().is_lost());
 }
 
 StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceIndex index,
@@ -38,7 +38,7 @@ StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceI
   CallStream& stream = session.stream();
   const uint8_t current = are_streams_used() ? current_stream(index) : uint8_t{0};
   StorageRecord* const record = RecordPool::instance().make(
-      name != 0 ? name : stream.new_name(), &session, server_device, nbytes, current);
+      name != 0 ? name : stream.new_names().storages(), &session, server_device, nbytes, current);
   stream.memory(server_device).add(static_cast<int64_t>(nbytes));
   return record;
 }

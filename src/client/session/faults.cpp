@@ -14,84 +14,97 @@ constexpr size_t kMostOfEnded = 64;
 
 }  // namespace
 
+std::vector<Failure>::iterator Faults::find(uint64_t thread) {
+  return std::ranges::find_if(failures_, [thread](const Failure& failure) {
+    return failure.error.thread == thread && !failure.has_ended;
+  });
+}
+
 void Faults::add(Failure failure) {
   MutexLock lock(mutex_);
-  wire::check_limit("stopped threads", by_thread_.size() + 1, wire::kMaxStoppedThreads);
-  by_thread_.insert_or_assign(failure.error.thread, std::move(failure));
-  count_.store(by_thread_.size(), std::memory_order_relaxed);
+  if (const auto known = find(failure.error.thread); known != failures_.end()) {
+    *known = std::move(failure);
+    return;
+  }
+  wire::check_limit("stopped threads", count_ + 1, wire::kMaxStoppedThreads);
+  failures_.push_back(std::move(failure));
+  ++count_;
 }
 
 bool Faults::has(uint64_t thread) {
   MutexLock lock(mutex_);
-  return by_thread_.contains(thread);
+  return find(thread) != failures_.end();
 }
 
 std::optional<Failure> Faults::take(uint64_t thread) {
   MutexLock lock(mutex_);
-  const auto found = by_thread_.find(thread);
-  if (found == by_thread_.end())
+  const auto found = find(thread);
+  if (found == failures_.end())
     return std::nullopt;
-  Failure failure = std::move(found->second);
-  by_thread_.erase(found);
-  count_.store(by_thread_.size(), std::memory_order_relaxed);
+  Failure failure = std::move(*found);
+  failures_.erase(found);
+  --count_;
   return failure;
+}
+
+void Faults::keep_untold(Failure failure) {
+  failure.has_ended = true;
+  MutexLock lock(mutex_);
+  failures_.push_back(std::move(failure));
 }
 
 std::vector<uint64_t> Faults::take_ended() {
   std::vector<uint64_t> ended;
   MutexLock lock(mutex_);
-  for (auto& [thread, failure] : by_thread_) {
-    if (!has_ended(thread))
+  for (Failure& failure : failures_) {
+    if (failure.has_ended || !has_ended(failure.error.thread))
       continue;
-    ended.push_back(thread);
-    of_ended_.push_back(std::move(failure));
-    if (of_ended_.size() > kMostOfEnded) {  // one that was raised goes first, else the oldest
-      const auto raised = std::ranges::find(of_ended_, true, &Failure::is_raised);
-      of_ended_.erase(raised == of_ended_.end() ? of_ended_.begin() : raised);
-    }
+    ended.push_back(failure.error.thread);
+    failure.has_ended = true;
   }
-  for (const uint64_t thread : ended)
-    by_thread_.erase(thread);
-  count_.store(by_thread_.size(), std::memory_order_relaxed);
+  count_ -= ended.size();
+  while (failures_.size() - count_ > kMostOfEnded) {  // one that was raised goes first
+    const auto raised = std::ranges::find_if(
+        failures_, [](const Failure& failure) { return failure.has_ended && failure.is_raised; });
+    failures_.erase(raised != failures_.end()
+                        ? raised
+                        : std::ranges::find(failures_, true, &Failure::has_ended));
+  }
   return ended;
 }
 
 std::optional<Failure> Faults::raise_oldest(uint64_t& others) {
   MutexLock lock(mutex_);
-  std::vector<Failure*> untold;
-  for (auto& [thread, failure] : by_thread_)
-    untold.push_back(&failure);
-  for (Failure& failure : of_ended_)
-    untold.push_back(&failure);
-  std::erase_if(untold, [](const Failure* failure) { return failure->is_raised; });
-  if (untold.empty())
+  Failure* oldest = nullptr;
+  uint64_t count = 0;
+  for (Failure& failure : failures_) {
+    if (failure.is_raised)
+      continue;
+    ++count;
+    if (oldest == nullptr || failure.error.since < oldest->error.since)
+      oldest = &failure;
+  }
+  if (oldest == nullptr)
     return std::nullopt;
-  others = untold.size() - 1;
-  Failure& oldest = **std::ranges::min_element(
-      untold, {}, [](const Failure* failure) { return failure->error.since; });
-  oldest.is_raised = true;
-  return oldest;
+  others = count - 1;
+  oldest->is_raised = true;
+  return *oldest;
 }
 
 void Faults::note_raised(const wire::Error& error) {
-  const auto note = [&](Failure& failure) {
+  MutexLock lock(mutex_);
+  for (Failure& failure : failures_) {
     const wire::Error& known = failure.error;
     const bool is_same = known.thread == error.thread && known.since == error.since;
     // The thread whose own call failed. Another that used its result has lost calls of its own.
     const bool is_first = known.call == error.call && known.since == known.call;
     failure.is_raised = failure.is_raised || is_same || is_first;
-  };
-  MutexLock lock(mutex_);
-  for (auto& [thread, failure] : by_thread_)
-    note(failure);
-  std::ranges::for_each(of_ended_, note);
+  }
 }
 
 std::vector<Failure> Faults::untold() {
   MutexLock lock(mutex_);
-  std::vector<Failure> all = of_ended_;
-  for (const auto& [thread, failure] : by_thread_)
-    all.push_back(failure);
+  std::vector<Failure> all = failures_;
   std::erase_if(all, [](const Failure& failure) { return failure.is_raised; });
   std::ranges::sort(all, {}, [](const Failure& failure) { return failure.error.since; });
   return all;
@@ -99,13 +112,9 @@ std::vector<Failure> Faults::untold() {
 
 std::optional<CallSite> Faults::site_of(uint64_t call) {
   MutexLock lock(mutex_);
-  for (const auto& [thread, failure] : by_thread_) {
-    if (failure.error.call == call)
-      return failure.site;
-  }
   const auto found =
-      std::ranges::find(of_ended_, call, [](const Failure& failure) { return failure.error.call; });
-  return found == of_ended_.end() ? std::nullopt : found->site;
+      std::ranges::find(failures_, call, [](const Failure& failure) { return failure.error.call; });
+  return found == failures_.end() ? std::nullopt : found->site;
 }
 
 void Faults::add_discarded(const Told& told) {
@@ -135,8 +144,7 @@ bool Faults::is_discarded(uint64_t call) {
 
 void Faults::clear() {
   MutexLock lock(mutex_);
-  by_thread_.clear();
-  of_ended_.clear();
+  failures_.clear();
   discarded_.clear();
   last_discarded_ = 0;
   count_.store(0, std::memory_order_relaxed);

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +17,7 @@ struct Failure {
   wire::Error error;
   std::optional<CallSite> site;  // of the failed call, if still known
   bool is_raised = false;        // by synchronize(), or by a use of a missing value
+  bool has_ended = false;        // its thread has, or goes on: it is not stopped any more
 };
 
 // Failures whose threads were not told, and which calls were discarded. Thread-safe. See Note
@@ -33,7 +33,10 @@ class Faults {
   bool has(uint64_t thread);
   // Removes and returns the failure that has stopped this thread, which is then told.
   std::optional<Failure> take(uint64_t thread);
-  // Takes out the threads that have ended. raise_oldest() and untold() still find their failures.
+  // A failure that was taken but not raised: raise_oldest() and untold() find it.
+  void keep_untold(Failure failure);
+  // The threads that have ended since the last call. raise_oldest() and untold() still find their
+  // failures.
   std::vector<uint64_t> take_ended();
   // The oldest failure that nobody has been told of, marked as raised, and how many more there are.
   // Its thread, if it lives, is told by its own next call.
@@ -69,12 +72,13 @@ class Faults {
 
  private:
   bool is_discarded(uint64_t call);
+  std::vector<Failure>::iterator find(uint64_t thread) REQUIRES(mutex_);
 
-  std::atomic<size_t> count_{0};
+  std::atomic<size_t> count_{0};             // threads that are stopped
   std::atomic<uint64_t> last_discarded_{0};  // the highest call that may have been discarded
   Mutex mutex_;
-  std::map<uint64_t, Failure> by_thread_ GUARDED_BY(mutex_);
-  std::vector<Failure> of_ended_ GUARDED_BY(mutex_);  // of threads that have ended: a few
+  // One for each thread that is stopped, and a few of threads that have ended.
+  std::vector<Failure> failures_ GUARDED_BY(mutex_);
   std::vector<Told> discarded_ GUARDED_BY(mutex_);
 };
 

@@ -44,7 +44,7 @@ void CallStream::append_frees() {
   }
 }
 
-void CallStream::queue_free(StorageRecord* record) noexcept {
+void CallStream::queue_free(StorageRecord* record, bool is_lost) noexcept {
   const uint64_t nbytes = record->nbytes.load(std::memory_order_relaxed);
   StorageRecord* head = frees_.load(std::memory_order_relaxed);
   do {
@@ -52,6 +52,8 @@ void CallStream::queue_free(StorageRecord* record) noexcept {
   } while (!frees_.compare_exchange_weak(head, record, std::memory_order_release,
                                          std::memory_order_relaxed));
   freed_bytes_.fetch_add(nbytes, std::memory_order_relaxed);
+  if (is_lost)
+    forget_frees();
 }
 
 void CallStream::forget_frees() noexcept {

@@ -11,8 +11,6 @@
 #include "base/platform.h"
 #include "transport/deadline.h"
 #include "transport/tls_error.h"
-#include "wire/limits.h"
-#include "wire/messages.h"
 
 namespace torch_remote::client {
 namespace {
@@ -39,18 +37,16 @@ void read_exactly(transport::Stream& stream, std::span<std::byte> into) {
 }
 
 Bytes read_block(transport::Stream& stream) {
-  uint32_t length = 0;
-  read_exactly(stream, std::as_writable_bytes(std::span(&length, 1)));
-  wire::check_limit("bytes of a handshake", length, wire::kMaxHandshakeBytes);
-  Bytes body(length);
+  wire::BlockHead head;
+  read_exactly(stream, head);
+  Bytes body(wire::decode_block_head(head));
   read_exactly(stream, body);
   return body;
 }
 
 void write_block(transport::Stream& stream, std::span<const std::byte> before, const Bytes& body) {
-  const auto length = static_cast<uint32_t>(body.size());
-  const std::array<std::span<const std::byte>, 3> parts = {
-      before, std::as_bytes(std::span(&length, 1)), body};
+  const wire::BlockHead head = wire::encode_block_head(body.size());
+  const std::array<std::span<const std::byte>, 3> parts = {before, head, body};
   try {
     stream.write(parts);
   } catch (const ConnectionError& error) {
@@ -120,7 +116,7 @@ wire::ProofMessage prove(const Key& key, const Bytes& ours, wire::Hello theirs,
 
 // A server that refuses sends the reason instead of a greeting.
 void check_not_refused(const Bytes& answer) {
-  if (!answer.empty() && answer[0] == static_cast<std::byte>(wire::Tag::kWelcome))
+  if (wire::is_welcome(answer))
     throw Refused(wire::decode_welcome(answer).reason);
 }
 

@@ -141,18 +141,19 @@ LineId current_line() {
 std::optional<CallSite> CallLines::find(uint64_t call) const {
   const uint64_t place = call % kKept;
   const Page* const page = pages_[place / kPage].load(std::memory_order_acquire);
-  const uint64_t found =
-      page == nullptr ? 0 : (*page)[place % kPage].load(std::memory_order_relaxed);
-  if (found >> 56 != round_of(call))
+  if (page == nullptr)
+    return std::nullopt;
+  const uint64_t found = page->sites[place % kPage].load(std::memory_order_relaxed);
+  if (found >> 48 != round_of(call))
     return std::nullopt;
   constexpr uint64_t kBackwardBit = uint64_t{1} << kLineBits;
   const auto line = static_cast<LineId>(found & (kBackwardBit - 1));
   return CallSite{(found & kBackwardBit) != 0 ? line | kInBackward : line,
                   static_cast<uint8_t>(found >> 24), static_cast<uint16_t>(found >> 32),
-                  static_cast<uint8_t>(found >> 48)};
+                  page->threads[place % kPage].load(std::memory_order_relaxed)};
 }
 
-uint64_t CallLines::count(uint64_t first, uint64_t last, uint8_t thread) const {
+uint64_t CallLines::count(uint64_t first, uint64_t last, uint32_t thread) const {
   uint64_t count = 0;
   for (uint64_t call = std::max(first + 1, last < kKept ? 1 : last - kKept + 1); call <= last;
        ++call) {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 namespace torch_remote::client {
@@ -44,20 +43,25 @@ LineId current_line();
 constexpr uint16_t kResizeSite = UINT16_MAX;
 
 // Where a call was made, and for which of the server's devices. `operation` is 0 for an upload,
-// kResizeSite, or OperatorInfo::site_number. `thread` is the last eight bits of current_thread().
+// kResizeSite, or OperatorInfo::site_number. `thread` is current_thread().
 struct CallSite {
   LineId line = 0;
   uint8_t device = 0;
   uint16_t operation = 0;
-  uint8_t thread = 0;
+  uint32_t thread = 0;
 };
 
 // The sites of a session's last calls, by number (Note [Numbers of calls] in wire/messages.h). One
 // thread at a time puts, any thread finds.
 class CallLines {
  public:
-  // round:8 thread:8 operation:16 device:8 is_in_backward:1 line:23
-  using Page = std::array<std::atomic<uint64_t>, 2048>;
+  static constexpr uint64_t kPage = 2048;
+
+  struct Page {
+    // round:16 operation:16 device:8 is_in_backward:1 line:23
+    std::array<std::atomic<uint64_t>, kPage> sites;
+    std::array<std::atomic<uint32_t>, kPage> threads;
+  };
 
   ~CallLines();
 
@@ -66,31 +70,30 @@ class CallLines {
     Page* page = pages_[place / kPage].load(std::memory_order_relaxed);
     if (page == nullptr)
       page = add_page(place / kPage);
-    (*page)[place % kPage].store(pack(call, site), std::memory_order_relaxed);
+    page->threads[place % kPage].store(site.thread, std::memory_order_relaxed);
+    page->sites[place % kPage].store(pack(call, site), std::memory_order_relaxed);
   }
 
   // Nothing if the call is too long ago.
   std::optional<CallSite> find(uint64_t call) const;
   // How many calls and uploads after `first` up to `last` this thread has made.
-  uint64_t count(uint64_t first, uint64_t last, uint8_t thread) const;
+  uint64_t count(uint64_t first, uint64_t last, uint32_t thread) const;
 
   // Forgets everything. The pages may be destroyed once no thread is in put() or find().
   std::vector<std::unique_ptr<Page>> take_pages();
 
  private:
   static constexpr uint64_t kKept = 1 << 17;  // twice as many as can be under way
-  static constexpr uint64_t kPage = std::tuple_size_v<Page>;
-
   static constexpr int kLineBits = 23;
 
   // How often the numbers have gone round the ring, plus one; 0 marks an empty place.
-  static uint64_t round_of(uint64_t call) { return call / kKept % 255 + 1; }
+  static uint64_t round_of(uint64_t call) { return call / kKept % 65535 + 1; }
 
   static uint64_t pack(uint64_t call, CallSite site) {
     const uint64_t line =
         (site.line & kInBackward) >> (31 - kLineBits) | (site.line & ~kInBackward);
-    return round_of(call) << 56 | uint64_t{site.thread} << 48 | uint64_t{site.operation} << 32 |
-           uint64_t{site.device} << 24 | line;
+    return round_of(call) << 48 | uint64_t{site.operation} << 32 | uint64_t{site.device} << 24 |
+           line;
   }
 
   Page* add_page(uint64_t number);

@@ -29,8 +29,6 @@ ErrorClass class_of(const std::exception_ptr& cause) {
     std::rethrow_exception(cause);
   } catch (const ProtocolError&) {
     return ErrorClass::kProtocol;
-  } catch (const ConnectionError&) {
-    return ErrorClass::kConnection;
   } catch (...) {
     return ErrorClass::kConnection;
   }
@@ -38,17 +36,14 @@ ErrorClass class_of(const std::exception_ptr& cause) {
 
 }  // namespace
 
-Link::Link(Endpoint endpoint, Traffic& traffic)
-    : endpoint_(std::move(endpoint)),
-      traffic_(traffic),
-      keepalive_(keepalive_limit()),
-      patience_(resume_patience()) {}
+Link::Link(Endpoint endpoint)
+    : endpoint_(std::move(endpoint)), keepalive_(keepalive_limit()), patience_(resume_patience()) {}
 
 void Link::start() {
   std::thread([this] {
     open();
     opener_ended_ = true;
-  }).detach();  // links are never destroyed
+  }).detach();
 }
 
 void Link::open() {
@@ -76,7 +71,7 @@ void Link::open() {
     fail(std::current_exception());
     return clean_up();
   }
-  traffic_.on_change();
+  on_change();
   if (is_stopped) {  // stop() may have found neither a stream to close nor a process to end
     connection_->abort();
     return clean_up();
@@ -119,7 +114,7 @@ void Link::end_with(ErrorClass kind, std::string cause) noexcept {
     lost_.store(true, std::memory_order_release);
   }
   ended_.notify_all();
-  traffic_.on_change();
+  on_change();
 }
 
 void Link::fail(std::exception_ptr cause) noexcept {
@@ -127,6 +122,7 @@ void Link::fail(std::exception_ptr cause) noexcept {
 }
 
 void Link::stop(std::chrono::milliseconds patience, const std::string& reason) {
+  WithoutGil without_gil;
   const bool was_lost = is_lost();
   if (!was_lost)
     stopped_.store(true, std::memory_order_relaxed);
@@ -147,29 +143,7 @@ void Link::abandon() noexcept {
     connection_->abandon_in_forked_child();
 }
 
-// --- the connection's threads
-
-std::vector<std::byte> Link::take_messages(uint32_t& calls) {
-  return traffic_.take_messages(calls);
-}
-
-void Link::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
-  traffic_.on_messages(payload);
-  connection_->applied(sequence);
-}
-
-std::span<std::byte> Link::bulk_target(uint64_t lane, uint64_t offset, uint64_t length) {
-  return traffic_.bulk_target(lane, offset, length);
-}
-
-void Link::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
-  traffic_.on_bulk(lane, length, last);
-}
-
-void Link::on_progress() {
-  traffic_.on_progress();
-}
-
+// On the connection's reader thread.
 void Link::on_end(std::exception_ptr cause) noexcept {
   const std::string reason = cause == nullptr ? connection_->peer_close_reason() : "";
   if (!reason.empty())

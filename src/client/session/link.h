@@ -19,32 +19,15 @@
 namespace torch_remote::client {
 
 // A session's connection to its server: opened in the background, resumed after a loss, and ended
-// once with a first cause. Thread-safe.
+// once with a first cause. The session overrides what the connection's threads call for messages
+// and bulk bytes. Thread-safe.
 class Link : private transport::Connection::Handler {
  public:
-  // The user of a link. The connection's threads call everything but on_change().
-  class Traffic {
-   public:
-    virtual ~Traffic() = default;
-    virtual std::vector<std::byte> take_messages(uint32_t& calls) = 0;
-    virtual void on_messages(std::span<const std::byte> payload) = 0;
-    virtual std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) = 0;
-    virtual void on_bulk(uint64_t lane, uint64_t length, bool last) = 0;
-    virtual void on_progress() = 0;
-    // The link is open or has ended: waiting threads check again. Called on any thread.
-    virtual void on_change() noexcept = 0;
-  };
-
   struct Ending {
     ErrorClass kind = ErrorClass::kSessionLost;
     std::string cause;
     std::string session;  // its id; empty: there was no session
   };
-
-  Link(Endpoint endpoint, Traffic& traffic);
-
-  // Starts to connect in the background.
-  void start();
 
   const Endpoint& endpoint() const { return endpoint_; }
 
@@ -77,14 +60,37 @@ class Link : private transport::Connection::Handler {
 
   // Why it is lost.
   Ending ending();
+
+  // The reason of the loss was raised.
+  bool was_loss_raised() const { return loss_raised_.load(std::memory_order_relaxed); }
+
   // Ends it unless it has ended: the first cause is kept.
   void end_with(ErrorClass kind, std::string cause) noexcept;
-  // Flushes for at most `patience`, then closes.
+  // Flushes for at most `patience`, then closes. Later use of the session raises SessionLost.
   void stop(std::chrono::milliseconds patience, const std::string& reason);
   // After stop(). False: its threads have not ended yet.
   bool release();
   // In a forked child: uses nothing of the parent's any more.
   void abandon() noexcept;
+
+ protected:
+  explicit Link(Endpoint endpoint);
+  ~Link() override = default;  // links are never destroyed
+
+  // Starts to connect in the background. Once.
+  void start();
+
+  // As ending(), to raise it.
+  Ending take_ending() {
+    loss_raised_.store(true, std::memory_order_relaxed);
+    return ending();
+  }
+
+  // The messages of this frame are handled.
+  void note_applied(uint64_t sequence) { connection_->applied(sequence); }
+
+  // The link is open or has ended: waiting threads check again. Called on any thread.
+  virtual void on_change() noexcept = 0;
 
  private:
   void open();
@@ -104,18 +110,12 @@ class Link : private transport::Connection::Handler {
   std::string try_to_resume(uint64_t received, std::chrono::milliseconds time);
 
   // transport::Connection::Handler
-  std::vector<std::byte> take_messages(uint32_t& calls) override;
-  void on_messages(uint64_t sequence, std::vector<std::byte> payload) override;
-  std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
-  void on_bulk(uint64_t lane, uint64_t offset, uint64_t length, bool last) override;
-  void on_progress() override;
   void on_broken(std::exception_ptr cause,
                  uint64_t received) override;  // client/session/resume.cpp
   void on_end(std::exception_ptr cause) noexcept override;
 
   // constant after construction
   const Endpoint endpoint_;
-  Traffic& traffic_;
   const std::chrono::milliseconds keepalive_;
   const std::chrono::milliseconds patience_;
 
@@ -127,6 +127,7 @@ class Link : private transport::Connection::Handler {
   std::atomic<bool> open_{false};
   std::atomic<bool> lost_{false};
   std::atomic<bool> stopped_{false};  // by the user, before any loss
+  std::atomic<bool> loss_raised_{false};
   std::atomic<bool> resuming_{false};
   std::atomic<bool> opener_ended_{false};
 

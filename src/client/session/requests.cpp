@@ -1,5 +1,6 @@
 #include "client/session/requests.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -69,12 +70,13 @@ void Requests::clear() {
   open.swap(open_);
 }
 
-RequestPtr Requests::take(uint64_t id) {
+RequestPtr Requests::take_answered(uint64_t id) {
   const auto found = open_.find(id);
   if (found == open_.end())
     throw ProtocolError("a reply to a request that nobody made");
   RequestPtr request = std::move(found->second);
   open_.erase(found);
+  confirmed_ = std::max({confirmed_.load(), request->after, request->call});
   return request;
 }
 
@@ -88,7 +90,7 @@ RequestPtr Requests::reply(const wire::Reply& reply) {
   RequestPtr request;
   {
     MutexLock lock(mutex_);
-    request = take(reply.request);
+    request = take_answered(reply.request);
     take_body(*request, reply.body);
     finish(*request);
   }
@@ -96,17 +98,15 @@ RequestPtr Requests::reply(const wire::Reply& reply) {
   return request;
 }
 
-RequestPtr Requests::fail(uint64_t id, wire::Error error) {
-  RequestPtr request;
+void Requests::fail(uint64_t id, wire::Error error) {
   {
     MutexLock lock(mutex_);
-    request = take(id);
+    const RequestPtr request = take_answered(id);
     request->error = std::move(error);
     request->failed = true;
     finish(*request);
   }
   changed_.notify_all();
-  return request;
 }
 
 std::span<std::byte> Requests::bulk_target(uint64_t id, uint64_t offset, uint64_t length) {
@@ -127,27 +127,26 @@ std::span<std::byte> Requests::bulk_target(uint64_t id, uint64_t offset, uint64_
   return destination.subspan(offset, length);
 }
 
-RequestPtr Requests::add_bulk(uint64_t id, uint64_t length, bool last) {
-  RequestPtr ended;
+void Requests::add_bulk(uint64_t id, uint64_t length, bool last) {
+  RequestPtr ended;  // destroyed without the lock
   {
     MutexLock lock(mutex_);
     const auto found = open_.find(id);
     if (found == open_.end())
-      return nullptr;
+      return;
     Request& request = *found->second;
     request.received += length;
     filling_ = 0;
     if (request.is_abandoned)
       changed_.notify_all();
     if (!last)
-      return nullptr;
+      return;
     if (request.received != request.destination.size())
       throw ProtocolError("fewer bulk bytes than were asked for");
-    ended = take(id);
+    ended = take_answered(id);
     finish(*ended);
   }
   changed_.notify_all();
-  return ended;
 }
 
 void Requests::complete_upload(uint64_t id) {

@@ -48,6 +48,9 @@ class Requests {
   // The id of the next request; ids grow.
   uint64_t next_id() const { return next_.load(std::memory_order_relaxed); }
 
+  // The calls up to this number are done: an answer said so.
+  uint64_t confirmed() const { return confirmed_.load(std::memory_order_relaxed); }
+
   // For a request that was not sent.
   void forget(const Request& request);
   // For one whose answer nobody takes any more. True: it is here already.
@@ -58,12 +61,11 @@ class Requests {
   // For a session that has ended.
   void clear();
 
-  // Reader thread. Return the request that is answered, or null if more is to come. Throw
-  // ProtocolError for an answer without a request.
-  RequestPtr reply(const wire::Reply& reply);
-  RequestPtr fail(uint64_t id, wire::Error error);
+  // Reader thread. Throw ProtocolError for an answer without a request.
+  RequestPtr reply(const wire::Reply& reply);  // the request that is answered
+  void fail(uint64_t id, wire::Error error);
   std::span<std::byte> bulk_target(uint64_t id, uint64_t offset, uint64_t length);
-  RequestPtr add_bulk(uint64_t id, uint64_t length, bool last);
+  void add_bulk(uint64_t id, uint64_t length, bool last);
   // All bytes of an upload have arrived, or never will.
   void complete_upload(uint64_t id);
 
@@ -78,11 +80,12 @@ class Requests {
   void wake();
 
  private:
-  RequestPtr take(uint64_t id) REQUIRES(mutex_);
+  RequestPtr take_answered(uint64_t id) REQUIRES(mutex_);
   void finish(Request& request) REQUIRES(mutex_);
 
   std::vector<std::byte> dropped_;  // reader thread: for bytes of abandoned requests
   std::atomic<uint64_t> next_{1};
+  std::atomic<uint64_t> confirmed_{0};  // written under mutex_
   Mutex mutex_;
   CondVar changed_;
   std::unordered_map<uint64_t, RequestPtr> open_ GUARDED_BY(mutex_);

@@ -10,20 +10,18 @@
 namespace torch_remote::client {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr uint64_t kByteWindow = 64 << 20;
 
 }  // namespace
 
 Session::Session(Endpoint endpoint, SessionOwner* owner)
-    : owner_(owner), stream_(counters_), link_(std::move(endpoint), *this) {
-  link_.start();
+    : Link(std::move(endpoint)), owner_(owner), stream_(counters_) {
+  start();
 }
 
 const wire::Welcome& Session::welcome() {
-  wait_until([this] { return link_.is_open(); }, "the handshake");
-  return link_.welcome();
+  wait_until([this] { return is_open(); }, "the handshake");
+  return Link::welcome();
 }
 
 wire::DeviceKind device_kind(Session& session, uint8_t device) {
@@ -32,12 +30,10 @@ wire::DeviceKind device_kind(Session& session, uint8_t device) {
 }
 
 std::string Session::describe(uint8_t device) {
-  const c10::DeviceIndex index =
-      owner_ == nullptr ? c10::DeviceIndex(0) : owner_->index_of(this, device);
-  const std::string name = c10::Device(c10::kPrivateUse1, index).str();
-  if (!link_.is_open())
+  const std::string name = c10::Device(c10::kPrivateUse1, stream_.index_of(device)).str();
+  if (!is_open())
     return name + " (" + url() + ")";
-  const wire::Welcome& welcome = link_.welcome();
+  const wire::Welcome& welcome = Link::welcome();
   const bool cuda =
       device < welcome.devices.size() && welcome.devices[device].kind == wire::DeviceKind::kCuda;
   return name + " (" + welcome.host + ", " + (cuda ? welcome.devices[device].name : "cpu") +
@@ -60,13 +56,7 @@ void Session::upload(const wire::Begin& begin, CallSite site, std::span<const st
     bulk_bytes_.fetch_sub(size, std::memory_order_relaxed);
     next(received);
   };
-  link_.connection()->send_bulk(begin.upload, bytes, std::move(owner), std::move(done));
-}
-
-void Session::queue_free(StorageRecord* record) noexcept {
-  stream_.queue_free(record);
-  if (is_lost())
-    stream_.forget_frees();
+  connection()->send_bulk(begin.upload, bytes, std::move(owner), std::move(done));
 }
 
 // --- credit
@@ -74,7 +64,7 @@ void Session::queue_free(StorageRecord* record) noexcept {
 bool Session::has_credit() {
   const uint64_t bytes = stream_.buffered_bytes();
   const uint64_t submitted = stream_.submitted();
-  const transport::Connection* const connection = link_.connection();
+  const transport::Connection* const connection = Link::connection();
   if (connection == nullptr)
     return bytes < kByteWindow && call_window_.has_room(submitted);
   if (bulk_bytes_.load(std::memory_order_relaxed) >= kByteWindow)
@@ -88,7 +78,7 @@ void Session::wait_for_credit(const Uses& uses) {
   tell_failure(uses);
   if (has_credit())
     return;
-  link_.flush();
+  flush();
   credit_waiters_.fetch_add(1);
 
   struct Leave {
@@ -103,7 +93,7 @@ void Session::wait_for_credit(const Uses& uses) {
 }
 
 void Session::on_progress() {
-  const transport::Connection* const connection = link_.connection();
+  const transport::Connection* const connection = Link::connection();
   if (connection == nullptr)
     return;  // the link is about to open
   const auto flight = connection->in_flight();
@@ -123,7 +113,7 @@ void Session::on_error(wire::Reader& reader) {
   const uint64_t request = wire::decode_error_request(reader);
   wire::Error error = wire::decode_error(reader);
   if (request != 0)
-    return confirm(requests_.fail(request, std::move(error))->after);
+    return requests_.fail(request, std::move(error));
   if (error.first != 0)
     return lose_device(error);
   if (error.call != 0) {
@@ -137,12 +127,11 @@ void Session::on_error(wire::Reader& reader) {
 
 void Session::on_reply(const wire::Reply& reply) {
   const RequestPtr request = requests_.reply(reply);
-  confirm(request->after);
   if (request->is_abandoned)
     free_results(*request);
 }
 
-void Session::on_messages(std::span<const std::byte> payload) {
+void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
   wire::Reader reader(payload);
   while (!reader.empty()) {
     wire::ReceivedMessage message = wire::next_message(reader);
@@ -156,15 +145,15 @@ void Session::on_messages(std::span<const std::byte> payload) {
       continue;  // from a newer server; may be ignored
     message.body.finish();
   }
+  note_applied(sequence);
 }
 
 std::span<std::byte> Session::bulk_target(uint64_t lane, uint64_t offset, uint64_t length) {
   return requests_.bulk_target(lane, offset, length);
 }
 
-void Session::on_bulk(uint64_t lane, uint64_t length, bool last) {
-  if (const RequestPtr done = requests_.add_bulk(lane, length, last))
-    confirm(done->after);
+void Session::on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) {
+  requests_.add_bulk(lane, length, last);
 }
 
 void Session::on_change() noexcept {
@@ -189,35 +178,31 @@ void Session::lose_device(const wire::Error& error) {
       text += " (the first" + from + "; the last" + to + ")";
     text += "; TORCH_REMOTE_BLOCKING=1 tells which";
   }
-  link_.end_with(ErrorClass::kDeviceLost, text + ": " + error.message);
+  end_with(ErrorClass::kDeviceLost, text + ": " + error.message);
 }
 
 void Session::raise_lost() {
   if (in_forked_child())
     refuse_in_forked_child();
   park_if_exiting();
-  is_loss_told_ = true;
-  const auto [kind, text, id] = link_.ending();
+  const auto [kind, text, id] = take_ending();
   if (kind == ErrorClass::kSessionLost || kind == ErrorClass::kDeviceLost) {
     const std::string name = id.empty() ? "the session" : "session " + id;
-    const std::string first = link_.was_stopped() ? "" : "stop() its machine, ";
-    raise(kind, name + " on " + url() +
-                    " is lost, and with it the values of its tensors (to go on: " + first +
-                    "torch_remote.connect(...), and make them anew): " + text);
+    const std::string first = was_stopped() ? "" : "stop() its machine, ";
+    raise(kind, name + " on " + url() + " is lost: " + text +
+                    "; the values of its tensors are lost too; to go on, " + first +
+                    "connect() again and make them anew");
   }
   if (owner_ != nullptr)
     owner_->drop_unreached(this);
-  raise(kind, "cannot use " + url() + ": " + text);
-}
-
-void Session::stop(std::chrono::milliseconds patience, const std::string& reason) {
-  WithoutGil without_gil;
-  link_.stop(patience, reason);
+  const std::string dialling = "connecting to " + url() + ": ";
+  raise(kind, "cannot use " + url() + ": " +
+                  (text.starts_with(dialling) ? text.substr(dialling.size()) : text));
 }
 
 bool Session::release() {
   WithoutGil without_gil;
-  if (!link_.release())
+  if (!Link::release())
     return false;
   requests_.clear();
   stream_.clear();

@@ -30,12 +30,12 @@ struct Uses {
   bool any_of(const std::vector<uint64_t>& names) const;
 };
 
-// Owns sessions and gives devices their indices.
+class Session;
+
+// Owns sessions.
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
-  // The k of remote:k for a server's device.
-  virtual c10::DeviceIndex index_of(const Session* session, uint8_t device) const = 0;
   // Other sessions have been sent calls.
   virtual bool has_others(const Session* session) const = 0;
   // It could not be reached: its index is free again.
@@ -46,12 +46,12 @@ class SessionOwner {
 // needs several of them: submitting, waiting, and telling of failures. Thread-safe.
 //
 // The reader thread takes neither the submit lock nor the GIL.
-class Session : private Link::Traffic, private ServerFacts {
+class Session : private Link {
  public:
   // Starts to connect in the background.
   explicit Session(Endpoint endpoint, SessionOwner* owner = nullptr);
 
-  Link& link() { return link_; }
+  Link& link() { return *this; }
 
   CallStream& stream() { return stream_; }
 
@@ -59,17 +59,12 @@ class Session : private Link::Traffic, private ServerFacts {
 
   Faults& faults() { return faults_; }
 
-  bool is_lost() const { return link_.is_lost(); }
-
-  bool has_sent_calls() const { return stream_.submitted() != 0; }
+  ServerOperators& operators() { return operators_; }
 
   // Waits for the handshake. Raises when it failed.
-  const wire::Welcome& welcome() override;
+  const wire::Welcome& welcome();
   // "remote:0 (host, cpu, session 1a2b3c4d)": for messages.
-  std::string describe(uint8_t device) override;
-
-  // How the server's operator differs: ServerOperators::match().
-  const OperatorMatch* match(const OperatorInfo& info) { return operators_.match(*this, info); }
+  std::string describe(uint8_t device);
 
   // Appends messages in one critical section: CallStream::append(). Raises SessionLost if the
   // session has ended. Call wait_for_credit() first.
@@ -85,15 +80,13 @@ class Session : private Link::Traffic, private ServerFacts {
     if (is_lost())
       return false;
     stream_.append(calls, std::forward<Append>(append));
-    link_.flush_soon();
+    flush_soon();
     return true;
   }
 
   // A bulk upload: BEGIN is first in a frame, the bytes go on a lane.
   void upload(const wire::Begin& begin, CallSite site, std::span<const std::byte> bytes,
               std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged);
-  // Deleters: any thread, no lock, no I/O.
-  void queue_free(StorageRecord* record) noexcept;
 
   // --- waiting: client/session/session_waits.cpp
 
@@ -104,20 +97,15 @@ class Session : private Link::Traffic, private ServerFacts {
     return requests_.make(destination, std::move(owner), stream_.submitted());
   }
 
-  // For a QUERY kCall whose wait was interrupted: frees what the answer names, when it is here.
-  void abandon(const RequestPtr& request);
-  // Flushes and waits; counts a sync. The request tells whether it failed.
-  void wait_quietly(const RequestPtr& request, const char* what);
+  // Flushes and waits, for at most `time`; counts a sync. The request tells whether it failed.
+  // False: it is not done.
+  bool wait_quietly(const RequestPtr& request, const char* what,
+                    std::optional<std::chrono::milliseconds> time = std::nullopt);
   // As wait_quietly(), but raises the server's error, SessionLost, or an interrupt.
   void wait(const RequestPtr& request, const char* what);
-  // As wait_quietly(), for at most `time`. False: the request is not done.
-  bool wait_within(const RequestPtr& request, const char* what, std::chrono::milliseconds time);
   // Sends a query and waits. Returns the answer's body.
-  std::vector<std::byte> query(
-      wire::QueryKind kind, const std::string& what,
-      const std::function<void(wire::Writer&)>& write_body = nullptr) override;
-  // The last call known to be done. The server confirms a frame at once, after its failures.
-  uint64_t calls_done() const;
+  std::vector<std::byte> query(wire::QueryKind kind, const std::string& what,
+                               const std::function<void(wire::Writer&)>& write_fields = nullptr);
 
   // --- telling: client/session/session_faults.cpp
 
@@ -133,24 +121,18 @@ class Session : private Link::Traffic, private ServerFacts {
   // Everything sent is done on the server, and pending downloads are here. Raises the first failure
   // that the user has not been told of.
   void synchronize();
-  // For the end of a `with` block: synchronize(), unless nothing was sent or the loss was raised.
-  void finish();
-  // Everything sent is done. False: this thread is stopped.
-  bool finish_calls();
-  // Before stop(): the failures that were never raised, as a text. `waits`: after everything is
-  // done, unless the session is lost or the user presses Ctrl-C.
-  std::string report_untold(bool waits);
+  // Before stop(): the failures that were never raised, as a text. Waits for everything to be done,
+  // for at most `patience`, unless the session is lost or the user presses Ctrl-C.
+  std::string report_untold(std::chrono::milliseconds patience);
 
-  // Flushes for at most `patience`, then closes. Later use raises SessionLost.
-  void stop(std::chrono::milliseconds patience, const std::string& reason);
-  // After stop(): frees everything but the object itself, to which tensors may still point. False:
-  // its threads have not ended yet.
+  // After link().stop(): frees everything but the object itself, to which tensors may still point.
+  // False: its threads have not ended yet.
   bool release();
 
  private:
-  const std::string& url() const { return link_.endpoint().url; }
+  using Clock = std::chrono::steady_clock;
 
-  bool has_our_torch() const override { return link_.endpoint().has_our_torch; }
+  const std::string& url() const { return endpoint().url; }
 
   [[noreturn]] void raise_lost();
   // The device failed at one of the calls first … call and cannot be used any more.
@@ -164,10 +146,12 @@ class Session : private Link::Traffic, private ServerFacts {
   // interrupts. After a second it prints what it waits for, to a terminal; at exit to any stderr.
   void wait_until(const std::function<bool()>& ready, const char* what,
                   Waiter waiter = Waiter::kUser);
+  // False: the session is lost, the user has interrupted, or it is too late.
+  bool wait_at_exit(const std::function<bool()>& ready, const char* what, Clock::time_point end);
   void look_for_interrupt();
-  // The server has done the calls up to this number.
-  void confirm(uint64_t call);
-  uint64_t calls_left() const;
+  // For a QUERY kCall whose wait was interrupted: frees what the answer names, when it is here.
+  void abandon(const RequestPtr& request);
+  uint64_t calls_left();
   std::string describe_oldest_call();
   std::string describe_wait(const char* what);
   std::string describe_unconfirmed();
@@ -183,12 +167,13 @@ class Session : private Link::Traffic, private ServerFacts {
   // `device` is used if the call is unknown.
   std::string describe(const wire::Error& error, std::optional<CallSite> site, uint8_t device);
 
-  // Link::Traffic
+  // transport::Connection::Handler
   std::vector<std::byte> take_messages(uint32_t& calls) override;
-  void on_messages(std::span<const std::byte> payload) override;
+  void on_messages(uint64_t sequence, std::vector<std::byte> payload) override;
   std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
-  void on_bulk(uint64_t lane, uint64_t length, bool last) override;
+  void on_bulk(uint64_t lane, uint64_t offset, uint64_t length, bool last) override;
   void on_progress() override;
+  // Link
   void on_change() noexcept override;
 
   SessionOwner* const owner_;
@@ -199,14 +184,13 @@ class Session : private Link::Traffic, private ServerFacts {
   CallStream stream_;
   CallWindow call_window_;
   std::atomic<int> credit_waiters_{0};
-  std::atomic<uint64_t> bulk_bytes_{0};    // of uploads that the server has not received completely
-  std::atomic<uint64_t> confirmed_{0};     // calls up to this number are done: an answer said so
-  std::atomic<bool> is_loss_told_{false};  // the reason of the loss was raised
+  std::atomic<uint64_t> bulk_bytes_{0};  // of uploads that the server has not received completely
   // When a long wait was last printed.
-  std::atomic<std::chrono::steady_clock::time_point> last_notice_{};
-
-  Link link_;  // last, because its threads use the other members
+  std::atomic<Clock::time_point> last_notice_{};
 };
+
+// The last call known to be done. The server confirms a frame at once, after its failures.
+uint64_t calls_done(Session& session);
 
 wire::DeviceKind device_kind(Session& session, uint8_t device);
 wire::Counters server_counters(Session& session);

@@ -71,14 +71,19 @@ void Session::tell(const Failure& failure, const Uses& uses) {
     return true;
   });
   faults_.add_discarded({error.call, error.since, last, requests_.next_id()});
-  faults_.note_raised(error);
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
   const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);
   std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
   if (owner_ != nullptr && owner_->has_others(this))
     text += "\n(what this thread did on other machines meanwhile stays done)";
-  if (python_hooks.take_back != nullptr)
-    python_hooks.take_back(*this, error.since);
+  try {
+    if (python_hooks.take_back != nullptr)
+      python_hooks.take_back(*this, error.since);
+  } catch (...) {  // Ctrl-C is raised instead
+    faults_.keep_untold(failure);
+    throw;
+  }
+  faults_.note_raised(error);
   raise_remote(error, text, uses.any_of(error.results));
 }
 
@@ -117,19 +122,9 @@ bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since) {
 
 // --- synchronize
 
-void Session::finish() {
-  if (has_sent_calls() && !is_loss_told_)
-    synchronize();
-}
-
-bool Session::finish_calls() {
-  query(wire::QueryKind::kBarrier, "synchronize");
-  return !faults_.has(current_thread());
-}
-
 void Session::synchronize() {
   const auto pending = PendingDownloads::instance().of(*this);
-  finish_calls();
+  query(wire::QueryKind::kBarrier, "synchronize");
   for (const auto& request : pending)
     wait_until([&] { return request->done.load(); }, "a download");
   tell_failure();
@@ -144,7 +139,8 @@ void Session::synchronize() {
   std::string text = describe(failure->error, failure->site, 0);
   if (others != 0)
     text += "\n(calls of " + std::to_string(others) +
-            " more threads failed; each later synchronize() raises one of them)";
+            (others == 1 ? " more thread" : " more threads") +
+            " failed; each later synchronize() raises one of them)";
   raise_remote(failure->error, text, false);
 }
 

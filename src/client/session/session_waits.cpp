@@ -14,8 +14,6 @@
 namespace torch_remote::client {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // How often a wait checks for Ctrl-C.
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 constexpr auto kFirstNotice = std::chrono::seconds(1);
@@ -59,13 +57,11 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
 }
 
 void Session::abandon(const RequestPtr& request) {
-  if (requests_.abandon_answer(*request) && !request->failed)
+  if (request->first_name != 0 && requests_.abandon_answer(*request) && !request->failed)
     free_results(*request);
 }
 
 void Session::free_results(const Request& request) {
-  if (request.first_name == 0)
-    return;
   wire::Reader reader(request.body);
   uint64_t name = request.first_name;
   const std::function<void(const std::vector<wire::Result>&)> free_fresh =
@@ -77,7 +73,7 @@ void Session::free_results(const Request& request) {
             record->announced = true;
             record->address = 0;
             RecordPool::instance().note_dead();
-            stream_.queue_free(record);
+            stream_.queue_free(record, is_lost());
           }
           free_fresh(result.items);
         }
@@ -85,25 +81,19 @@ void Session::free_results(const Request& request) {
   free_fresh(wire::decode_results(reader));
 }
 
-void Session::wait_quietly(const RequestPtr& request, const char* what) {
+bool Session::wait_quietly(const RequestPtr& request, const char* what,
+                           std::optional<std::chrono::milliseconds> time) {
   ++counters_.syncs;
-  link_.flush();
+  flush();
   const TransferProgress progress(*request);
-  wait_until([&] { return request->done.load(); }, what);
-  confirm(std::max(request->call, request->after));
-}
-
-bool Session::wait_within(const RequestPtr& request, const char* what,
-                          std::chrono::milliseconds time) {
-  ++counters_.syncs;
-  link_.flush();
-  const TransferProgress progress(*request);
-  const Clock::time_point end = Clock::now() + time;
-  wait_until([&] { return request->done || Clock::now() >= end; }, what);
-  if (!request->done)
-    return false;
-  confirm(request->call);
-  return true;
+  const Clock::time_point end = time ? Clock::now() + *time : Clock::time_point::max();
+  try {
+    wait_until([&] { return request->done || Clock::now() >= end; }, what);
+  } catch (...) {
+    abandon(request);
+    throw;
+  }
+  return request->done;
 }
 
 void Session::wait(const RequestPtr& request, const char* what) {
@@ -113,13 +103,13 @@ void Session::wait(const RequestPtr& request, const char* what) {
 }
 
 std::vector<std::byte> Session::query(wire::QueryKind kind, const std::string& what,
-                                      const std::function<void(wire::Writer&)>& write_body) {
+                                      const std::function<void(wire::Writer&)>& write_fields) {
   const RequestPtr request = make_request({}, nullptr);
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    const wire::Message framed(writer, wire::Tag::kQuery);
-    encode_head(writer, wire::Query{request->id, kind});
-    if (write_body)
-      write_body(writer);
+    wire::encode_query(writer, {request->id, kind}, [&] {
+      if (write_fields)
+        write_fields(writer);
+    });
     return true;
   });
   wait(request, what.c_str());
@@ -139,37 +129,30 @@ void Session::look_for_interrupt() {
 
 // --- what is waited for
 
-void Session::confirm(uint64_t call) {
-  uint64_t known = confirmed_.load(std::memory_order_relaxed);
-  while (known < call &&
-         !confirmed_.compare_exchange_weak(known, call, std::memory_order_relaxed)) {
-  }
-}
-
-uint64_t Session::calls_done() const {
-  const uint64_t confirmed = confirmed_.load(std::memory_order_relaxed);
-  const transport::Connection* const connection = link_.connection();
+uint64_t calls_done(Session& session) {
+  const uint64_t confirmed = session.requests().confirmed();
+  const transport::Connection* const connection = session.link().connection();
   return connection == nullptr ? confirmed
                                : std::max(confirmed, connection->in_flight().calls_applied);
 }
 
-uint64_t Session::calls_left() const {
-  const uint64_t done = calls_done();
+uint64_t Session::calls_left() {
+  const uint64_t done = calls_done(*this);
   return std::max(stream_.submitted(), done) - done;
 }
 
 std::string Session::describe_oldest_call() {
-  const CallSite found = stream_.site_of(calls_done() + 1).value_or(CallSite{});
+  const CallSite found = stream_.site_of(calls_done(*this) + 1).value_or(CallSite{});
   const std::string name = operator_at(found.operation);
   const std::string line = name_line(found.line);
   return (name.empty() ? "a copy" : name) + (line.empty() ? "" : " at " + line);
 }
 
 std::string Session::describe_wait(const char* what) {
-  if (!link_.is_open())
+  if (!is_open())
     return url() + " to answer";
   const uint64_t left = calls_left();
-  if (link_.is_resuming())
+  if (is_resuming())
     return "the connection to " + url() + ", " + counted(left) + " not confirmed";
   if (left > 1)
     return describe_oldest_call() + ", " + counted(left - 1) + " behind it";
@@ -202,10 +185,10 @@ std::string Session::describe_unconfirmed() {
   const std::string calls = counted(left) + (left == 1 ? " was" : " were");
   if (!is_lost())
     return left == 0 ? "" : calls + " not waited for, and may have failed\n";
-  const Link::Ending ending = link_.ending();
+  const Link::Ending end = ending();
   if (left == 0)
-    return ending.kind == ErrorClass::kDeviceLost ? ending.cause + "\n" : "";
-  return calls + " not confirmed: the session on " + url() + " is lost: " + ending.cause + "\n";
+    return end.kind == ErrorClass::kDeviceLost ? end.cause + "\n" : "";
+  return calls + " not confirmed: the session on " + url() + " is lost: " + end.cause + "\n";
 }
 
 std::string Session::describe_known_failures() {
@@ -230,34 +213,39 @@ std::string Session::describe_known_failures() {
   return text;
 }
 
-std::string Session::report_untold(bool waits) {
-  if (!waits || is_loss_told_ || !has_sent_calls())
-    return describe_known_failures();
-  const auto request = make_request({}, nullptr);
+bool Session::wait_at_exit(const std::function<bool()>& ready, const char* what,
+                           Clock::time_point end) {
+  bool is_ready = false;
   try {
-    wait_until([this] { return link_.is_open(); }, "the handshake", Waiter::kExit);
-    submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      const wire::Message framed(writer, wire::Tag::kQuery);
-      encode_head(writer, wire::Query{request->id, wire::QueryKind::kBarrier});
-      return true;
-    });
-    link_.flush();
-    // Does not wait for a server that cannot be reached and has done everything.
-    bool is_answered = false;
-    const auto is_over = [&] {
-      is_answered = request->done.load();
-      return is_answered || (link_.is_resuming() && calls_left() == 0);
-    };
-    wait_until(is_over, "the last calls", Waiter::kExit);
-    if (!is_answered)
-      return describe_known_failures();
-    for (const auto& download : PendingDownloads::instance().of(*this))
-      wait_until([&] { return download->done.load(); }, "a download", Waiter::kExit);
+    wait_until([&] { return (is_ready = ready()) || Clock::now() >= end; }, what, Waiter::kExit);
   } catch (...) {  // the session is lost, or the user has pressed Ctrl-C
-    return describe_known_failures() + describe_unconfirmed();
   }
-  if (request->failed)
-    return "the last calls may have failed:\n  " + describe(request->error, std::nullopt, 0) + "\n";
+  return is_ready;
+}
+
+std::string Session::report_untold(std::chrono::milliseconds patience) {
+  if (patience.count() == 0 || was_loss_raised() || stream_.submitted() == 0)
+    return describe_known_failures();
+  const Clock::time_point end = Clock::now() + patience;
+  const RequestPtr barrier = make_request({}, nullptr);
+  const auto ask = [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    wire::encode_query(writer, {barrier->id, wire::QueryKind::kBarrier}, [] {});
+    return true;
+  };
+  bool is_done =
+      wait_at_exit([this] { return is_open(); }, "the handshake", end) && try_submit(0, ask);
+  flush();
+  // Does not wait for a server that cannot be reached and has done everything.
+  const auto is_over = [&] { return barrier->done || (is_resuming() && calls_left() == 0); };
+  is_done = is_done && wait_at_exit(is_over, "the last calls", end);
+  if (is_done && !barrier->done)
+    return describe_known_failures();
+  for (const auto& download : PendingDownloads::instance().of(*this))
+    is_done = is_done && wait_at_exit([&] { return download->done.load(); }, "a download", end);
+  if (!is_done)
+    return describe_known_failures() + describe_unconfirmed();
+  if (barrier->failed)
+    return "the last calls may have failed:\n  " + describe(barrier->error, std::nullopt, 0) + "\n";
   return describe_known_failures();
 }
 

@@ -51,7 +51,7 @@ std::optional<CallSite> CallStream::site_of(uint64_t call) {
 
 uint64_t CallStream::count_calls(uint64_t first, uint64_t last, uint64_t thread) {
   MutexLock lock(lines_mutex_);
-  return lines_.count(first, last, static_cast<uint8_t>(thread));
+  return lines_.count(first, last, static_cast<uint32_t>(thread));
 }
 
 void CallStream::clear() {

@@ -26,6 +26,24 @@ namespace torch_remote::client {
 constexpr size_t kFrameTarget = 64 << 10;
 constexpr uint64_t kFreedAtOnce = 1 << 20;
 
+// Names that the client chooses: never used twice in a session. Thread-safe.
+class NewNames {
+ public:
+  // The first of `count` names in a row.
+  uint64_t storages(uint64_t count = 1) {
+    return storages_.fetch_add(count, std::memory_order_relaxed);
+  }
+
+  uint64_t generator() { return generators_.fetch_add(1, std::memory_order_relaxed); }
+
+  uint64_t event() { return events_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> storages_{1};
+  std::atomic<uint64_t> generators_{wire::kFirstGenerator};
+  std::atomic<uint64_t> events_{1};
+};
+
 // The messages of a session in one total order, until the connection's writer thread takes them as
 // frames, and what depends on that order: names, numbers of calls, threads, context, frees. The
 // submit lock is on the path of every call. Thread-safe.
@@ -40,38 +58,24 @@ class CallStream {
 
   // --- within append()
 
-  // What follows for the device goes to this stream.
-  void use_stream(uint8_t device, uint8_t stream) NO_THREAD_SAFETY_ANALYSIS {
-    if (streams_[device] == stream) [[likely]]
-      return;
-    streams_[device] = stream;
-    encode(writer_, wire::StreamMessage{wire::StreamAction::kUse, device, stream});
-  }
-
-  // The same for this thread's current stream.
+  // What follows for the device goes to this thread's current stream.
   void use_current_stream(uint8_t device) {
     if (are_streams_used()) [[unlikely]]
-      use_stream(device, current_stream(indices_[device].load(std::memory_order_relaxed)));
+      use_stream(device, current_stream(index_of(device)));
   }
 
+  struct Numbered {
+    uint64_t call;
+    uint64_t thread;
+  };
+
   // Numbers the CALL, QUERY kCall or kCheckedCall, BEGIN or RESIZE that follows.
-  uint64_t number_call(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
+  Numbered number_call(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
     use_current_stream(site.device);
     return number_message(site);
   }
 
-  // The same for a message that is for no stream.
-  uint64_t number_message(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
-    site.thread = static_cast<uint8_t>(thread_);
-    lines_.put(++call_number_, site);
-    ++calls_;
-    return call_number_;
-  }
-
   uint64_t last_call() const NO_THREAD_SAFETY_ANALYSIS { return call_number_; }
-
-  // Whose messages these are.
-  uint64_t last_thread() const NO_THREAD_SAFETY_ANALYSIS { return thread_; }
 
   // Tells the server what of the context has changed since it was last told.
   void mirror_context(wire::Writer& writer) NO_THREAD_SAFETY_ANALYSIS {
@@ -93,25 +97,19 @@ class CallStream {
 
   Counters& counters() { return counters_; }
 
-  uint64_t new_name() { return next_name_.fetch_add(1, std::memory_order_relaxed); }
+  NewNames& new_names() { return new_names_; }
 
-  uint64_t new_names(uint64_t count) {
-    return next_name_.fetch_add(count, std::memory_order_relaxed);
-  }
-
-  uint64_t new_event_name() { return next_event_.fetch_add(1, std::memory_order_relaxed); }
-
-  // Which remote:k a device of the server is.
+  // Which remote:k a device of the server is, or was before its machine was stopped.
   void set_index(uint8_t device, c10::DeviceIndex index) { indices_[device] = index; }
+
+  c10::DeviceIndex index_of(uint8_t device) const {
+    return indices_[device].load(std::memory_order_relaxed);
+  }
 
   DeviceMemory& memory(uint8_t device) { return memory_[device]; }
 
-  uint64_t new_generator_name() { return next_generator_.fetch_add(1, std::memory_order_relaxed); }
-
-  // Deleters: any thread, no lock, no I/O.
-  void queue_free(StorageRecord* record) noexcept;
-  // When nothing will send them.
-  void forget_frees() noexcept;
+  // Deleters: any thread, no lock, no I/O. `is_lost`: nothing will be sent any more.
+  void queue_free(StorageRecord* record, bool is_lost) noexcept;
 
   // The number of the last call, upload or resize; 0: none.
   uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
@@ -134,12 +132,26 @@ class CallStream {
     uint32_t calls;
   };
 
+  void use_stream(uint8_t device, uint8_t stream) NO_THREAD_SAFETY_ANALYSIS {
+    if (streams_[device] == stream) [[likely]]
+      return;
+    streams_[device] = stream;
+    encode(writer_, wire::StreamMessage{wire::StreamAction::kUse, device, stream});
+  }
+
+  // As number_call(), for a message that is for no stream.
+  Numbered number_message(CallSite site) NO_THREAD_SAFETY_ANALYSIS {
+    site.thread = static_cast<uint32_t>(thread_);
+    lines_.put(++call_number_, site);
+    ++calls_;
+    return {call_number_, thread_};
+  }
+
   void append_frees() REQUIRES(mutex_);
+  void forget_frees() noexcept;
 
   Counters& counters_;
-  std::atomic<uint64_t> next_name_{1};
-  std::atomic<uint64_t> next_generator_{wire::kFirstGenerator};
-  std::atomic<uint64_t> next_event_{1};
+  NewNames new_names_;
   std::array<std::atomic<c10::DeviceIndex>, wire::kMaxDevices> indices_{};  // by device
   std::array<DeviceMemory, wire::kMaxDevices> memory_;                      // by device
   std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in client/session/frees.cpp

@@ -16,7 +16,7 @@ Cause Executor::find_missing(const Plan& plan, const Slots& slots) const {
     const Entry& entry = *entries_[view.storage];
     if (C10_LIKELY(entry.missing == nullptr))
       continue;
-    if (view.is_read || !StorageTable::covers(entry, view, slots.offsets[i]))
+    if (view.is_read || !covers(entry, view, slots.offsets[i]))
       return entry.missing;
   }
   return nullptr;
@@ -26,8 +26,7 @@ void Executor::note_overwritten(const Plan& plan, const Slots& slots) {
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const TensorRecipe& view = plan.tensors[i];
     Entry& entry = *entries_[view.storage];
-    if (entry.missing != nullptr && !view.is_read &&
-        StorageTable::covers(entry, view, slots.offsets[i]))
+    if (entry.missing != nullptr && !view.is_read && covers(entry, view, slots.offsets[i]))
       storages_.set_missing(entry, nullptr);
   }
 }
@@ -84,7 +83,8 @@ Cause Executor::fail(std::exception_ptr cause, const CallPlan& call, const Slots
   for (const TensorRecipe& view : call.plan.tensors) {
     if (!view.is_written)
       continue;
-    storages_.give_growth_back(*entries_[view.storage]);  // the client does not know the new size
+    // The client does not know the new size.
+    storages_.settle_growth(*entries_[view.storage], false);
     add_result(slots.storages[view.storage]);
   }
   const Cause made = cause_of(std::move(failure));
@@ -114,8 +114,8 @@ Cause Executor::stop(wire::Error failure) {
   return threads_.stop(std::move(failure), number_);
 }
 
-void Executor::fail_other(std::exception_ptr cause, const char* what, Entry& entry,
-                          bool has_lost_it) {
+void Executor::fail_resize_or_upload(std::exception_ptr cause, const char* what, Entry& entry,
+                                     bool has_lost_it) {
   wire::Error failure = describe_failure(std::move(cause), what);
   failure.call = number_;
   const Cause made = threads_.cause() != nullptr ? threads_.cause() : stop(std::move(failure));
@@ -135,7 +135,7 @@ void Executor::resize(const wire::Resize& message) {
   try {
     storages_.resize(entry, message.nbytes);
   } catch (...) {
-    fail_other(std::current_exception(), "resize", entry, true);
+    fail_resize_or_upload(std::current_exception(), "resize", entry, true);
   }
 }
 

@@ -35,7 +35,7 @@ using marshal::Plan;
 using marshal::Slots;
 using marshal::TensorRecipe;
 
-void Executor::meet_storages(const Plan& plan, const Slots& slots) {
+void Executor::find_storages(const Plan& plan, const Slots& slots) {
   entries_.clear();
   for (size_t i = 0; i < plan.storages.size(); ++i) {
     const wire::FreshStorage& storage = plan.storages[i];
@@ -50,7 +50,7 @@ Cause Executor::run(const CallPlan& call, const Slots& slots, bool is_waited_for
   ++number_;
   is_waited_for_ = is_waited_for;
   last_operation_ = call.operation;
-  meet_storages(call.plan, slots);
+  find_storages(call.plan, slots);
   if (C10_UNLIKELY(threads_.cause() != nullptr) && !is_constant(call, slots)) {
     discard(call.plan, threads_.cause());
     return threads_.cause();
@@ -113,11 +113,8 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
   written_.clear();
   arguments_.clear();
   // First for all storages: this may move a storage, and all views of it must see the same memory.
-  for (const TensorRecipe& view : plan.tensors) {
-    storages_.settle(*entries_[view.storage]);
-    if (view.is_written)
-      storages_.prepare_write(*entries_[view.storage]);
-  }
+  for (const TensorRecipe& view : plan.tensors)
+    storages_.prepare(*entries_[view.storage], view.is_written);
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const TensorRecipe& view = plan.tensors[i];
     Entry& entry = *entries_[view.storage];
@@ -169,13 +166,13 @@ void Executor::check_written(const CallPlan& call, const Slots& slots) {
       continue;
     entries_[view.storage]->last_view.reset();
     if (call.plan.outputs_known ||
-        !StorageTable::is_view_of(*entries_[view.storage], tensor, slots.offsets[index]))
+        !is_view_of(*entries_[view.storage], tensor, slots.offsets[index]))
       refuse_resized(tensor, view);
     resized_.push_back(resized_result(index, tensor));
   }
   // After all are checked.
   for (const wire::Result& result : resized_)
-    storages_.keep_growth(*entries_[call.plan.tensors[result.tensor].storage]);
+    storages_.settle_growth(*entries_[call.plan.tensors[result.tensor].storage], true);
   written_.clear();
   if (C10_UNLIKELY(!call.plan.sparse.empty()))
     check_written_sparse(call);
@@ -298,7 +295,7 @@ Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint6
     answer.results = describe_results(first, names);
     for (const marshal::SparseRecipe& recipe : call.plan.sparse) {
       for (const uint32_t part : recipe.parts)  // a kernel may have resized it; the client has not
-        storages_.give_growth_back(*entries_[call.plan.tensors[part].storage]);
+        storages_.settle_growth(*entries_[call.plan.tensors[part].storage], false);
     }
   } catch (...) {
     answer.failure = fail(std::current_exception(), call, slots);

@@ -63,9 +63,9 @@ class Executor {
 
   // RESIZE and BEGIN, which have numbers like calls.
   void resize(const wire::Resize& message);
-  // `put_in(entry)` writes the bytes to the storage. False: they are discarded.
+  // `put_in(entry)` writes the bytes to the storage, unless they are discarded.
   template <typename PutIn>
-  bool upload(uint64_t storage, uint64_t length, PutIn&& put_in);
+  void upload(uint64_t storage, uint64_t length, PutIn&& put_in);
 
   // Call when the devices have finished everything up to here.
   void note_good() { last_good_ = number_; }
@@ -74,7 +74,7 @@ class Executor {
   void locate(wire::Error& lost) const;
 
   // Drops the last call's storages, so that they can be freed.
-  void let_go() {
+  void drop_storages() {
     entries_.clear();
     tensors_.clear();
     written_.clear();
@@ -97,7 +97,7 @@ class Executor {
   Origin here() const { return {threads_.current(), number_}; }
 
   // The storages that the call mentions, by number; those that it makes are made.
-  void meet_storages(const marshal::Plan& plan, const marshal::Slots& slots);
+  void find_storages(const marshal::Plan& plan, const marshal::Slots& slots);
   // The cause of a missing storage that the call needs; null if none is missing.
   Cause find_missing(const marshal::Plan& plan, const marshal::Slots& slots) const;
   // Runs the call, unless its thread is stopped or a storage is missing. Null: the results are on
@@ -123,7 +123,8 @@ class Executor {
   // Handles the failure of the call that ran last.
   Cause fail(std::exception_ptr cause, const CallPlan& call, const marshal::Slots& slots);
   // Handles the failure of a RESIZE or BEGIN. `has_lost_it`: the storage's value is lost.
-  void fail_other(std::exception_ptr cause, const char* what, Entry& entry, bool has_lost_it);
+  void fail_resize_or_upload(std::exception_ptr cause, const char* what, Entry& entry,
+                             bool has_lost_it);
   Cause stop(wire::Error failure);
 
   Cause run_known(const CallPlan& call, const marshal::Slots& slots, bool is_waited_for);
@@ -164,23 +165,22 @@ class Executor {
 };
 
 template <typename PutIn>
-bool Executor::upload(uint64_t storage, uint64_t length, PutIn&& put_in) {
+void Executor::upload(uint64_t storage, uint64_t length, PutIn&& put_in) {
   ++number_;
   Entry& entry = storages_.find(storage);
   if (threads_.cause() != nullptr &&
       (!threads_.is_made_since(entry.made) || entry.missing != nullptr))
-    return false;
+    return;
   try {
     if (entry.missing != nullptr && length != entry.nbytes) {
       stop(*entry.missing);
-      return false;
+      return;
     }
     put_in(entry);
     storages_.set_missing(entry, nullptr);
   } catch (...) {
-    fail_other(std::current_exception(), "upload", entry, false);
+    fail_resize_or_upload(std::current_exception(), "upload", entry, false);
   }
-  return true;
 }
 
 }  // namespace torch_remote::server

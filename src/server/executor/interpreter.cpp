@@ -81,11 +81,12 @@ void Interpreter::apply(std::span<const std::byte> payload) {
     executor_.locate(lost.error);
     throw;
   }
-  executor_.let_go();
+  executor_.drop_storages();
 }
 
 wire::Counters Interpreter::counters() const {
-  return {executor_.calls(), executor_.mispredicted(), storages_.size(), storages_.total_bytes()};
+  const StorageTotals totals = storages_.totals();
+  return {executor_.calls(), executor_.mispredicted(), totals.storages, totals.bytes};
 }
 
 // --- calls
@@ -186,7 +187,7 @@ void Interpreter::on_begin(wire::Reader& reader) {
       no_memory = std::current_exception();
     }
   }
-  executor_.let_go();  // so that a storage whose memory is replaced is its only user
+  executor_.drop_storages();  // so that a storage whose memory is replaced is its only user
   // If the upload is discarded, its memory is freed when all bytes have arrived.
   executor_.upload(begin.storage, begin.length, [&](Entry& entry) {
     if (no_memory != nullptr)
@@ -199,7 +200,7 @@ void Interpreter::on_begin(wire::Reader& reader) {
 }
 
 void Interpreter::on_free(wire::Reader& reader) {
-  executor_.let_go();
+  executor_.drop_storages();
   wire::decode_free(reader, [this](uint64_t name) { storages_.free(name); });
 }
 
@@ -224,7 +225,7 @@ void Interpreter::answer_view(const wire::Read& read) {
     return replies_.error(read.request, *threads_.cause());
   if (entry.missing != nullptr)
     return replies_.error(read.request, *entry.missing);
-  storages_.settle(entry);
+  storages_.prepare(entry, false);
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
   if (!view.is_cpu())
@@ -235,24 +236,33 @@ void Interpreter::answer_view(const wire::Read& read) {
 }
 
 void Interpreter::on_query(wire::Reader& reader) {
-  const auto [request, kind] = wire::decode_query(reader);
-  switch (kind) {
+  const wire::Query query = wire::decode_query(reader);
+  const uint64_t request = query.request;
+  const auto reply = [&](auto&& write) {
+    wire::Writer body;
+    write(body);
+    replies_.reply(request, body.view());
+  };
+  switch (query.kind) {
     case wire::QueryKind::kCall:
       return query_call(request, reader);
     case wire::QueryKind::kBarrier:
       return query_barrier(request);
     case wire::QueryKind::kCounters:
-      return query_counters(request);
+      return reply([&](wire::Writer& body) { encode(body, counters()); });
     case wire::QueryKind::kGenerator:
       return query_generator(request, reader);
     case wire::QueryKind::kCheckedCall:
       return query_checked_call(request, reader);
     case wire::QueryKind::kContext:
-      return query_context(request);
+      return reply([&](wire::Writer& body) { encode_settings(body, present_context()); });
     case wire::QueryKind::kOperators:
-      return query_operators(request);
+      return reply(
+          [&](wire::Writer& body) { wire::encode_fingerprints(body, table_.fingerprints()); });
     case wire::QueryKind::kOperator:
-      return query_operator(request, reader);
+      return reply([&](wire::Writer& body) {
+        encode(body, table_.describe(wire::decode_operator_query(reader)));
+      });
     case wire::QueryKind::kStream:
       return query_stream(request, reader);
     case wire::QueryKind::kEvent:
@@ -282,30 +292,6 @@ bool Interpreter::finish_work(uint64_t request) {
 void Interpreter::query_barrier(uint64_t request) {
   if (finish_work(request))
     replies_.reply(request, {});
-}
-
-void Interpreter::query_counters(uint64_t request) {
-  wire::Writer body;
-  encode(body, counters());
-  replies_.reply(request, body.view());
-}
-
-void Interpreter::query_context(uint64_t request) {
-  wire::Writer body;
-  encode_settings(body, present_context());
-  replies_.reply(request, body.view());
-}
-
-void Interpreter::query_operators(uint64_t request) {
-  wire::Writer body;
-  wire::encode_fingerprints(body, table_.fingerprints());
-  replies_.reply(request, body.view());
-}
-
-void Interpreter::query_operator(uint64_t request, wire::Reader& reader) {
-  wire::Writer body;
-  encode(body, table_.describe(wire::decode_operator_query(reader)));
-  replies_.reply(request, body.view());
 }
 
 void Interpreter::query_generator(uint64_t request, wire::Reader& reader) {

@@ -63,11 +63,7 @@ class Interpreter {
   void query_call(uint64_t request, wire::Reader& reader);
   void query_barrier(uint64_t request);
   void query_checked_call(uint64_t request, wire::Reader& reader);
-  void query_counters(uint64_t request);
-  void query_context(uint64_t request);
   void query_generator(uint64_t request, wire::Reader& reader);
-  void query_operators(uint64_t request);
-  void query_operator(uint64_t request, wire::Reader& reader);
   void query_stream(uint64_t request, wire::Reader& reader);
   void query_event(uint64_t request, wire::Reader& reader);
   void query_memory(uint64_t request, wire::Reader& reader);
@@ -81,7 +77,6 @@ class Interpreter {
   void answer_failure(uint64_t request, std::exception_ptr cause, const char* what);
   void answer_view(const wire::Read& read);
   void answer_from_device(uint64_t request, const at::Tensor& view, uint8_t device);
-  void upload(const wire::Begin& begin, Entry& entry);
   const CallPlan& plan_at(uint64_t slot) const;
 
   const Devices& devices_;

@@ -106,10 +106,9 @@ wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages
     use.storages.reset_accumulated();
   }
   wire::MemoryFigures figures = devices.is_cuda() ? cuda_memory(device.index()) : host_memory(use);
-  const uint64_t limit = storages.byte_limit();
-  figures.total = std::min(figures.total, limit);
-  const uint64_t held = storages.held_bytes();
-  figures.free = std::min(figures.free, limit > held ? limit - held : 0);
+  const StorageTotals totals = storages.totals();
+  figures.total = std::min(figures.total, totals.limit);
+  figures.free = std::min(figures.free, totals.limit - std::min(totals.held, totals.limit));
   return figures;
 }
 

@@ -84,6 +84,15 @@ bool becomes_the_storage(const Entry& entry, const Staging& staging) {
 
 }  // namespace
 
+bool covers(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
+  return offset == 0 && view.is_dense && view.extent == entry.nbytes;
+}
+
+bool is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset) {
+  return view.storage().unsafeGetStorageImpl() == entry.storage.unsafeGetStorageImpl() &&
+         view.storage_offset() == static_cast<int64_t>(offset);
+}
+
 Entry& StorageTable::find(uint64_t name) {
   const auto found = entries_.find(name);
   if (found == entries_.end())
@@ -222,10 +231,6 @@ at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view
   return tensor;
 }
 
-bool StorageTable::covers(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
-  return offset == 0 && view.is_dense && view.extent == entry.nbytes;
-}
-
 void StorageTable::adopt(Entry& entry, at::Tensor tensor) {
   hold(entry, tensor.storage().nbytes());
   entry.storage = tensor.storage();
@@ -248,18 +253,12 @@ void StorageTable::resize(Entry& entry, uint64_t nbytes) {
   set_bytes(entry, nbytes);
 }
 
-bool StorageTable::is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset) {
-  return view.storage().unsafeGetStorageImpl() == entry.storage.unsafeGetStorageImpl() &&
-         view.storage_offset() == static_cast<int64_t>(offset);
-}
-
-void StorageTable::keep_growth(Entry& entry) {
-  hold(entry, entry.storage.nbytes());
-  entry.last_view.reset();
-  set_bytes(entry, entry.storage.nbytes());
-}
-
-void StorageTable::give_growth_back(Entry& entry) {
+void StorageTable::settle_growth(Entry& entry, bool is_kept) {
+  if (is_kept) {
+    hold(entry, entry.storage.nbytes());
+    entry.last_view.reset();
+    return set_bytes(entry, entry.storage.nbytes());
+  }
   if (!entry.storage || entry.storage.nbytes() <= entry.nbytes)
     return;
   try {

@@ -47,9 +47,21 @@ struct Entry {
   at::Tensor last_view;                 // most calls use the same view as the call before
 };
 
+// True if the view is the whole storage.
+bool covers(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset);
+// For a view that a kernel may have resized or set to another storage.
+bool is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset);
+
 struct StorageLimits {
   uint64_t storages = wire::kMaxStorages;  // more are a ProtocolError
   uint64_t bytes = UINT64_MAX;             // of all together; more are out of memory
+};
+
+struct StorageTotals {
+  uint64_t storages = 0;
+  uint64_t bytes = 0;  // with those that have no memory yet
+  uint64_t held = 0;   // bytes that have memory
+  uint64_t limit = 0;  // StorageLimits::bytes
 };
 
 // What the storages of one device use, whether or not they have memory yet.
@@ -86,47 +98,33 @@ class StorageTable {
   // view outside its storage, and PyTorch's out-of-memory error at the storage's first use.
   at::Tensor resolve(Entry& entry, const marshal::TensorRecipe& view, uint64_t offset);
 
-  // True if the view is the whole storage.
-  static bool covers(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset);
-
   // Puts in the uploads that began on this stream: an event that is recorded next is after them.
   void settle_stream(uint8_t device, uint64_t stream);
   // The stream uses the storage; its memory is not reused before that is done.
   void keep(Entry& entry, uint8_t device, uint64_t stream);
 
-  // Waits for a pending upload of the storage, and writes it.
-  void settle(Entry& entry) {
-    if (entry.upload != nullptr)
-      finish_upload(entry);
-  }
-
-  // Call before the memory is changed: if a reply is still being sent from it, the storage moves to
-  // a copy.
-  void prepare_write(Entry& entry) {
-    if (entry.sending != nullptr && entry.sending.use_count() > 1)
-      detach_from_replies(entry);
+  // Call before the memory is used: a pending upload of the storage is waited for and written. And
+  // before it is changed: if a reply is still being sent from it, the storage moves to a copy.
+  void prepare(Entry& entry, bool is_written) {
+    settle(entry);
+    if (is_written)
+      prepare_write(entry);
   }
 
   // Takes a call's output: a plain strided tensor at offset 0 that owns its storage alone.
   void adopt(Entry& entry, at::Tensor tensor);
   void resize(Entry& entry, uint64_t nbytes);
-  // After a kernel has resized a view of the storage: whether it still is a view of it …
-  static bool is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset);
-  // … and then the storage takes the new size, or goes back to the old one.
-  void keep_growth(Entry& entry);
-  void give_growth_back(Entry& entry);
+  // After a kernel has resized a view of the storage: it takes the new size, or goes back to the
+  // old one.
+  void settle_growth(Entry& entry, bool is_kept);
   void write(Entry& entry, uint64_t offset, std::span<const std::byte> bytes);
   void expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<Staging> staging);
   // Writes what has arrived of uploads, so that staging holds only bytes still on the way.
   void write_arrived();
 
-  uint64_t size() const { return entries_.size(); }
-
-  uint64_t total_bytes() const { return total_bytes_; }
-
-  uint64_t held_bytes() const { return held_bytes_; }
-
-  uint64_t byte_limit() const { return limits_.bytes; }
+  StorageTotals totals() const {
+    return {entries_.size(), total_bytes_, held_bytes_, limits_.bytes};
+  }
 
   MemoryUse& memory_use(uint8_t device) { return use_[device]; }
 
@@ -137,6 +135,16 @@ class StorageTable {
   void allocate_all(uint8_t device);
 
  private:
+  void settle(Entry& entry) {
+    if (entry.upload != nullptr)
+      finish_upload(entry);
+  }
+
+  void prepare_write(Entry& entry) {
+    if (entry.sending != nullptr && entry.sending.use_count() > 1)
+      detach_from_replies(entry);
+  }
+
   std::unique_ptr<Entry> take_entry();
   // Before the storage has memory of that size. Throws OutOfMemoryError.
   void hold(Entry& entry, uint64_t nbytes);

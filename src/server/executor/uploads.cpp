@@ -26,14 +26,9 @@ Staging::~Staging() {
   source_.give_back(std::move(memory_));
 }
 
-void Uploads::look_at_frame(std::span<const std::byte> payload) {
-  if (payload.empty() || payload[0] != std::byte{static_cast<uint8_t>(wire::Tag::kBegin)})
-    return;
-  wire::Reader reader(payload);
-  wire::ReceivedMessage first = wire::next_message(reader);
-  const wire::Begin begin = wire::decode_begin(first.body);
-  if (!begin.is_inline)
-    expect(begin);
+void Uploads::expect_from(std::span<const std::byte> payload) {
+  if (const auto begin = wire::find_bulk_begin(payload))
+    expect(*begin);
 }
 
 void Uploads::expect(const wire::Begin& begin) {
@@ -57,8 +52,8 @@ std::span<std::byte> Uploads::target(uint64_t lane, uint64_t offset, uint64_t le
     throw ProtocolError("bytes of an upload have a wrong offset or length");
   }
   if (staging.is_lost()) {
-    thrown_away_.resize(length);
-    return thrown_away_;
+    ignored_bytes_.resize(length);
+    return ignored_bytes_;
   }
   return {staging.data() + offset, static_cast<size_t>(length)};
 }

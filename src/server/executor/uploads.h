@@ -64,7 +64,7 @@ class Uploads {
   explicit Uploads(bool pinned = false) : memory_(pinned) {}
 
   // Reader thread.
-  void look_at_frame(std::span<const std::byte> payload);
+  void expect_from(std::span<const std::byte> payload);
   std::span<std::byte> target(uint64_t lane, uint64_t offset, uint64_t length);
   // True: the executor can do something with what has arrived.
   bool received(uint64_t lane, uint64_t length, bool last);
@@ -95,7 +95,7 @@ class Uploads {
   void expect(const wire::Begin& begin);
 
   UploadMemory memory_;
-  std::vector<std::byte> thrown_away_;  // reader thread
+  std::vector<std::byte> ignored_bytes_;  // reader thread
   const std::shared_ptr<std::atomic<uint64_t>> total_ = std::make_shared<std::atomic<uint64_t>>(0);
 
   Mutex mutex_;

@@ -78,10 +78,10 @@ struct ListeningSocket {
   Fd socket;
 
   static ListeningSocket open(const std::string& url) {
-    ListeningSocket door{transport::parse_address(url), Fd()};
-    door.socket = transport::listen_on(door.address);
-    ::fcntl(door.socket.get(), F_SETFL, ::fcntl(door.socket.get(), F_GETFL) | O_NONBLOCK);
-    return door;
+    ListeningSocket opened{transport::parse_address(url), Fd()};
+    opened.socket = transport::listen_on(opened.address);
+    ::fcntl(opened.socket.get(), F_SETFL, ::fcntl(opened.socket.get(), F_GETFL) | O_NONBLOCK);
+    return opened;
   }
 
   // Empty: the client hung up, or descriptors ran out. The next round tries again.

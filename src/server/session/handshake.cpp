@@ -38,8 +38,9 @@ class LimitedReader {
   }
 
   Bytes read_block() {
-    uint32_t length = 0;
-    read(std::as_writable_bytes(std::span(&length, 1)));
+    wire::BlockHead head;
+    read(head);
+    const uint32_t length = wire::decode_block_head(head);
     check_fits(length);
     Bytes body(length);
     read(body);
@@ -64,9 +65,8 @@ Bytes body_of(const Message& message) {
 }
 
 void write_block(transport::Stream& stream, const Bytes& body) {
-  const auto length = static_cast<uint32_t>(body.size());
-  const std::array<std::span<const std::byte>, 2> parts = {std::as_bytes(std::span(&length, 1)),
-                                                           body};
+  const wire::BlockHead head = wire::encode_block_head(body.size());
+  const std::array<std::span<const std::byte>, 2> parts = {head, body};
   stream.write(parts);
 }
 
@@ -242,10 +242,10 @@ wire::Welcome refusal(const std::string& reason) {
 
 std::vector<std::byte> refusal_block(const std::string& reason) {
   const Bytes body = body_of(refusal(reason));
-  wire::Writer writer;
-  writer.u32(static_cast<uint32_t>(body.size()));
-  writer.raw(body);
-  return writer.take();
+  const wire::BlockHead head = wire::encode_block_head(body.size());
+  Bytes block(head.begin(), head.end());
+  block.insert(block.end(), body.begin(), body.end());
+  return block;
 }
 
 void send_refusal(transport::Stream& stream, const std::string& reason) {

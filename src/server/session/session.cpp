@@ -96,8 +96,9 @@ void Session::publish_figures() {
   SessionPage::Figures figures;
   figures.calls = counters.calls;
   figures.failures = interpreter_.failures();
-  figures.bytes_received = connection_.bytes_received();
-  figures.bytes_sent = connection_.bytes_sent();
+  const transport::Connection::Totals totals = connection_.totals();
+  figures.bytes_received = totals.bytes_received;
+  figures.bytes_sent = totals.bytes_sent;
   figures.memory = counters.storage_bytes;
   figures.storages = counters.storages;
   {
@@ -164,7 +165,7 @@ std::vector<std::byte> Session::take_messages(uint32_t& calls) {
 }
 
 void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
-  uploads_.look_at_frame(payload);
+  uploads_.expect_from(payload);
   {
     MutexLock lock(mutex_);
     queued_bytes_ += payload.size();

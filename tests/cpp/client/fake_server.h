@@ -149,6 +149,10 @@ inline Message decode_message(wire::ReceivedMessage received) {
     case wire::Tag::kBegin:
       message.number = wire::decode_begin(reader).upload;
       return message;
+    case wire::Tag::kCall:
+    case wire::Tag::kSignature:
+    case wire::Tag::kContext:
+      return message;
     case wire::Tag::kThread:
     case wire::Tag::kGoOn:
       message.number = wire::decode_thread(reader);

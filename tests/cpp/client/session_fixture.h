@@ -56,8 +56,7 @@ class SessionTest : public ::testing::Test {
   std::shared_ptr<Request> ask(std::span<std::byte> destination = {}) {
     const auto request = session.make_request(destination, nullptr);
     session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      const wire::Message framed(writer, wire::Tag::kQuery);
-      encode_head(writer, wire::Query{request->id, wire::QueryKind::kBarrier});
+      wire::encode_query(writer, {request->id, wire::QueryKind::kBarrier}, [] {});
       return true;
     });
     return request;
@@ -70,7 +69,7 @@ class SessionTest : public ::testing::Test {
 
   StorageRecord* make_storage(bool announced, uint64_t nbytes = 64) {
     StorageRecord* record =
-        RecordPool::instance().make(session.stream().new_name(), &session, 0, nbytes);
+        RecordPool::instance().make(session.stream().new_names().storages(), &session, 0, nbytes);
     record->announced.store(announced);
     return record;
   }

@@ -55,7 +55,7 @@ TEST_F(SessionTest, AnErrorIsRaisedWithItsOperatorAndServer) {
   const std::string text = error_of([&] { session.wait(request, "an answer"); });
   EXPECT_THAT(text, HasSubstr("aten::mm on "));
   EXPECT_THAT(text, HasSubstr("(fake-host, cpu, session 1a2b3c4d): shapes do not fit"));
-  EXPECT_FALSE(session.is_lost());
+  EXPECT_FALSE(session.link().is_lost());
 }
 
 TEST_F(SessionTest, AnErrorThatNobodyAskedForIsNoEnd) {
@@ -64,7 +64,7 @@ TEST_F(SessionTest, AnErrorThatNobodyAskedForIsNoEnd) {
   const auto request = ask();
   server.reply(request->id);
   session.wait(request, "an answer");
-  EXPECT_FALSE(session.is_lost());
+  EXPECT_FALSE(session.link().is_lost());
 }
 
 TEST_F(SessionTest, AReplyThatNobodyAskedForEndsTheSession) {
@@ -159,7 +159,7 @@ TEST_F(SessionTest, AnErrorInPlaceOfABulkDownloadIsRaisedAndItsThreadGoesOn) {
   const Message last = server.wait_for_messages(3).back();
   EXPECT_EQ(last.tag, wire::Tag::kGoOn);
   EXPECT_EQ(last.number, current_thread());
-  EXPECT_FALSE(session.is_lost());
+  EXPECT_FALSE(session.link().is_lost());
 }
 
 TEST_F(SessionTest, AFailureIsToldToItsThreadBeforeTheNextCallAndOnce) {
@@ -215,7 +215,7 @@ TEST_F(SessionTest, AMessageOfAnUnknownKindIsSkipped) {
   const auto request = ask();
   server.reply(request->id);
   session.wait(request, "an answer");
-  EXPECT_FALSE(session.is_lost());
+  EXPECT_FALSE(session.link().is_lost());
 }
 
 TEST_F(SessionTest, AReplyOverTheLimitEndsTheSession) {

@@ -66,7 +66,7 @@ TEST(ServerLimits, BytesOfUploadsOnTheirWay) {
   begin.length = kMaxStagedBytes + 1;
   wire::Writer writer;
   encode(writer, begin);
-  EXPECT_THAT(refusal([&] { uploads.look_at_frame(writer.view()); }),
+  EXPECT_THAT(refusal([&] { uploads.expect_from(writer.view()); }),
               StartsWith("protocol: bytes of uploads on their way: 68719476737 is over the limit"));
 }
 

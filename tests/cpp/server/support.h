@@ -8,8 +8,8 @@
 
 #include "server/executor/devices.h"
 #include "server/executor/interpreter.h"
+#include "wire/key.h"
 #include "wire/messages.h"
-#include "wire/signature.h"
 
 // What the tests of src/server send: messages encoded by hand, as a client would.
 namespace torch_remote::server::testing {
@@ -128,8 +128,7 @@ class SignatureText {
     parts.key = key.view();
     parts.outputs_known = outputs_known_;
     parts.outputs = outputs_;
-    const wire::Message framed(writer, wire::Tag::kSignature);
-    encode(writer, parts);
+    wire::encode_signature(writer, parts);
   }
 
  private:
@@ -161,25 +160,27 @@ class FrameText {
 
   FrameText& call(uint32_t slot) {
     tag(wire::Tag::kCall);
-    wire::encode_call(writer, slot);
+    writer.varint(slot);
     return *this;
   }
 
   FrameText& query(uint64_t request, wire::QueryKind kind) {
     tag(wire::Tag::kQuery);
-    encode_head(writer, wire::Query{request, kind});
+    writer.varint(request);
+    writer.u8(static_cast<uint8_t>(kind));
     return *this;
   }
 
   FrameText& query_call(uint64_t request, uint32_t slot, uint64_t first, uint64_t count) {
     query(request, wire::QueryKind::kCall);
-    encode_head(writer, wire::QueriedCall{slot, first, count});
+    for (const uint64_t field : {uint64_t{slot}, first, count})
+      writer.varint(field);
     return *this;
   }
 
   FrameText& checked_call(uint64_t request, uint32_t slot) {
     query(request, wire::QueryKind::kCheckedCall);
-    wire::encode_call(writer, slot);
+    writer.varint(slot);
     return *this;
   }
 

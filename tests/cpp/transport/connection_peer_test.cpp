@@ -100,7 +100,7 @@ TEST_F(ConnectionPeerTest, MessagesAndChunksAreNumberedTogether) {
   EXPECT_EQ(second->header.sequence, 2U);
   EXPECT_TRUE(second->header.last);
   EXPECT_EQ(second->payload.size(), kBulkPrefixSize + 3);
-  EXPECT_EQ(connection_->bytes_sent() + connection_->frames_sent(), 33U + 51U + 2U);
+  EXPECT_EQ(connection_->totals().bytes_sent + connection_->totals().frames_sent, 33U + 51U + 2U);
 }
 
 TEST_F(ConnectionPeerTest, MessagesGoBetweenTheChunksOfABulk) {
@@ -131,7 +131,7 @@ TEST_F(ConnectionPeerTest, AFewFramesAreAcknowledgedTogetherAfterAMoment) {
   }
   EXPECT_EQ(ack->header.kind, FrameKind::kAck);
   EXPECT_EQ(ack->header.applied, 0U);
-  EXPECT_LE(connection_->frames_sent(), 3U);
+  EXPECT_LE(connection_->totals().frames_sent, 3U);
 }
 
 TEST_F(ConnectionPeerTest, TheLastChunkIsAcknowledgedAtOnce) {
@@ -334,7 +334,7 @@ TEST_F(ConnectionPeerTest, AnIdleConnectionSendsNothing) {
   ASSERT_TRUE(handler_.wait_until([this] { return connection_->in_flight().last_applied == 1; }));
   connection_->abort();
   EXPECT_FALSE(read_frame());
-  EXPECT_EQ(connection_->frames_sent(), 1U);
+  EXPECT_EQ(connection_->totals().frames_sent, 1U);
 }
 
 TEST_F(ConnectionPeerTest, FlushSoonTakesAWholeBatchInOneGo) {
@@ -378,7 +378,7 @@ TEST_F(ConnectionPeerTest, WhileThePeerHasSomethingToDoMessagesGatherForLonger) 
   handler_.put("it has");
   connection_->flush_soon();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(connection_->frames_sent(), 1U);
+  EXPECT_EQ(connection_->totals().frames_sent, 1U);
   connection_->flush();
   EXPECT_EQ(text_of(read_frame()->payload), "it has");
 }

@@ -184,7 +184,7 @@ Line cut_once(Cut first) {
 uint64_t bytes_of_an_uncut_exchange() {
   Line line([] { return Cut{}; });
   expect_everything_once(line, 2, 20);
-  return std::max(line.a.connection->bytes_sent(), line.b.connection->bytes_sent());
+  return std::max(line.a.connection->totals().bytes_sent, line.b.connection->totals().bytes_sent);
 }
 
 TEST(ConnectionResume, ACutAtAnyByteOfEitherDirectionLosesAndRepeatsNothing) {

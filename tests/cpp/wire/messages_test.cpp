@@ -211,10 +211,12 @@ TEST(Messages, AQueryComesBackAndItsKindIsChecked) {
 
 TEST(Messages, AQueriedCallComesBackAndHasGoldenBytes) {
   Writer writer;
-  encode_head(writer, QueriedCall{300, 5, 2});
-  EXPECT_EQ(hex(writer.view()), "ac020502");
+  encode_queried_call(writer, 7, {300, 5, 2}, [&] { writer.u8(9); });
+  EXPECT_EQ(hex(writer.view()), "0e070700ac02050209");
   Reader reader(writer.view());
-  const QueriedCall back = decode_queried_call(reader);
+  Reader body = next_message(reader).body;
+  EXPECT_EQ(decode_query(body).kind, QueryKind::kCall);
+  const QueriedCall back = decode_queried_call(body);
   EXPECT_EQ(back.slot, 300);
   EXPECT_EQ(back.first, 5);
   EXPECT_EQ(back.names, 2);

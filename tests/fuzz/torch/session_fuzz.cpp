@@ -57,7 +57,7 @@ class Session : public Receiver {
   // The reader thread: whatever is thrown there ends the connection.
   void expect_upload(std::span<const std::byte> payload) {
     try {
-      uploads_.look_at_frame(payload);
+      uploads_.expect_from(payload);
     } catch (const c10::Error&) {
       throw ConnectionError("no memory for an upload");
     }

@@ -73,7 +73,7 @@ TEST_F(GeneratorTest, ASeedGivenWhileADeviceComesUpWaitsUntilItIsThere) {
 }
 
 TEST_F(GeneratorTest, ALostSessionIsNoErrorForASeed) {
-  session.stop(std::chrono::milliseconds(1), "the test has stopped it");
+  session.link().stop(std::chrono::milliseconds(1), "the test has stopped it");
   generator->set_current_seed(77);
 
   EXPECT_NO_THROW(generator->attach(session, 0, [] {}));

@@ -27,7 +27,8 @@ Session& session() {
 }
 
 StorageRecord* make(uint64_t nbytes) {
-  return RecordPool::instance().make(session().stream().new_name(), &session(), 0, nbytes);
+  return RecordPool::instance().make(session().stream().new_names().storages(), &session(), 0,
+                                     nbytes);
 }
 
 // What the writer thread does with the storages that were let go.

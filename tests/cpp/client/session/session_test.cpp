@@ -208,7 +208,7 @@ TEST_F(SessionTest, EveryUseAfterTheServersDeathRaisesTheFirstCause) {
   EXPECT_THAT(first, HasSubstr("on fake://server is lost"));
   EXPECT_EQ(error_of([&] { submit(1); }), first);
   EXPECT_EQ(error_of([&] { session.synchronize(); }), first);
-  session.stop(std::chrono::milliseconds(1), "a later cause");
+  session.link().stop(std::chrono::milliseconds(1), "a later cause");
   EXPECT_EQ(error_of([&] { submit(1); }), first);
   EXPECT_EQ(session.link().state(), "lost");
 }
@@ -233,14 +233,14 @@ TEST_F(SessionTest, EveryWaitingThreadLearnsOfTheServersDeath) {
 TEST_F(SessionTest, StoppingSendsWhatIsQueuedAndTellsTheServer) {
   connect();
   submit(1);
-  session.stop(kPatience, "enough");
+  session.link().stop(kPatience, "enough");
   server.wait_for_end();
   EXPECT_EQ(server.wait_for_messages(1)[0].number, 1);
 }
 
 TEST_F(SessionTest, AUseAfterStoppingRaisesWhyItWasStopped) {
   connect();
-  session.stop(kPatience, "enough of it");
+  session.link().stop(kPatience, "enough of it");
   EXPECT_THAT(error_of([&] { submit(1); }), HasSubstr("enough of it"));
 }
 
@@ -249,14 +249,14 @@ TEST_F(SessionTest, StoppingDoesNotWaitLongerThanItsPatience) {
   session.welcome();
   submit(1);
   const auto since = std::chrono::steady_clock::now();
-  session.stop(std::chrono::milliseconds(50), "enough");
+  session.link().stop(std::chrono::milliseconds(50), "enough");
   EXPECT_LT(std::chrono::steady_clock::now() - since, kPatience / 2);
-  EXPECT_TRUE(session.is_lost());
+  EXPECT_TRUE(session.link().is_lost());
 }
 
 TEST_F(SessionTest, StoppedWhileItConnectsItHangsUpOnTheServer) {
   const Bytes hello = read_client_hello(server.stream());
-  session.stop(std::chrono::milliseconds(1), "enough");
+  session.link().stop(std::chrono::milliseconds(1), "enough");
   send_block(server.stream(), body_of(server_hello("", hello)));
   read_block(server.stream());
   send_block(server.stream(), body_of(a_welcome()));

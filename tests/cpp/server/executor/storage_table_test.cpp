@@ -26,7 +26,7 @@ class StorageTableTest : public ::testing::Test {
 TEST_F(StorageTableTest, MemoryIsAllocatedAtFirstUse) {
   Entry& entry = storages.make(1, 8, kCpu, 0, {});
   EXPECT_FALSE(entry.storage);
-  EXPECT_EQ(storages.total_bytes(), 8);
+  EXPECT_EQ(storages.totals().bytes, 8);
 
   resolve(entry, spec({2}));
 
@@ -103,7 +103,7 @@ TEST_F(StorageTableTest, NamesAreUniqueKnownAndNeverZero) {
   storages.free(1);
   EXPECT_THROW(storages.find(1), ProtocolError);
   EXPECT_THROW(storages.free(1), ProtocolError);
-  EXPECT_EQ(storages.total_bytes(), 0);
+  EXPECT_EQ(storages.totals().bytes, 0);
 }
 
 TEST_F(StorageTableTest, AStorageThatIsBeingSentGoesOnInACopyWhenItIsWritten) {
@@ -113,7 +113,7 @@ TEST_F(StorageTableTest, AStorageThatIsBeingSentGoesOnInACopyWhenItIsWritten) {
   entry.sending = std::make_shared<const char>();
   const auto token = entry.sending;
 
-  storages.prepare_write(entry);
+  storages.prepare(entry, true);
   resolve(entry, spec({2})).fill_(2);
 
   EXPECT_EQ(sent.sum().item<float>(), 2);
@@ -125,7 +125,7 @@ TEST_F(StorageTableTest, AStorageThatHasBeenSentIsWrittenInPlace) {
   const at::Tensor sent = resolve(entry, spec({2}));
   entry.sending = std::make_shared<const char>();
 
-  storages.prepare_write(entry);
+  storages.prepare(entry, true);
 
   EXPECT_TRUE(resolve(entry, spec({2})).is_same(sent));
 }

@@ -44,13 +44,13 @@ TEST(Uploads, AWholeUploadBecomesTheStoragesMemoryWithoutACopy) {
   Streams streams(devices);
   StorageTable storages(uploads, streams);
   Entry& entry = storages.make(1, 8, c10::Device(c10::kCPU), 0, {});
-  uploads.look_at_frame(begin_frame(7, 1, 0, 8));
+  uploads.expect_from(begin_frame(7, 1, 0, 8));
   const std::byte* const staged = uploads.target(7, 0, 8).data();
   arrive(uploads, 7, 0, {1, 2}, true);
 
   storages.expect_upload(entry, 0, uploads.take(7, 8));
-  const at::Tensor tensor =
-      storages.resolve((storages.settle(entry), entry), marshal::make_tensor_recipe(spec({2})), 0);
+  storages.prepare(entry, false);
+  const at::Tensor tensor = storages.resolve(entry, marshal::make_tensor_recipe(spec({2})), 0);
 
   EXPECT_EQ(tensor.const_data_ptr(), staged);
   EXPECT_EQ(tensor.sum().item<float>(), 3);
@@ -59,7 +59,7 @@ TEST(Uploads, AWholeUploadBecomesTheStoragesMemoryWithoutACopy) {
 constexpr uint64_t kBlock = uint64_t{1} << 20;  // enough to be kept
 
 at::Tensor whole(StorageTable& storages, Entry& entry) {
-  storages.settle(entry);
+  storages.prepare(entry, false);
   const auto view = spec({static_cast<int64_t>(entry.nbytes / 4)});
   return storages.resolve(entry, marshal::make_tensor_recipe(view), 0);
 }
@@ -67,7 +67,7 @@ at::Tensor whole(StorageTable& storages, Entry& entry) {
 // An upload of all of a storage; returns where the bytes were received.
 const std::byte* upload_all(Uploads& uploads, StorageTable& storages, Entry& entry, uint64_t lane,
                             float value) {
-  uploads.look_at_frame(begin_frame(lane, 1, 0, entry.nbytes));
+  uploads.expect_from(begin_frame(lane, 1, 0, entry.nbytes));
   const std::byte* const target = uploads.target(lane, 0, entry.nbytes).data();
   arrive(uploads, lane, 0, std::vector<float>(entry.nbytes / 4, value), true);
   storages.expect_upload(entry, 0, uploads.take(lane, entry.nbytes));
@@ -157,7 +157,7 @@ TEST(Uploads, OnesThatOverlapInTimeAreWrittenInTheOrderOfTheirBegins) {
   const auto part = begin_frame(8, 1, 4, 8);
   const auto again = begin_frame(9, 1, 0, 4);
   for (const auto* frame : {&all, &part, &again})
-    server.uploads.look_at_frame(*frame);
+    server.uploads.expect_from(*frame);
   arrive(server.uploads, 9, 0, {5}, true);  // the last to begin arrives first
   arrive(server.uploads, 8, 0, {6}, false);
   arrive(server.uploads, 7, 0, {1, 2, 3, 4}, true);
@@ -177,7 +177,7 @@ TEST(Uploads, AnUploadToAPartIsCopiedAsItArrives) {
   Streams streams(devices);
   StorageTable storages(uploads, streams);
   Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), 0, {1, 1});
-  uploads.look_at_frame(begin_frame(7, 1, 8, 8));
+  uploads.expect_from(begin_frame(7, 1, 8, 8));
   storages.expect_upload(entry, 8, uploads.take(7, 8));
   arrive(uploads, 7, 0, {3}, false);
   storages.write_arrived();
@@ -214,10 +214,10 @@ TEST(Uploads, OneThatThereIsNoMemoryForIsMissingAndTheNextIsGood) {
   const auto good = begin_frame(8, 2, 0, 8);
   {
     const NoMemory no_memory;
-    server.uploads.look_at_frame(lost);
+    server.uploads.expect_from(lost);
   }
   arrive(server.uploads, 7, 0, {1}, false);
-  server.uploads.look_at_frame(good);
+  server.uploads.expect_from(good);
   server.interpreter.apply(lost);
   server.apply(FrameText().go_on(1));
   arrive(server.uploads, 8, 0, {3, 4}, true);
@@ -234,7 +234,7 @@ TEST(Uploads, BytesMayComeBeforeOrAfterTheExecutorGetsToTheBegin) {
   Server server;
   server.apply(FrameText().resize(1, 16));
   const auto frame = begin_frame(7, 1, 8, 8);
-  server.uploads.look_at_frame(frame);
+  server.uploads.expect_from(frame);
   arrive(server.uploads, 7, 0, {3}, false);
   server.interpreter.apply(frame);
   server.apply(FrameText().resize(2, 4));  // what does not touch the storage does not wait
@@ -250,7 +250,7 @@ TEST(Uploads, AnUploadThatIsNeverFinishedEndsTheWait) {
   Server server;
   server.apply(FrameText().resize(1, 8));
   const auto frame = begin_frame(7, 1, 0, 8);
-  server.uploads.look_at_frame(frame);
+  server.uploads.expect_from(frame);
   server.interpreter.apply(frame);
   server.uploads.end();
 
@@ -261,7 +261,7 @@ TEST(Uploads, AFreedStorageDoesNotWaitForItsUpload) {
   Server server;
   server.apply(FrameText().resize(1, 8));
   const auto frame = begin_frame(7, 1, 0, 8);
-  server.uploads.look_at_frame(frame);
+  server.uploads.expect_from(frame);
   server.interpreter.apply(frame);
 
   server.apply(FrameText().free({1}));
@@ -273,17 +273,17 @@ TEST(Uploads, AFreedStorageDoesNotWaitForItsUpload) {
 TEST(Uploads, BytesOutOfPlaceAreAProtocolError) {
   Uploads uploads;
   EXPECT_THROW(uploads.target(1, 0, 4), ProtocolError);
-  uploads.look_at_frame(begin_frame(1, 1, 0, 8));
+  uploads.expect_from(begin_frame(1, 1, 0, 8));
   EXPECT_THROW(uploads.target(1, 4, 4), ProtocolError);
   EXPECT_THROW(uploads.target(1, 0, 9), ProtocolError);
-  EXPECT_THROW(uploads.look_at_frame(begin_frame(1, 1, 0, 8)), ProtocolError);
+  EXPECT_THROW(uploads.expect_from(begin_frame(1, 1, 0, 8)), ProtocolError);
   uploads.target(1, 0, 4);
   EXPECT_THROW(uploads.received(1, 4, true), ProtocolError);
 }
 
 TEST(Uploads, MoreThanTheLimitIsAProtocolErrorBeforeItIsAllocated) {
   Uploads uploads;
-  EXPECT_THROW(uploads.look_at_frame(begin_frame(1, 1, 0, kMaxStagedBytes + 1)), ProtocolError);
+  EXPECT_THROW(uploads.expect_from(begin_frame(1, 1, 0, kMaxStagedBytes + 1)), ProtocolError);
 }
 
 TEST(Uploads, ABulkBeginThatIsNotFirstInItsFrameIsAProtocolError) {
@@ -299,7 +299,7 @@ TEST(Uploads, WithoutMemoryForItsStorageAnUploadFailsWhereItBegins) {
   Streams streams(devices);
   StorageTable storages(uploads, streams);
   Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), 0, {});
-  uploads.look_at_frame(begin_frame(7, 1, 0, 8));
+  uploads.expect_from(begin_frame(7, 1, 0, 8));
   auto staging = uploads.take(7, 8);
   {
     const NoMemory none;
