@@ -122,6 +122,13 @@ def test_a_peer_that_always_cuts_is_an_error_when_the_patience_is_over(
         assert cutter.connections > 2
 
 
+def test_a_peer_that_hangs_up_every_time_is_an_error_soon(tmp_path: Path) -> None:
+    with serving(f"unix://{tmp_path}/s"), listening("tcp", tmp_path) as (listener, url):
+        cutter = Cutter(listener, f"{tmp_path}/s", 1000, 0, 0)
+        assert seconds_to_fail(url, "hung up 8 times in a row") < WITHIN_S
+        assert cutter.connections == 8
+
+
 @pytest.mark.parametrize("scheme", ["unix", "tcp"])
 def test_a_peer_that_accepts_and_says_nothing_is_an_error_soon(scheme: str, tmp_path: Path) -> None:
     with listening(scheme, tmp_path) as (_, url):
@@ -129,4 +136,8 @@ def test_a_peer_that_accepts_and_says_nothing_is_an_error_soon(scheme: str, tmp_
 
 
 def test_a_server_that_nobody_listens_for_is_an_error_at_once(tmp_path: Path) -> None:
-    assert seconds_to_fail(f"unix://{tmp_path}/nobody", "No such file") < WITHIN_S / 2
+    url = f"unix://{tmp_path}/nobody"
+    assert seconds_to_fail(url, "No such file") < WITHIN_S / 2
+    with pytest.raises(torch_remote.ConnectionError) as error:
+        torch_remote.connect(url)
+    assert str(error.value).count(url) == 1

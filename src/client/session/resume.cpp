@@ -19,6 +19,8 @@ constexpr milliseconds kLongestPause{1500};
 // An attempt that needed all its time is followed by one with twice the time, for slow commands.
 constexpr milliseconds kFirstAttempt{5000};
 constexpr milliseconds kLongestAttempt{20000};
+// So many hang-ups in a row, within some five seconds, mean that no server is behind the address.
+constexpr int kMostHangUps = 8;
 // Nothing is logged in the first second, so that a short cut gives one line: that it is over.
 constexpr milliseconds kFirstLine{1000};
 constexpr milliseconds kBetweenLines{5000};
@@ -33,11 +35,13 @@ milliseconds since(Clock::time_point begin) {
 Link::Reached Link::reach() {
   const Clock::time_point begin = Clock::now();
   milliseconds pause = kFirstPause;
+  int hang_ups = 0;
   for (std::unique_ptr<transport::Stream> stream = endpoint_.open();;
        stream = dial_again(begin, pause)) {
     std::string failure = "nothing listens there now";
+    const bool is_connected = stream != nullptr;
     try {
-      if (stream != nullptr) {
+      if (is_connected) {
         auto welcome = shake_hands(*stream, endpoint_.token,
                                    endpoint_.has_listener ? kAnswerTime : kStartTime);
         return {std::move(stream), std::move(welcome)};
@@ -46,6 +50,13 @@ Link::Reached Link::reach() {
       if (!endpoint_.has_listener || patience_.count() == 0)
         throw;
       failure = cut.what();
+    }
+    hang_ups = is_connected ? hang_ups + 1 : 0;
+    if (hang_ups == kMostHangUps) {
+      throw ConnectionError("it hung up " + std::to_string(hang_ups) +
+                            " times in a row during the first handshake; it may be no torch-remote "
+                            "server, or a tunnel to nothing: " +
+                            failure);
     }
     if (since(begin) >= patience_ || is_lost()) {
       throw ConnectionError("the first handshake was cut, and again in " +
