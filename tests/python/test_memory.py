@@ -88,6 +88,22 @@ def test_out_of_memory_is_raised_by_the_call_near_the_limit(tmp_path: Path) -> N
         assert x.tolist() == [2, 2]
 
 
+def test_a_resize_that_does_not_fit_raises_and_is_not_counted(tmp_path: Path) -> None:
+    with (
+        serving(f"unix://{tmp_path}/server.sock", "--device", "cpu") as url,
+        torch_remote.connect(url) as machine,
+    ):
+        x, y = torch.ones(2, device=machine.devices[0]), torch.ones(2, device=machine.devices[0])
+        x.add_(1)  # the server knows it
+        total = torch.remote.mem_get_info(machine.devices[0])[1]
+        with pytest.raises(torch.OutOfMemoryError):
+            x.resize_(total)
+        with torch_remote.count() as counted:
+            y.add_(1)
+        assert counted.syncs == 0
+        assert y.tolist() == [2, 2]
+
+
 def test_without_a_machine_nothing_is_started() -> None:
     from helpers import assert_runs
 

@@ -1,6 +1,7 @@
 #include "client/memory/resize.h"
 
 #include "client/machines/machines.h"
+#include "client/memory/memory_figures.h"
 #include "client/memory/storage.h"
 #include "client/session/session.h"
 
@@ -24,6 +25,15 @@ void set_bytes(StorageRecord& record, uint64_t nbytes) {
       .add(static_cast<int64_t>(nbytes) - static_cast<int64_t>(before));
 }
 
+// Raises if the server had no memory for it. Then it still has `before` bytes.
+void check_resize(Session& session, StorageRecord& record, uint64_t call, uint64_t before) {
+  session.query(wire::QueryKind::kBarrier, "resize");
+  if (!session.faults().site_of(call).has_value())
+    return;
+  set_bytes(record, before);
+  session.tell_failure();
+}
+
 }  // namespace
 
 bool owns_record(const c10::StorageImpl& storage) {
@@ -43,14 +53,18 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   const uint64_t address = RecordPool::instance().new_address(nbytes);
   Session& session = *session_of(*record);
   const CallSite site{current_line(), record->server_device, kResizeSite};
+  const uint64_t before = record->nbytes.load(std::memory_order_relaxed);
+  uint64_t call = 0;
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     set_bytes(*record, nbytes);
     if (!record->announced.load(std::memory_order_relaxed))
       return false;  // the first mention of the storage sends its size
-    session.stream().number_call(site);
+    call = session.stream().number_call(site).call;
     encode(writer, wire::Resize{record->name, record->server_device, nbytes});
     return true;
   });
+  if (call != 0 && nbytes > before && may_not_fit(session, record->server_device))
+    check_resize(session, *record, call, before);
   move_storage(storage, nbytes, address);
 }
 
