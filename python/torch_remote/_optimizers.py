@@ -104,7 +104,22 @@ def _depth(owner: object) -> int:
 
 
 def _take_back(session: int, since: int) -> None:
-    """This thread is stopped: what it did since that call has not happened."""
+    """This thread is stopped: what it did since that call has not happened.
+
+    Ctrl-C in the middle does not leave a part of it: it begins again, and raises at the end.
+    """
+    interrupt = None
+    while True:
+        try:
+            _restore_all(session, since)
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+def _restore_all(session: int, since: int) -> None:
     thread = _C.current_thread()
     with torch.no_grad():
         for owner, notes in list(_notes.items()):
@@ -112,8 +127,8 @@ def _take_back(session: int, since: int) -> None:
             for note in [note for note in reversed(notes) if note.thread == thread]:
                 is_late = note.end is None or note.end.get(session, 0) >= since
                 if is_late and note not in aborted:
-                    notes.remove(note)
                     _restore(owner, note)
+                    notes.remove(note)
         for leaf in _leaves():
             if leaf.grad is not None and _C.is_missing(session, since, leaf.grad):
                 leaf.grad = None
@@ -150,7 +165,7 @@ class _Optimizer:
     """Its state and groups. Of tensors on the CPU without dimensions, counters, also the values."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.state_is = id(optimizer.state)  # load_state_dict() makes another
+        self.state_id = id(optimizer.state)  # load_state_dict() makes another
         self.state = {owner: self._copy(state) for owner, state in optimizer.state.items()}
         self.groups = [
             {key: value for key, value in group.items() if key != "params"}
@@ -174,7 +189,7 @@ class _Optimizer:
                 del before[key]
 
     def restore(self, optimizer: Optimizer) -> None:
-        if id(optimizer.state) != self.state_is:
+        if id(optimizer.state) != self.state_id:
             return
         for owner in [owner for owner in optimizer.state if owner not in self.state]:
             del optimizer.state[owner]

@@ -6,6 +6,8 @@ If a failure was never raised, or an outcome is unknown, that is printed and the
 from __future__ import annotations
 
 import re
+import signal
+import time
 
 import pytest
 from helpers import assert_runs, run_python
@@ -158,6 +160,24 @@ def test_an_error_nobody_was_told_of_turns_a_good_status_into_1(ending: str, sta
     done = run_python(FAILING + "value = bad()\n" + ending)
     assert done.returncode == status
     assert TOLD in done.stderr.splitlines()
+
+
+def test_after_ctrl_c_the_exit_does_not_wait_for_what_is_queued() -> None:
+    code = START + (
+        "import time\n"
+        "os.kill(pid, signal.SIGSTOP)\n"
+        "y = x.detach() + 1\n"
+        "print(time.time(), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(60)"
+    )
+    done = run_python(code)
+    ended = time.time()
+    assert done.returncode == -signal.SIGINT
+    lines = done.stderr.splitlines()
+    assert "KeyboardInterrupt" in lines
+    assert lines[-1] == "torch_remote: 1 call was not waited for, and may have failed"
+    assert ended - float(done.stdout) < 8  # the keepalive of a stopped server is 30 s
 
 
 def test_an_exception_keeps_its_exit_code_and_traceback() -> None:

@@ -514,3 +514,25 @@ def test_a_step_that_raised_itself_is_forgotten_and_takes_nothing_with_it() -> N
     assert int(optimizer.state[weight]["step"].item()) >= 20
     optimizer.step()
     assert int(optimizer.state[weight]["step"].item()) >= 21
+
+
+def test_ctrl_c_while_steps_are_taken_back_does_not_keep_a_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parameter = torch.nn.Parameter(torch.ones(3, device=DEVICE))
+    optimizer = torch.optim.Adam([parameter])
+    restore, interrupts = _optimizers._Optimizer.restore, [KeyboardInterrupt]
+
+    def interrupted(found: _optimizers._Optimizer, owner: torch.optim.Optimizer) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        restore(found, owner)
+
+    monkeypatch.setattr(_optimizers._Optimizer, "restore", interrupted)
+    (parameter * bad_index(parameter)).sum().backward()
+    optimizer.step()
+    with pytest.raises(KeyboardInterrupt):
+        parameter.tolist()
+    assert not optimizer.state
+    with pytest.raises(torch_remote.RemoteError):  # it was not raised yet
+        torch.remote.synchronize()
