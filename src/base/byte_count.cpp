@@ -31,11 +31,10 @@ uint64_t parse_bytes(std::string_view name, std::string_view text) {
   uint64_t count = 0;
   const auto [rest, error] = std::from_chars(text.data(), end, count);
   const std::string_view unit_name(rest, static_cast<size_t>(end - rest));
-  for (const Unit& unit : kUnits) {
+  for (const Unit& unit : kUnits)
     if (error == std::errc() && unit.name == unit_name && count > 0 &&
         count <= UINT64_MAX / unit.bytes)
       return count * unit.bytes;
-  }
   throw std::invalid_argument(
       std::string(name) + ": '" + std::string(text) +
       "' is not an amount of memory. Write a whole number and a unit, as in "

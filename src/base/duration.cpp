@@ -20,10 +20,9 @@ constexpr Unit kUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'00
 constexpr int64_t kLongest = int64_t{100} * 366 * 24 * 3'600'000;
 
 int64_t unit_of(std::string_view name) {
-  for (const Unit& unit : kUnits) {
+  for (const Unit& unit : kUnits)
     if (unit.name == name)
       return unit.milliseconds;
-  }
   throw std::invalid_argument(name.empty() ? "the unit is missing"
                                            : "there is no unit '" + std::string(name) + "'");
 }

@@ -24,9 +24,8 @@ void throw_system_errno(std::string_view what, int error) {
 }
 
 void check_internal(bool holds, std::string_view claim) {
-  if (holds) {
+  if (holds)
     return;
-  }
   throw InternalError("internal check failed: " + std::string(claim));
 }
 

@@ -13,9 +13,8 @@ Fd& Fd::operator=(Fd&& other) noexcept {
 }
 
 void Fd::reset() noexcept {
-  if (descriptor_ < 0) {
+  if (descriptor_ < 0)
     return;
-  }
   // Not repeated on EINTR: Linux has closed it already, and the number may be in use again.
   ::close(release());
 }

@@ -25,10 +25,9 @@ LogLevel level_from_environment() {
   const char* const wanted = std::getenv("TORCH_REMOTE_LOG");  // NOLINT(concurrency-mt-unsafe)
   if (wanted == nullptr || *wanted == '\0')
     return LogLevel::kWarning;
-  for (size_t i = 0; i < std::size(kLevelNames); ++i) {
+  for (size_t i = 0; i < std::size(kLevelNames); ++i)
     if (kLevelNames[i] == wanted)
       return static_cast<LogLevel>(i);
-  }
   std::fprintf(stderr,
                "torch-remote: TORCH_REMOTE_LOG: '%s' is not debug, info, warning or error\n",
                wanted);
@@ -111,14 +110,12 @@ class Log {
 };
 
 bool needs_quotes(std::string_view value) {
-  if (value.empty()) {
+  if (value.empty())
     return true;
-  }
   for (const char c : value) {
     const auto code = static_cast<unsigned char>(c);
-    if (code <= ' ' || code == 0x7f || c == '"' || c == '\\' || c == '=') {
+    if (code <= ' ' || code == 0x7f || c == '"' || c == '\\' || c == '=')
       return true;
-    }
   }
   return false;
 }
@@ -132,9 +129,8 @@ void append_escaped(std::string& line, char c) {
     line += kDigits[code & 15];
     return;
   }
-  if (c == '"' || c == '\\') {
+  if (c == '"' || c == '\\')
     line += '\\';
-  }
   line += c;
 }
 
@@ -144,9 +140,8 @@ void append_value(std::string& line, std::string_view value) {
     return;
   }
   line += '"';
-  for (const char c : value) {
+  for (const char c : value)
     append_escaped(line, c);
-  }
   line += '"';
 }
 
@@ -161,9 +156,8 @@ std::string format_log_line(LogLevel level, std::string_view name, std::string_v
     line += ']';
   }
   line += ' ';
-  for (const char c : event) {
+  for (const char c : event)
     append_escaped(line, c);
-  }
   for (const LogField& field : fields) {
     line += ' ';
     line += field.key;
@@ -178,9 +172,8 @@ bool log_enabled(LogLevel level) noexcept {
 }
 
 void log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
-  if (!log_enabled(level)) {
+  if (!log_enabled(level))
     return;
-  }
   Log& log = Log::instance();
   log.write(format_log_line(level, log.name(), event, fields));
 }

@@ -31,9 +31,8 @@ struct NamedAddress {
 
 Fd message_socket() {
   Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket) {
+  if (!socket)
     throw_system_errno("socket", errno);
-  }
   return socket;
 }
 
@@ -94,23 +93,19 @@ ssize_t receive(const Fd& over, std::span<std::byte> message, std::vector<Fd>& p
 std::vector<Fd> receive_by_name(const Fd& listener, std::span<std::byte> message) {
   for (;;) {
     const Fd sender(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!sender && (errno == EBADF || errno == EINVAL)) {
+    if (!sender && (errno == EBADF || errno == EINVAL))
       return {};
-    }
     if (!sender) {
-      if (errno != EINTR && errno != ECONNABORTED) {
+      if (errno != EINTR && errno != ECONNABORTED)
         ::usleep(10000);  // out of memory or descriptors: try again
-      }
       continue;
     }
     const timeval patience{1, 0};  // a process of ours sends its message at once
     ::setsockopt(sender.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     std::vector<Fd> passed;
     if (is_of_this_user(sender) &&
-        receive(sender, message, passed) == static_cast<ssize_t>(message.size()) &&
-        !passed.empty()) {
+        receive(sender, message, passed) == static_cast<ssize_t>(message.size()) && !passed.empty())
       return passed;
-    }
   }
 }
 
@@ -118,9 +113,8 @@ std::vector<Fd> receive_by_name(const Fd& listener, std::span<std::byte> message
 
 std::pair<Fd, Fd> message_pair() {
   std::array<int, 2> ends{};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
     throw_system_errno("socketpair", errno);
-  }
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
@@ -129,26 +123,22 @@ Fd named_socket(const std::string& name) {
   Fd socket = message_socket();
   const NamedAddress address(name);
   if (::bind(socket.get(), address.get(), address.size) != 0) {
-    if (errno != EADDRINUSE) {
+    if (errno != EADDRINUSE)
       throw_system_errno("bind", errno);
-    }
     return {};
   }
-  if (::listen(socket.get(), kWaiting) != 0) {
+  if (::listen(socket.get(), kWaiting) != 0)
     throw_system_errno("listen", errno);
-  }
   return socket;
 }
 
 Fd socket_to(const std::string& name) {
   Fd socket = message_socket();
   const NamedAddress address(name);
-  if (::connect(socket.get(), address.get(), address.size) == 0) {
+  if (::connect(socket.get(), address.get(), address.size) == 0)
     return is_of_this_user(socket) ? std::move(socket) : Fd();
-  }
-  if (errno != ECONNREFUSED) {
+  if (errno != ECONNREFUSED)
     throw_system_errno("connect", errno);
-  }
   return {};
 }
 
@@ -167,22 +157,18 @@ bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
 }
 
 std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message) noexcept {
-  if (is_listening(over)) {
+  if (is_listening(over))
     return receive_by_name(over, message);
-  }
   for (;;) {
     std::vector<Fd> passed;
     const ssize_t got = receive(over, message, passed);
     if (got < 0 ? errno == EBADF || errno == ENOTCONN || errno == ECONNRESET
-                : got == 0 && passed.empty()) {
+                : got == 0 && passed.empty())
       return {};
-    }
-    if (got < 0 && errno != EINTR) {
+    if (got < 0 && errno != EINTR)
       ::usleep(10000);  // out of memory or descriptors: try again
-    }
-    if (!passed.empty() && got == static_cast<ssize_t>(message.size())) {
+    if (!passed.empty() && got == static_cast<ssize_t>(message.size()))
       return passed;
-    }
   }
 }
 

@@ -32,17 +32,15 @@ namespace torch_remote {
 namespace {
 
 Fd owned(int descriptor, std::string_view what) {
-  if (descriptor < 0) {
+  if (descriptor < 0)
     throw_system_errno(what, errno);
-  }
   return Fd(descriptor);
 }
 
 // posix_spawn's functions return the error and do not set errno.
 void check_spawn(int error, std::string_view what) {
-  if (error != 0) {
+  if (error != 0)
     throw_system_errno(what, error);
-  }
 }
 
 class SpawnActions {
@@ -114,18 +112,15 @@ class SpawnAttributes {
 std::vector<std::string> merged_environment(
     const std::vector<std::pair<std::string, std::string>>& additions) {
   std::vector<std::string> merged;
-  for (const auto& [name, value] : additions) {
+  for (const auto& [name, value] : additions)
     merged.push_back(name + "=" + value);
-  }
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     bool replaced = false;
-    for (const auto& [name, value] : additions) {
+    for (const auto& [name, value] : additions)
       replaced = replaced || (text.starts_with(name) && text.substr(name.size()).starts_with('='));
-    }
-    if (!replaced) {
+    if (!replaced)
       merged.emplace_back(text);
-    }
   }
   return merged;
 }
@@ -133,9 +128,8 @@ std::vector<std::string> merged_environment(
 // The null-terminated array for exec, which points into `strings`.
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
-  for (std::string& text : strings) {
+  for (std::string& text : strings)
     pointers.push_back(text.data());
-  }
   pointers.push_back(nullptr);
   return pointers;
 }
@@ -144,11 +138,9 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 // leave close-on-exec set on itself.
 std::vector<Fd> away_from_targets(std::vector<Fd> inherited) {
   const int end = kInheritedDescriptor + static_cast<int>(inherited.size());
-  for (Fd& descriptor : inherited) {
-    if (descriptor.get() >= kInheritedDescriptor && descriptor.get() < end) {
+  for (Fd& descriptor : inherited)
+    if (descriptor.get() >= kInheritedDescriptor && descriptor.get() < end)
       descriptor = owned(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, end), "fcntl");
-    }
-  }
   return inherited;
 }
 
@@ -177,17 +169,15 @@ bool is_passing_accept_error(int error) {
 
 std::pair<Fd, Fd> socket_pair() {
   std::array<int, 2> ends{};
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
     throw_system_errno("socketpair", errno);
-  }
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
 std::pair<Fd, Fd> pipe_pair() {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
     throw_system_errno("pipe2", errno);
-  }
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
@@ -198,12 +188,10 @@ Fd stream_socket(int family) {
 Fd accept_connection(const Fd& listener) {
   for (;;) {
     const int descriptor = ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC);
-    if (descriptor >= 0) {
+    if (descriptor >= 0)
       return Fd(descriptor);
-    }
-    if (!is_passing_accept_error(errno)) {
+    if (!is_passing_accept_error(errno))
       throw_connection_errno("accepting a connection", errno);
-    }
   }
 }
 
@@ -232,10 +220,8 @@ Child spawn_command(const std::vector<std::string>& command, Fd standard) {
 
 std::optional<int> wait_for_end(Child& child, std::chrono::milliseconds patience) {
   pollfd ended{child.pidfd.get(), POLLIN, 0};
-  if (child.pid <= 0 || !child.pidfd ||
-      ::poll(&ended, 1, static_cast<int>(patience.count())) != 1) {
+  if (child.pid <= 0 || !child.pidfd || ::poll(&ended, 1, static_cast<int>(patience.count())) != 1)
     return std::nullopt;
-  }
   int status = 0;
   ::waitpid(std::exchange(child.pid, -1), &status, 0);
   child.pidfd.reset();
@@ -268,9 +254,8 @@ std::string machine_identity() {
       [](FILE* open) { return std::fclose(open); });
   std::array<char, 64> processes{};
   if (file == nullptr || std::fgets(boot.data(), boot.size(), file.get()) == nullptr ||
-      ::readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) <= 0) {
+      ::readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1) <= 0)
     return {};
-  }
   return std::string(boot.data()) + processes.data();
 }
 
@@ -279,14 +264,12 @@ void want_huge_pages(std::span<std::byte> memory) noexcept {
   const auto begin = reinterpret_cast<uintptr_t>(memory.data());
   const uintptr_t first = (begin + kHuge - 1) & ~(kHuge - 1);
   const uintptr_t last = (begin + memory.size()) & ~(kHuge - 1);
-  if (memory.size() < 2 * kHuge || last <= first) {
+  if (memory.size() < 2 * kHuge || last <= first)
     return;
-  }
   auto* const whole = reinterpret_cast<void*>(first);  // NOLINT: aligned addresses are numbers
   unsigned char is_used = 0;
-  if (::mincore(whole, 1, &is_used) == 0 && (is_used & 1) == 0) {
+  if (::mincore(whole, 1, &is_used) == 0 && (is_used & 1) == 0)
     ::madvise(whole, last - first, MADV_HUGEPAGE);
-  }
 }
 
 uint64_t current_rss_bytes() {
@@ -294,9 +277,8 @@ uint64_t current_rss_bytes() {
                                                    [](FILE* open) { return std::fclose(open); });
   unsigned long long total = 0;
   unsigned long long resident = 0;
-  if (file == nullptr || std::fscanf(file.get(), "%llu %llu", &total, &resident) != 2) {
+  if (file == nullptr || std::fscanf(file.get(), "%llu %llu", &total, &resident) != 2)
     return 0;
-  }
   return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
@@ -314,21 +296,18 @@ pid_t this_process() noexcept {
 
 std::string hostname() {
   std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) {
+  if (::gethostname(name.data(), name.size() - 1) != 0)
     return "unknown-host";
-  }
   return name.data();
 }
 
 void random_bytes(std::span<std::byte> into) {
   while (!into.empty()) {
     const ssize_t got = ::getrandom(into.data(), into.size(), 0);
-    if (got < 0 && errno != EINTR) {
+    if (got < 0 && errno != EINTR)
       throw_system_errno("getrandom", errno);
-    }
-    if (got > 0) {
+    if (got > 0)
       into = into.subspan(static_cast<size_t>(got));
-    }
   }
 }
 
@@ -346,20 +325,17 @@ bool write_patiently(int descriptor, std::string_view text,
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd polled{descriptor, POLLOUT, 0};
-    if (::poll(&polled, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) <= 0) {
+    if (::poll(&polled, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) <= 0)
       return false;
-    }
     // Another process may fill the pipe between poll() and the write.
     const iovec part{const_cast<char*>(text.data()), std::min<size_t>(text.size(), PIPE_BUF)};
     ssize_t written = may_be_full ? ::pwritev2(descriptor, &part, 1, -1, RWF_NOWAIT)
                                   : ::write(descriptor, part.iov_base, part.iov_len);
-    if (written < 0 && may_be_full && (errno == EOPNOTSUPP || errno == ENOSYS)) {
+    if (written < 0 && may_be_full && (errno == EOPNOTSUPP || errno == ENOSYS))
       written = ::write(descriptor, part.iov_base, part.iov_len);
-    }
     const bool may_try_again = errno == EINTR || (errno == EAGAIN && Clock::now() < deadline);
-    if (written < 0 && !may_try_again) {
+    if (written < 0 && !may_try_again)
       return false;
-    }
     text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
   }
   return true;
@@ -385,9 +361,8 @@ void begin_worker_thread(const char* name) noexcept {
   name_this_thread(name);
   sigset_t blocked;
   sigfillset(&blocked);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF}) {
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF})
     sigdelset(&blocked, fault);
-  }
   pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
 }
 

@@ -30,10 +30,9 @@ SessionPage& map_page(int flags, int descriptor) {
 // The bytes may be garbage, when a stray write has hit the session's process.
 std::string printable(const char* text, size_t length, size_t most) {
   std::string printed(text, std::min(length, most));
-  for (char& c : printed) {
+  for (char& c : printed)
     if (c < ' ' || c > '~')
       c = '?';
-  }
   return printed;
 }
 
