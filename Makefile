@@ -87,6 +87,7 @@ lint: setup-checks setup  ## Format, clang-tidy, ruff, mypy, the include table, 
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m mypy
 	@$(PYTHON) tools/check_layers.py
+	@$(PYTHON) tools/check_classes.py
 	@$(PYTHON) tools/check_width.py
 	@$(PYTHON) tools/check_docs.py
 

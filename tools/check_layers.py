@@ -8,6 +8,10 @@ sub-folder with a row of its own is a layer of its own; without one it belongs t
 Within a folder: a module is x.h with x.cpp and x_impl.h, and no chain of includes leads from one
 module through another back to it.
 
+Bytes of messages: only wire/ writes and reads them. Elsewhere nothing calls the functions of
+wire::Writer and wire::Reader that move single values, and only what sorts received messages names
+a wire::Tag.
+
 Also: every folder of src/ has a row, and every sub-folder beside one that has a row; every "quoted"
 include is a file there, written from src/; and the macros that register something with PyTorch when
 a library is loaded stand in files named register.cpp only.
@@ -71,6 +75,15 @@ EXTERNAL = [
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 REGISTRATION = re.compile(r"^\s*(TORCH_LIBRARY\w*|(?:C10_|TORCH_)?REGISTER_\w+)\s*\(", re.M)
 
+# Bytes of messages, and the files outside wire/ that may have them.
+VALUES = "u8|u32|u64|f64|varint|zigzag|raw|patch_u8"
+RAW = re.compile(rf"\b\w+\.(?:{VALUES})\(|wire::(?:Tag::k|Message\b)")
+MAY_BE_RAW = {
+    "client/kernels/attention.cpp",  # the key of a cache, which is not sent
+    "client/session/session.cpp",  # sorts what the server sends
+    "server/executor/interpreter.cpp",  # sorts what the client sends
+}
+
 SRC = Path(__file__).resolve().parent.parent / "src"
 
 
@@ -111,6 +124,9 @@ def check_file(src: Path, path: Path) -> list[str]:
             bad.append(f"{name}: {layer} may not include {header}")
         if quote == '"' and not (src / header).exists():
             bad.append(f'{name}: no file src/{header}; write "folder/file.h", and <…> for others\'')
+    file = path.relative_to(src).as_posix()
+    if layer != "wire" and file not in MAY_BE_RAW:
+        bad += [f"{name}: {found} belongs in wire/" for found in RAW.findall(text)]
     if path.name != "register.cpp":
         bad += [
             f"{name}: {macro} belongs in a register.cpp" for macro in REGISTRATION.findall(text)

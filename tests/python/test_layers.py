@@ -93,3 +93,15 @@ def test_a_row_names_only_rows_above_it(
     assert complaints(tool, tmp_path, {"high/a/x.h": []}) == [
         "table: high/a names high/b below it",
     ]
+
+
+def test_bytes_of_messages_are_written_in_wire_only(tool: ModuleType, tmp_path: Path) -> None:
+    source = tmp_path / "src/low/x.cpp"
+    source.parent.mkdir(parents=True)
+    source.write_text("writer.varint(7);\nconst wire::Message framed(writer, wire::Tag::kCall);\n")
+    bad = tool.check(tmp_path / "src")[1]
+    assert [line.split(": ")[1].split(" ")[0] for line in bad] == [
+        "writer.varint(",
+        "wire::Message",
+        "wire::Tag::k",
+    ]
