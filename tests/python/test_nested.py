@@ -214,6 +214,13 @@ COMPUTE: dict[str, Callable[[str], Any]] = {
     "layer_norm_of_two": lambda d: F.layer_norm(
         nested(d).view(3, -1, 2, 2), (2, 2), torch.ones(2, 2, device=d), torch.ones(2, 2, device=d)
     ),
+    "of_part_of_a_buffer": lambda d: [
+        nested(d).narrow(0, 0, 2).sum(-1, keepdim=True),
+        nested(d).narrow(0, 0, 2) * 2,
+        F.layer_norm(
+            nested(d).narrow(0, 0, 2), (4,), torch.ones(4, device=d), torch.ones(4, device=d)
+        ),
+    ],
     "dropout": lambda d: [F.dropout(nested(d), 0.5), F.dropout(nested(d), 0.5, training=False)],
     "normal": lambda d: nested(d).normal_(),
     "embedding": lambda d: F.embedding(
@@ -304,6 +311,15 @@ def test_what_strided_nested_tensors_lack_is_a_sentence_that_names_jagged(
         function(nested("cpu"), *more)
     with pytest.raises(NotImplementedError, match=r"unbind\(\).*torch\.jagged"):
         function(nested(DEVICE), *more)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is one device")
+def test_sizes_on_the_device_are_refused() -> None:
+    there = torch.tensor([[2, 4], [3, 2]], device=DEVICE)
+    with pytest.raises(RuntimeError, match="to be on the CPU"):
+        torch._nested_from_padded(PADDED.to(DEVICE), there)
+    with pytest.raises(RuntimeError, match="to be on the CPU"):
+        torch._nested_view_from_buffer(torch.ones(9, device=DEVICE), there, there, there)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="there is one device")

@@ -68,6 +68,18 @@ def test_gradients_are_those_of_the_cpu(name: str) -> None:
     assert_both_same(run)
 
 
+@pytest.mark.parametrize("lengths", [(2, 5, 3), (0, 0)])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_layer_norm_has_gradients(lengths: tuple[int, ...], frozen: bool) -> None:
+    def run(device: str) -> Any:
+        norm = nn.LayerNorm(4).to(device).requires_grad_(not frozen)
+        x = torch.nested.nested_tensor(parts(lengths), device=device, requires_grad=True)
+        norm(x).values().sin().sum().backward()
+        return [x.grad, norm.weight.grad, norm.bias.grad]
+
+    assert_both_same(run)
+
+
 def test_gradients_pass_through_padding_and_parts() -> None:
     def run(device: str) -> Any:
         leaves = [part.to(device).requires_grad_() for part in parts()]

@@ -14,6 +14,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/accumulate.h>
 
 #include "client/kernels/parts.h"
 
@@ -36,14 +37,36 @@ at::Tensor wrap(const at::Tensor& buffer, const at::Tensor& sizes) {
   return at::detail::make_tensor<NestedTensorImpl>(buffer.reshape({-1}), sizes);
 }
 
+// The first elements of the buffer, which may be larger than its tensor.
+at::Tensor elements_of(const at::Tensor& nested, int64_t count) {
+  return impl_of(nested).get_buffer().narrow(0, 0, count);
+}
+
 bool is_dense_nested(const at::Tensor& tensor) {
   return tensor.is_nested() && tensor.is_contiguous();
 }
 
+// PyTorch's kernels read sizes, strides and offsets at their address.
+void check_on_host(const at::Tensor& sizes) {
+  TORCH_CHECK(sizes.device().is_cpu(),
+              "expected the sizes, strides and offsets of a nested tensor to be on the CPU, but "
+              "they are on ",
+              sizes.device());
+}
+
+void check_on_host(const c10::OperatorHandle& operation, c10::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& name = operation.schema().arguments()[i].name();
+    const bool has_sizes = name == "offsets" || name.find("nested_s") != name.npos;
+    if (has_sizes && arguments[i].isTensor())
+      check_on_host(arguments[i].toTensor());
+  }
+}
+
 // Whether each part lies inside its row of `padded`.
 bool fits(const at::Tensor& padded, const at::Tensor& sizes) {
-  if (!sizes.device().is_cpu() || sizes.scalar_type() != at::kLong || sizes.dim() != 2 ||
-      sizes.size(0) == 0 || sizes.size(0) != padded.size(0) || sizes.size(1) != padded.dim() - 1)
+  if (sizes.scalar_type() != at::kLong || sizes.dim() != 2 || sizes.size(0) == 0 ||
+      sizes.size(0) != padded.size(0) || sizes.size(1) != padded.dim() - 1)
     return false;
   const at::Tensor rows = sizes.contiguous();
   const int64_t* size = rows.const_data_ptr<int64_t>();
@@ -117,21 +140,27 @@ bool has_sizes(const std::optional<at::Tensor>& tensor, at::IntArrayRef sizes) {
          tensor->sizes() == sizes;
 }
 
-// The buffer as a dense tensor of rows that are normalized.
-at::Tensor rows_of(const at::Tensor& nested, at::IntArrayRef normalized) {
-  c10::DimVector sizes{-1};
+// Rows that are normalized, as many as `nested` has: a gradient's buffer may have others.
+c10::DimVector row_sizes(const at::Tensor& nested, at::IntArrayRef normalized) {
+  c10::DimVector sizes{nested.numel() / c10::multiply_integers(normalized)};
   sizes.append(normalized.begin(), normalized.end());
-  return impl_of(nested).get_buffer().view(sizes);
+  return sizes;
+}
+
+at::Tensor rows_of(const at::Tensor& nested, at::IntArrayRef sizes) {
+  return elements_of(nested, c10::multiply_integers(sizes)).view(sizes);
 }
 
 }  // namespace
 
 void make_nested(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  check_on_host(operation, torch::jit::last(*stack, operation.schema().arguments().size()));
   run_kernel_of(c10::DispatchKey::CPU, operation, stack);
 }
 
 // PyTorch's kernel picks elements by a mask, and waits for their number.
 at::Tensor nested_from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool swaps_heads) {
+  check_on_host(sizes);
   if (swaps_heads && padded.dim() == 4) {
     const at::Tensor swapped = padded.permute({0, 2, 1, 3}).contiguous().flatten(2);
     if (fits(swapped, sizes))
@@ -158,7 +187,7 @@ at::Tensor nested_sum(const at::Tensor& self, at::OptionalIntArrayRef dims, bool
                       std::optional<at::ScalarType> dtype) {
   if (!is_last_dim_sum(self, dims, keepdim, dtype))
     return at::_ops::sum_dim_IntList::redispatch(kOfNested, self, dims, keepdim, dtype);
-  const at::Tensor buffer = impl_of(self).get_buffer();
+  const at::Tensor buffer = elements_of(self, self.numel());
   const auto [sizes, numbers] = segments_of(self);
   const at::Tensor sum = at::zeros({at::prod(sizes, -1).sum().item<int64_t>()}, buffer.options());
   return wrap(sum.index_add_(0, numbers, buffer), sizes);
@@ -177,8 +206,8 @@ ThreeTensors nested_layer_norm(const at::Tensor& input, at::IntArrayRef normaliz
       !has_sizes(bias, normalized))
     return at::_ops::native_layer_norm::redispatch(
         kOfNested, input, c10::fromIntArrayRefSlow(normalized), weight, bias, eps);
-  const auto [output, mean, rstd] =
-      at::native_layer_norm(rows_of(input, normalized), normalized, weight, bias, eps);
+  const auto [output, mean, rstd] = at::native_layer_norm(
+      rows_of(input, row_sizes(input, normalized)), normalized, weight, bias, eps);
   return {wrap(output, sizes_of(input)), mean.flatten(), rstd.flatten()};
 }
 
@@ -188,9 +217,10 @@ ThreeTensors nested_layer_norm_backward(const at::Tensor& grad, const at::Tensor
                                         const std::optional<at::Tensor>& weight,
                                         const std::optional<at::Tensor>& bias,
                                         std::array<bool, 3> wanted) {
-  const at::Tensor rows = rows_of(input, normalized);
+  const c10::DimVector sizes = row_sizes(input, normalized);
+  const at::Tensor rows = rows_of(input, sizes);
   const auto [of_input, of_weight, of_bias] = at::native_layer_norm_backward(
-      rows_of(grad, normalized), rows, normalized, mean, rstd, weight, bias, wanted);
+      rows_of(grad, sizes), rows, normalized, mean, rstd, weight, bias, wanted);
   return {wrap(wanted[0] ? of_input : at::zeros_like(rows), sizes_of(input)), of_weight, of_bias};
 }
 
