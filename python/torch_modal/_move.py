@@ -17,10 +17,10 @@ import torch_remote
 from torch_remote import _C, _backend, _device, _launch
 
 
-def move(machine: int, url: str) -> None:
-    """Ends the machine. Another one, at this URL, gets its devices and their tensors."""
+def move(machines: list[int], url: str) -> None:
+    """Ends the machines. Another one, at this URL, gets their devices and tensors."""
     torch_remote.synchronize()
-    indices = _C.machine_devices(machine)
+    indices = [index for machine in machines for index in _C.machine_devices(machine)]
     groups = _by_storage(_live_tensors())
     if _C.counters()["storages_live"] > len(groups):
         raise RuntimeError(
@@ -29,11 +29,12 @@ def move(machine: int, url: str) -> None:
             "the results first"
         )
     moving = [group for group in groups if group[0].device.index in indices]
-    _try_to_reach(url, 1 + max((group[0].device.index for group in moving), default=0))
+    _try_to_reach(url)
     contents = [_bytes_of(group[0]).cpu() for group in moving]
     states = {index: _device.get_rng_state(index).clone() for index in indices}
-    _C.machine_stop(machine, True)
-    _C.machine_devices(_launch.connect_url(url, index=0))
+    for machine in machines:
+        torch_remote.Machine(machine).stop()
+    _launch.connect_default(url)
     for group, content in zip(moving, contents, strict=True):
         _set_storage(group, content)
     for index, state in states.items():
@@ -55,16 +56,10 @@ def _by_storage(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
     return [list(group.values()) for group in groups.values()]
 
 
-def _try_to_reach(url: str, devices: int) -> None:
-    """Raises before anything is lost if there is no such machine, or it has too few devices."""
-    if url == "local":
-        return
-    with torch_remote.connect(url) as tried:
-        count = len(tried.devices)
-    if count < devices:
-        raise RuntimeError(
-            f"{url} has {count} device(s), and there are tensors on {_backend.name()}:{devices - 1}"
-        )
+def _try_to_reach(url: str) -> None:
+    """Raises before anything is lost if there is no such machine."""
+    if url != "local":
+        torch_remote.connect(url).stop()
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -70,11 +70,11 @@ def _switch(enabled: bool) -> None:
     before, was_enabled = choose_default(), _enabled
     _enabled = enabled
     url = choose_default()
-    machine = next((each for each in _C.machine_ids() if 0 in _C.machine_summary(each)[1]), None)
-    if url == before or machine is None:
+    machines = [each for each in _C.machine_ids() if {0, 1} & {*_C.machine_summary(each)[1]}]
+    if url == before or not machines:
         return
     try:
-        _move.move(machine, url)
+        _move.move(machines, url)
     except BaseException:
         _enabled = was_enabled
         raise

@@ -49,9 +49,9 @@ _simulated = 0  # devices of embedded servers; 0: the GPUs, or one CPU
 
 
 def simulate(devices: int) -> None:
-    """Gives embedded servers that are started from now on this many devices, all of them CPUs."""
+    """Gives the default machine this many devices at least; on embedded servers they are CPUs."""
     global _simulated
-    _simulated = devices
+    _simulated = _launch.wanted_devices = devices
     _C.set_embedded_options(["--device", "cpu", "--devices", str(devices)])
 
 

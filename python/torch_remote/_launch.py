@@ -25,6 +25,7 @@ class Launched:
 
 launched: dict[int, Launched] = {}  # by the machine's id
 reserved: dict[int, Spec] = {}  # what is launched when the index is first used
+wanted_devices = 1  # of the default machine, at least
 _starting = threading.RLock()
 
 
@@ -49,13 +50,23 @@ def start(index: int) -> None:
         if _C.has_device(index):
             return
         if index == 0:
-            connect_url(_config.choose_default(), index=0)
-            return
+            return connect_default(_config.choose_default())
         spec = reserved[index]
         if spec.provider == "local":
             _C.connect("local", None, index)
         else:
             _connect_launched(providers.find_provider(spec.provider), spec, index)
+
+
+def connect_default(url: str) -> None:
+    """Makes a machine remote:0. If it has too few devices, further sessions of it are the rest."""
+    machine = connect_url(url, index=0)
+    if wanted_devices == 1 or url == "local":
+        return
+    _C.machine_devices(machine)
+    for index in range(1, wanted_devices):
+        if not _C.has_device(index):
+            connect_url(url, index=index)
 
 
 def _connect_launched(provider: Provider, spec: Spec, index: int | None) -> int:

@@ -112,7 +112,8 @@ def step():
 """
 
 
-def test_live_tensors_and_generators_move_at_the_switch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_live_tensors_and_generators_move_at_the_switch(tmp_path: Path, devices: str) -> None:
     code = """
 for switch in (None, torch_modal.disable_remote_execution, torch_modal.enable_remote_execution):
     if SWITCH and switch:
@@ -122,7 +123,7 @@ for switch in (None, torch_modal.disable_remote_execution, torch_modal.enable_re
     print(base.tolist(), other.tolist(), other.device, view._base is base)
     print([p.grad.sum().item() for p in weights])
 """
-    with serving(f"unix://{tmp_path}/s", "--devices", "2") as url:
+    with serving(f"unix://{tmp_path}/s", "--devices", devices) as url:
         both = []
         for does_switch in ("True", "False"):
             lines = run(SWITCHES + code.replace("SWITCH", does_switch), TORCH_REMOTE=url)
@@ -131,6 +132,22 @@ for switch in (None, torch_modal.disable_remote_execution, torch_modal.enable_re
     urls = [line.rpartition(" ")[2] for line in switched[::3]]
     assert urls == ["unix", "local", "unix"]
     assert [line.replace("local", "unix") for line in switched] == plain
+
+
+def test_a_machine_with_one_device_is_two_devices_too(tmp_path: Path) -> None:
+    code = """
+print(torch.modal.device_count())
+x, y = torch.ones(2, device="modal:0"), torch.ones(2, device="modal:1")
+try:
+    x + y
+except RuntimeError as error:
+    print("modal:0 and modal:1" in str(error))
+print((x + y.to("modal:0")).tolist(), y.modal(1).device, torch.modal.device_count())
+"""
+    with serving(f"unix://{tmp_path}/s") as url:
+        assert run(code, TORCH_REMOTE=url) == ["2", "True", "[2.0, 2.0] modal:1 2"]
+        code = "print(torch.ones(2, device='modal:1').sum().item())"
+        assert run(code, TORCH_REMOTE=url) == ["2.0"]
 
 
 def test_what_cannot_move_stays_and_is_told(tmp_path: Path) -> None:
