@@ -60,6 +60,13 @@ void SessionPage::clear() noexcept {
   publish({});
   last_.store(0, std::memory_order_relaxed);
   has_begun_.store(0, std::memory_order_relaxed);
+  for (Operator& timed : operators_) {
+    timed.calls.store(0, std::memory_order_relaxed);
+    timed.nanoseconds.store(0, std::memory_order_relaxed);
+  }
+  operator_count_.store(0, std::memory_order_relaxed);
+  for (std::atomic<uint64_t>& fact : facts_)
+    fact.store(0, std::memory_order_relaxed);
   reason_length_.store(0, std::memory_order_relaxed);
   has_reason_.store(0, std::memory_order_relaxed);
 }
@@ -87,6 +94,55 @@ SessionPage::Figures SessionPage::figures() const noexcept {
   for (size_t i = 0; i < kFigures; ++i)
     values[i] = figures_[i].load(std::memory_order_relaxed);
   return std::bit_cast<Figures>(values);
+}
+
+size_t SessionPage::add_operator(std::string_view name) noexcept {
+  const uint64_t place = operator_count_.load(std::memory_order_relaxed);
+  if (place >= kOperators)
+    return kOperators - 1;
+  if (place == kOperators - 1)
+    name = "others";
+  Operator& added = operators_[place];
+  const size_t length = std::min(name.size(), kNameBytes);
+  name.copy(added.name.data(), length);
+  added.length.store(length, std::memory_order_relaxed);
+  operator_count_.store(place + 1, std::memory_order_release);
+  return place;
+}
+
+std::vector<SessionPage::OperatorTime> SessionPage::operator_times() const {
+  const size_t count =
+      std::min<size_t>(operator_count_.load(std::memory_order_acquire), kOperators);
+  std::vector<OperatorTime> times;
+  for (size_t i = 0; i < count; ++i) {
+    const Operator& timed = operators_[i];
+    const uint64_t calls = timed.calls.load(std::memory_order_relaxed);
+    if (calls == 0)
+      continue;
+    const size_t length = timed.length.load(std::memory_order_relaxed);
+    times.push_back({printable(timed.name.data(), length, kNameBytes), calls,
+                     timed.nanoseconds.load(std::memory_order_relaxed)});
+  }
+  return times;
+}
+
+void SessionPage::note_facts(const Facts& facts) noexcept {
+  const size_t peer = std::min(facts.peer.size(), kFactBytes);
+  const size_t device = std::min(facts.device.size(), kFactBytes);
+  facts.peer.copy(peer_.data(), peer);
+  facts.device.copy(device_.data(), device);
+  const std::array<uint64_t, 5> values{peer, device, facts.devices, facts.device_memory,
+                                       facts.started};
+  for (size_t i = 0; i < values.size(); ++i)
+    facts_[i].store(values[i], std::memory_order_release);
+}
+
+SessionPage::Facts SessionPage::facts() const {
+  std::array<uint64_t, 5> values{};
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = facts_[i].load(std::memory_order_acquire);
+  return {printable(peer_.data(), values[0], kFactBytes),
+          printable(device_.data(), values[1], kFactBytes), values[2], values[3], values[4]};
 }
 
 std::string SessionPage::last_calls(size_t count) const {

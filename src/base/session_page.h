@@ -22,6 +22,9 @@ class SessionPage {
   static constexpr size_t kCalls = 64;
   static constexpr size_t kNameBytes = 56;
   static constexpr size_t kReasonBytes = 300;
+  static constexpr size_t kFactBytes = 120;
+  // More different operators than these share the last place.
+  static constexpr size_t kOperators = 256;
 
   struct Figures {
     uint64_t calls = 0;
@@ -30,7 +33,23 @@ class SessionPage {
     uint64_t bytes_sent = 0;
     uint64_t memory = 0;  // bytes of tensors
     uint64_t storages = 0;
-    uint64_t queued = 0;  // bytes of calls that wait
+    uint64_t queued = 0;   // bytes of calls that wait
+    uint64_t answers = 0;  // requests answered: for most of them the client waits
+  };
+
+  // What does not change while a session lasts.
+  struct Facts {
+    std::string peer;
+    std::string device;  // name of the first device
+    uint64_t devices = 0;
+    uint64_t device_memory = 0;  // bytes of the first device
+    uint64_t started = 0;        // seconds since 1970
+  };
+
+  struct OperatorTime {
+    std::string name;
+    uint64_t calls = 0;
+    uint64_t nanoseconds = 0;
   };
 
   // Memory for map(). Throws std::system_error.
@@ -50,6 +69,23 @@ class SessionPage {
     call.length.store(static_cast<uint32_t>(length), std::memory_order_relaxed);
     last_.store(number, std::memory_order_release);
   }
+
+  // Returns the place of an operator for note_time().
+  size_t add_operator(std::string_view name) noexcept;
+
+  void note_time(size_t place, uint64_t nanoseconds) noexcept {
+    Operator& timed = operators_[place];
+    add(timed.calls, 1);
+    add(timed.nanoseconds, nanoseconds);
+  }
+
+  // Those that were called, in no order.
+  std::vector<OperatorTime> operator_times() const;
+
+  // Called at most once, when the session begins.
+  void note_facts(const Facts& facts) noexcept;
+  // All zero before note_facts().
+  Facts facts() const;
 
   // Called once the client has proven who it is.
   void mark_begun() noexcept { has_begun_.store(1, std::memory_order_relaxed); }
@@ -73,12 +109,29 @@ class SessionPage {
     std::atomic<uint32_t> length;
   };
 
+  struct Operator {
+    std::array<char, kNameBytes> name;
+    std::atomic<uint64_t> length;
+    std::atomic<uint64_t> calls;
+    std::atomic<uint64_t> nanoseconds;
+  };
+
   static constexpr size_t kFigures = sizeof(Figures) / sizeof(uint64_t);
+
+  // There is one writer, so this needs no locked instruction.
+  static void add(std::atomic<uint64_t>& sum, uint64_t more) noexcept {
+    sum.store(sum.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
 
   std::array<std::atomic<uint64_t>, kFigures> figures_;
   std::atomic<uint32_t> has_begun_;
   std::atomic<uint64_t> last_;  // number of the last call; the first is 1
   std::array<Call, kCalls> calls_;
+  std::atomic<uint64_t> operator_count_;
+  std::array<Operator, kOperators> operators_;
+  std::array<char, kFactBytes> peer_;
+  std::array<char, kFactBytes> device_;
+  std::array<std::atomic<uint64_t>, 5> facts_;  // lengths of peer_ and device_, then the numbers
   std::array<char, kReasonBytes> reason_;
   std::atomic<uint32_t> reason_length_;
   std::atomic<uint32_t> has_reason_;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -34,6 +36,13 @@ class CallLog {
       add_line(name);
   }
 
+  // The place of an operator for CallTimer.
+  size_t add_operator(std::string_view name) noexcept { return page_.add_operator(name); }
+
+  void note_time(size_t place, std::chrono::nanoseconds time) noexcept {
+    page_.note_time(place, static_cast<uint64_t>(time.count()));
+  }
+
   // Call before a client learns that its calls have run. A full disk only ends the log.
   void flush() noexcept;
 
@@ -45,6 +54,27 @@ class CallLog {
   Fd file_;  // empty once writing has failed
   uint64_t written_ = 0;
   std::string pending_;
+};
+
+// Measures a call of the operator at `place`. On CUDA this is the time until the call is launched.
+class CallTimer {
+ public:
+  CallTimer(CallLog* call_log, size_t place) : call_log_(call_log), place_(place) {}
+
+  ~CallTimer() {
+    if (call_log_ != nullptr)
+      call_log_->note_time(place_, Clock::now() - begin_);
+  }
+
+  CallTimer(const CallTimer&) = delete;
+  CallTimer& operator=(const CallTimer&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  CallLog* const call_log_;  // null: nobody wants to know
+  const size_t place_;
+  const Clock::time_point begin_ = Clock::now();
 };
 
 }  // namespace torch_remote::server

@@ -85,6 +85,7 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
   marshal::build_stack(plan, slots, {tensors_, sparse_, call_generators_}, stack_);
   if (C10_LIKELY(call_log_ != nullptr))
     call_log_->add(calls_, call.operation->name);
+  const CallTimer timer(call_log_, call.operation->place);
   if (C10_LIKELY(!plan.grad_mode))  // the executor thread has it off
     return call.operation->handle->callBoxed(stack_);
   const at::AutoGradMode grad_mode(true);

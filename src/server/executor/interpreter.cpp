@@ -95,8 +95,10 @@ void Interpreter::on_signature(wire::Reader& reader) {
   wire::Signature signature =
       wire::decode_signature(reader, static_cast<uint32_t>(operators_.size()));
   if (signature.introduction) {
-    operators_.push_back(
-        std::make_unique<const Operator>(table_.find(std::move(*signature.introduction))));
+    Operator found = table_.find(std::move(*signature.introduction));
+    if (call_log_ != nullptr)
+      found.place = call_log_->add_operator(found.name);
+    operators_.push_back(std::make_unique<const Operator>(std::move(found)));
   }
   const Operator& operation = *operators_.at(signature.operator_id);
   auto call = std::make_unique<CallPlan>();
@@ -212,6 +214,7 @@ void Interpreter::answer_failure(uint64_t request, std::exception_ptr cause, con
 
 void Interpreter::on_read(wire::Reader& reader) {
   const wire::Read read = wire::decode_read(reader);
+  ++answers_;
   try {
     answer_view(read);
   } catch (...) {
@@ -243,6 +246,7 @@ void Interpreter::on_query(wire::Reader& reader) {
     write(body);
     replies_.reply(request, body.view());
   };
+  ++answers_;
   switch (query.kind) {
     case wire::QueryKind::kCall:
       return query_call(request, reader);

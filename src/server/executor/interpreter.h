@@ -41,6 +41,9 @@ class Interpreter {
 
   uint64_t failures() const { return executor_.failures(); }
 
+  // How many READ and QUERY messages were answered.
+  uint64_t answers() const { return answers_; }
+
  private:
   using Handler = void (Interpreter::*)(wire::Reader&);
   // Null: an unknown tag.
@@ -93,6 +96,7 @@ class Interpreter {
   std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot
 
   uint64_t skipped_ = 0;  // messages with an unknown tag
+  uint64_t answers_ = 0;
 
   // State of the current frame.
   wire::NameState names_;

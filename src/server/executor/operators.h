@@ -25,6 +25,7 @@ struct Operator {
   std::unique_ptr<const c10::FunctionSchema> claimed;  // callee.claimed points to it
   bool is_seeded = false;                              // draws from a generator
   bool shares_outputs = false;                         // its results are views of one buffer
+  size_t place = 0;                                    // in the call log's table of times
 };
 
 // Why clients may not call this `aten` operator; empty if they may. They must not reach files, raw

@@ -67,6 +67,7 @@ std::string Sessions::remove(pid_t pid, int status) {
   } else if (const std::string reason = session.page->end(); !reason.empty()) {
     remember(session.route, "has ended: " + reason);
   }
+  figures_.operators_of_ended_sessions.add(session.page->operator_times());
   free_pages_.push_back(session.page);
   std::string peer = std::move(session.peer);
   sessions_.erase(found);
@@ -123,9 +124,9 @@ std::vector<pid_t> Sessions::processes() const {
 }
 
 std::string Sessions::metrics() const {
-  std::vector<std::pair<std::string, SessionPage::Figures>> all;
+  std::vector<SessionRow> all;
   for (const auto& [pid, session] : sessions_)
-    all.emplace_back(wire::session_id(session.route), session.page->figures());
+    all.push_back({wire::session_id(session.route), pid, session.page});
   return describe_metrics(figures_, all);
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <system_error>
 #include <thread>
 
@@ -137,6 +138,12 @@ wire::Welcome make_welcome(const Greeting& greeting, const Identity& identity,
   return welcome;
 }
 
+SessionPage::Facts facts_of(const std::string& peer, const Devices& devices) {
+  const std::vector<wire::DeviceProperties> properties = devices.properties();
+  return {peer, properties.at(0).name, properties.size(), properties.at(0).total_memory,
+          static_cast<uint64_t>(::time(nullptr))};
+}
+
 // Sends the client the error when a session cannot begin because of the server's options.
 template <typename Make>
 auto tell_if_refused(transport::Stream& stream, Make&& make) {
@@ -185,6 +192,7 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   auto& call_log = *tell_if_refused(*stream, [&] {
                       return std::make_unique<CallLog>(page, options.call_log, id);
                     }).release();
+  page.note_facts(facts_of(stream->peer(), devices));
   log(LogLevel::kInfo, "session begins",
       {{"peer", stream->peer()},
        {"client_torch", greeting.torch_version},

@@ -101,6 +101,7 @@ void Session::publish_figures() {
   figures.bytes_sent = totals.bytes_sent;
   figures.memory = counters.storage_bytes;
   figures.storages = counters.storages;
+  figures.answers = interpreter_.answers();
   {
     MutexLock lock(mutex_);
     figures.queued = queued_bytes_;

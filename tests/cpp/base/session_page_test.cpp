@@ -35,6 +35,43 @@ TEST(SessionPage, ALongNameIsCutAndWhatCannotBePrintedIsNot) {
   EXPECT_EQ(page.last_calls(), "call 1 " + std::string(56, 'x') + ", call 2 a?b?");
 }
 
+TEST(SessionPage, TimesAreSummedByOperatorUntilItIsCleared) {
+  SessionPage& page = SessionPage::make_shared_with_children();
+  const size_t mm = page.add_operator("aten::mm");
+  page.add_operator("aten::never_called");
+  page.note_time(mm, 30);
+  page.note_time(mm, 12);
+
+  ASSERT_EQ(page.operator_times().size(), 1U);
+  EXPECT_EQ(page.operator_times()[0].name, "aten::mm");
+  EXPECT_EQ(page.operator_times()[0].calls, 2U);
+  EXPECT_EQ(page.operator_times()[0].nanoseconds, 42U);
+  page.clear();
+  EXPECT_TRUE(page.operator_times().empty());
+}
+
+TEST(SessionPage, MoreOperatorsThanThereArePlacesShareTheLast) {
+  SessionPage& page = SessionPage::make_shared_with_children();
+  for (size_t i = 0; i < SessionPage::kOperators + 9; ++i)
+    page.note_time(page.add_operator("aten::op" + std::to_string(i)), 1);
+
+  const auto times = page.operator_times();
+  ASSERT_EQ(times.size(), SessionPage::kOperators);
+  EXPECT_EQ(times.back().name, "others");
+  EXPECT_EQ(times.back().calls, 10U);
+}
+
+TEST(SessionPage, FactsAreThereOnceTheyWereNoted) {
+  SessionPage& page = SessionPage::make_shared_with_children();
+  EXPECT_EQ(page.facts().started, 0U);
+  page.note_facts({"pid 7, uid 0", std::string(1000, 'g'), 2, 1024, 5});
+
+  EXPECT_EQ(page.facts().peer, "pid 7, uid 0");
+  EXPECT_EQ(page.facts().device, std::string(SessionPage::kFactBytes, 'g'));
+  EXPECT_EQ(page.facts().device_memory, 1024U);
+  EXPECT_EQ(page.facts().started, 5U);
+}
+
 TEST(SessionPage, WhatAKilledProcessWroteCanBeRead) {
   const Fd memory = SessionPage::make_memory();
   const SessionPage& page = SessionPage::map(memory);
