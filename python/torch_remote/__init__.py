@@ -75,7 +75,7 @@ from ._explain import Explanation, explain  # noqa: E402
 from ._gpus import GPUChoice, GPUType, choose_gpu  # noqa: E402
 from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
 from ._reads import ReadFuture, read  # noqa: E402
-from ._stats import Stats, count, stats  # noqa: E402
+from ._stats import Stats, Waits, count, stats, waits_by_line  # noqa: E402
 
 __all__ = [
     "BackendDevice",
@@ -91,6 +91,7 @@ __all__ = [
     "RemoteError",
     "SessionLost",
     "Stats",
+    "Waits",
     "__version__",
     "backends",
     "choose_gpu",
@@ -105,6 +106,7 @@ __all__ = [
     "read",
     "stats",
     "synchronize",
+    "waits_by_line",
 ]
 
 try:

@@ -1,4 +1,7 @@
 // torch_remote._C, all of pybind11 but python_hooks.cpp and reads.cpp.
+#include <chrono>
+#include <tuple>
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -25,6 +28,7 @@
 #include "client/session/named_settings.h"
 #include "client/session/process.h"
 #include "client/session/progress.h"
+#include "client/session/waits_by_line.h"
 
 namespace py = pybind11;
 
@@ -130,6 +134,14 @@ py::dict counters() {
   all["inferred_by_meta"] = meta;
   all["inferred_by_server"] = server;
   all["storages_live"] = client::RecordPool::instance().live();
+  return all;
+}
+
+// A tuple (line, count, seconds) for each line that waited.
+std::vector<std::tuple<std::string, uint64_t, double>> waits_by_line() {
+  std::vector<std::tuple<std::string, uint64_t, double>> all;
+  for (const client::WaitsOfLine& waits : client::waits_by_line())
+    all.emplace_back(waits.line, waits.count, std::chrono::duration<double>(waits.time).count());
   return all;
 }
 
@@ -337,6 +349,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_progress_shown", client::TransferProgress::set_shown);
   module.def("bytes_moved", bytes_moved);
   module.def("counters", counters);
+  module.def("waits_by_line", waits_by_line);
   module.def("memory_figures", torch::wrap_pybind_function(memory_figures));
   module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));
   module.def("context", torch::wrap_pybind_function(client::own_settings));

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,32 @@ def test_metrics_tell_sessions_calls_bytes_memory_and_errors(tmp_path: Path) -> 
             assert figures[f"torch_remote_received_bytes_total{label}"] > 0
             assert figures[f"torch_remote_sent_bytes_total{label}"] > 0
             assert figures[f"torch_remote_queued_bytes{label}"] == 0
+            assert figures[f"torch_remote_answers_total{label}"] >= 2
+            assert figures[f"torch_remote_device_memory_bytes{label}"] > 0
+            assert figures[f"torch_remote_session_start_time_seconds{label}"] <= time.time()
+            assert figures['torch_remote_operator_calls_total{operator="aten::sum"}'] >= 1
+            assert figures['torch_remote_operator_seconds_total{operator="aten::sum"}'] > 0
         assert wait_until(lambda: read_metrics(door)["torch_remote_sessions"] == 0)
         assert read_metrics(door)["torch_remote_sessions_total"] == 1
     assert not door.exists()
+
+
+def test_the_lines_that_waited_are_told_with_how_often_and_how_long() -> None:
+    x = torch.ones(3, device="remote")
+
+    def counts() -> dict[str, tuple[int, float]]:
+        return {one.line: (one.count, one.seconds) for one in torch_remote.waits_by_line()}
+
+    before = counts()
+    torch_remote.synchronize()
+    for _ in range(5):
+        x.sum().item()
+    after = counts()
+    (line,) = [one for one in after if after[one][0] - before.get(one, (0, 0))[0] == 5]
+    assert re.search(r"test_observability\.py:\d+$", line)
+    assert after[line][1] > before.get(line, (0, 0.0))[1]
+    times = [one.seconds for one in torch_remote.waits_by_line()]
+    assert times == sorted(times, reverse=True)
 
 
 def test_a_server_goes_on_although_nobody_reads_its_log(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "client/session/pending.h"
 #include "client/session/process.h"
+#include "client/session/waits_by_line.h"
 
 namespace torch_remote::client {
 namespace {
@@ -78,6 +79,7 @@ void Session::wait_for_credit(const Uses& uses) {
   tell_failure(uses);
   if (has_credit())
     return;
+  const LineWait line_wait;
   flush();
   credit_waiters_.fetch_add(1);
 

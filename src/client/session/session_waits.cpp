@@ -10,6 +10,7 @@
 #include "client/session/progress.h"
 #include "client/session/records.h"
 #include "client/session/session.h"
+#include "client/session/waits_by_line.h"
 
 namespace torch_remote::client {
 namespace {
@@ -83,6 +84,7 @@ void Session::free_results(const Request& request) {
 
 bool Session::wait_quietly(const RequestPtr& request, const char* what,
                            std::optional<std::chrono::milliseconds> time) {
+  const LineWait line_wait;
   ++counters_.syncs;
   flush();
   const TransferProgress progress(*request);
