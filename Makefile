@@ -12,10 +12,10 @@ PYTEST = $(PYTHON) -m pytest -q --timeout=300
 WORKERS ?= $(shell echo $$(($(JOBS) > 8 ? 8 : $(JOBS))))
 IN_PARALLEL = -n $(WORKERS) --dist worksteal
 # Each of these files takes seconds, most of them to start processes: make test-fast leaves them out.
-SLOW = backend_device call_log command_line cuda_branches custom_operators data_parallel device_module examples exit \
-       fork limits local_kernels lost_device machines needs_no_server notebook observability patches \
-       programs progress providers providers_ssh seed_000 seed_001 seed_002 settings \
-       torch_modal_package tracing version_skew
+SLOW = backend_device call_log command_line cuda_branches custom_operators data_parallel deploy \
+       device_module doctor examples exit fork limits local_kernels lost_device machines \
+       needs_no_server notebook observability page patches programs progress providers \
+       providers_ssh seed_000 seed_001 seed_002 settings torch_modal_package tracing version_skew
 
 # $(call need,path): one sentence when a part of the checkout is missing.
 need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not have." >&2; exit 1; }

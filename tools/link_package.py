@@ -105,7 +105,8 @@ def copy_to_folder(extension: Path, server: Path, folder: Path) -> None:
     write_command(
         folder / "bin/torch-remote",
         '#!/bin/sh\nhere=$(dirname "$(readlink -f "$0")")\n'
-        f'exec "{sys.executable}" "$here/../python/torch_remote_cli.py" "$@"\n',
+        'PYTHONPATH="$here/../python${PYTHONPATH:+:$PYTHONPATH}"\nexport PYTHONPATH\n'
+        f'exec "{sys.executable}" -m torch_remote_cli "$@"\n',
     )
 
 

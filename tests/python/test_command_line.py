@@ -1,27 +1,59 @@
-"""`python -m torch_remote` is the command `torch-remote`."""
+"""The command `torch-remote`, which `python -m torch_remote` is too."""
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+import re
+import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from helpers import DEADLINE
+import torch
+from helpers import DEADLINE, serving, wait_until
 
 import torch_remote
+from torch_remote_cli import dispatch, environment, figures
+
+ROOT = Path(__file__).parents[2]
+READING = ("status", "top", "bench", "doctor")
 
 
-def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE, check=False,
+        env={**os.environ, **variables},
+    )  # fmt: skip
+
+
+def cli(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run("torch_remote_cli", *arguments, **variables)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URLs of a server and of its metrics."""
+    folder = tmp_path_factory.mktemp("server")
+    metrics = f"unix://{folder}/m"
+    with serving(f"unix://{folder}/s", "--metrics", metrics) as url:
+        yield url, metrics
+
+
+# --- the command itself
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["--help"], ["--version"], ["serve", "--help"], ["no-such-command"]]
 )
 def test_the_package_runs_as_the_command_does(arguments: list[str]) -> None:
-    done, command = run("torch_remote", *arguments), run("torch_remote_cli", *arguments)
+    done, command = run("torch_remote", *arguments), cli(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (
         command.returncode,
         command.stdout,
@@ -29,10 +61,40 @@ def test_the_package_runs_as_the_command_does(arguments: list[str]) -> None:
     )
 
 
-def test_the_bare_package_prints_help() -> None:
-    done = run("torch_remote")
+def test_the_bare_command_prints_help_that_lists_every_command() -> None:
+    done = cli()
     assert done.returncode == 0
     assert done.stdout.startswith("usage: torch-remote COMMAND")
+    assert all(f"  {name} " in done.stdout for name in dispatch.COMMANDS)
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    done = cli("no-such-command")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'no-such-command'" in done.stderr
+
+
+@pytest.mark.parametrize("command", [name for name in dispatch.COMMANDS if name != "serve"])
+def test_the_help_of_each_command_has_examples_and_exit_statuses(command: str) -> None:
+    done = cli(command, "--help")
+    assert done.returncode == 0
+    assert "examples:" in done.stdout and "exit status: " in done.stdout
+    assert ("--json" in done.stdout) == (command in READING)
+    assert cli(command, "--no-such-option").returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["status", "--help"], ["doctor", "--help"]])
+def test_help_imports_neither_torch_nor_the_package(arguments: list[str]) -> None:
+    code = (
+        "import sys; from torch_remote_cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'torch_remote', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.endswith("[]\n"), done.stdout + done.stderr
 
 
 def test_the_package_serves(tmp_path: Path) -> None:
@@ -44,3 +106,233 @@ def test_the_package_serves(tmp_path: Path) -> None:
             torch_remote.connect(f"unix://{tmp_path}/s").stop()
         finally:
             server.terminate()
+
+
+def test_a_closed_pipe_ends_a_command_quietly(server: tuple[str, str]) -> None:
+    line = f"{sys.executable} -m torch_remote_cli status --json --metrics {server[1]} | true"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_documented_variable_is_known_to_doctor() -> None:
+    documented = set(
+        re.findall(r"^\| `(TORCH_REMOTE\w*)`", (ROOT / "docs/settings.md").read_text(), re.M)
+    )
+    assert len(documented) > 10
+    assert documented <= environment.KNOWN
+
+
+# --- status
+
+
+def test_status_tells_sessions_memory_calls_and_the_slowest_operators(
+    server: tuple[str, str],
+) -> None:
+    url, metrics = server
+    with torch_remote.connect(url) as machine:
+        x = torch.ones(1000, 1000, device=machine.devices[0])
+        for _ in range(3):
+            (x @ x).sum().item()
+        id = machine.status()["session"]
+
+        def told() -> dict[str, Any]:
+            done = cli("status", "--metrics", metrics, "--json")
+            assert (done.returncode, done.stderr) == (0, "")
+            return dict(json.loads(done.stdout))
+
+        assert wait_until(lambda: told()["sessions"][0]["answers"] >= 3)
+        figures = told()
+        (session,) = figures["sessions"]
+        assert session["id"] == id and session["pid"] == int(machine.status()["pid"])
+        assert f"pid {os.getpid()}" in session["peer"]
+        assert session["memory"] >= 4_000_000 and session["device_memory"] > 0
+        assert session["calls"] >= 6 and session["received_bytes"] > 0
+        assert figures["torch"].split("+")[0] == torch.__version__.split("+")[0]
+        slowest = figures["operators"][0]
+        assert slowest["name"] in ("aten::mm", "aten::fill_.Scalar", "aten::ones")
+        (mm,) = [one for one in figures["operators"] if one["name"] == "aten::mm"]
+        assert mm["calls"] == 3 and mm["seconds"] > 0
+        text = cli("status", "--metrics", metrics).stdout
+        assert id in text and "aten::mm" in text
+    assert wait_until(lambda: told()["sessions"] == [])
+    kept = [one for one in told()["operators"] if one["name"] == "aten::mm"]
+    assert kept and kept[0]["calls"] == 3, "the operators of a session that ended are counted"
+
+
+def test_status_of_a_url_tells_devices_versions_and_the_round_trip(server: tuple[str, str]) -> None:
+    done = cli("status", "--on", server[0], "--json", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["devices"][0]["kind"] == "cpu"
+    assert 0 < told["round_trip_seconds"] < 10
+    assert told["torch"]["here"] == torch.__version__
+
+
+@pytest.mark.parametrize("command", ["status", "top", "page"])
+def test_a_metrics_socket_that_is_not_there_says_how_to_make_one(
+    command: str, tmp_path: Path
+) -> None:
+    places = {"XDG_RUNTIME_DIR": str(tmp_path), "TORCH_REMOTE_METRICS": ""}
+    done = cli(command, **places)
+    if not Path("/run/torch-remote/metrics.sock").exists():
+        assert done.returncode == 3
+        assert "--metrics unix:///path" in done.stderr
+    assert cli(command, "--metrics", "tcp://127.0.0.1:1", **places).returncode == 2
+
+
+def test_a_metrics_socket_whose_server_has_ended_is_named(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as ended:
+        ended.bind(f"{tmp_path}/m")
+    done = cli("status", TORCH_REMOTE_METRICS=f"unix://{tmp_path}/m")
+    assert done.returncode == 3
+    assert "nobody listens" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_figures_with_odd_labels_and_a_cut_line_are_read() -> None:
+    text = (
+        'torch_remote_session_info{session="ab",pid="3",peer="a \\"b\\" \\\\ c",device="x",'
+        'devices="1"} 1\n'
+        'torch_remote_memory_bytes{session="ab"} 12\n'
+        'torch_remote_unknown{session="ab"} 1\n'
+        'torch_remote_calls_total{session="ab'
+    )
+    (session,) = figures.parse(text).sessions
+    assert (session.peer, session.memory, session.calls) == ('a "b" \\ c', 12, 0)
+
+
+# --- top
+
+
+def test_top_tells_rates(server: tuple[str, str]) -> None:
+    url, metrics = server
+    with torch_remote.connect(url) as machine:
+        x = torch.ones(3, device=machine.devices[0])
+        command = [sys.executable, "-m", "torch_remote_cli", "top", "--metrics", metrics]
+        command += ["--json", "--count", "2", "--interval", "0.5"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top:
+            while top.poll() is None:
+                x.add_(1)
+                x.sum().item()
+            assert top.stdout is not None
+            lines = [json.loads(line) for line in top.stdout]
+    assert len(lines) == 2
+    (session,) = lines[-1]["sessions"]
+    assert session["per_second"]["calls"] > 0 and session["per_second"]["answers"] > 0
+    assert {one["name"] for one in lines[-1]["operators"]} >= {"aten::add_.Tensor", "aten::sum"}
+
+
+def test_top_fills_a_terminal_and_q_ends_it(server: tuple[str, str]) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "torch_remote_cli", "top", "--metrics", server[1]]
+    top = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"calls/s" not in shown:
+        shown += os.read(ours, 65536)
+    os.write(ours, b"q")
+    try:
+        while part := os.read(ours, 65536):
+            shown += part
+    except OSError:  # the terminal's other end is closed
+        pass
+    assert top.wait(DEADLINE) == 0
+    os.close(ours)
+    assert b"\x1b[?1049h" in shown and shown.rstrip().endswith(b"\x1b[?1049l")
+
+
+# --- run
+
+
+def test_run_runs_a_script_on_the_server_as_python_would(
+    server: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
+    (tmp_path / "script.py").write_text(
+        "import sys, subprocess, beside, torch\n"
+        "import torch_remote\n"
+        "print(torch.ones(2).device, sys.argv[1:], beside.WORD, __name__, flush=True)\n"
+        "print(torch_remote.machines()[0].status()['url'], flush=True)\n"
+        "child = 'import torch; print(torch.ones(2).device)'\n"
+        "subprocess.run([sys.executable, '-c', child], check=True)\n"
+        "sys.exit(7)\n"
+    )
+    done = cli("run", "--on", server[0], str(tmp_path / "script.py"), "--epochs", "3", "-q")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.splitlines() == [
+        "remote:0 ['--epochs', '3', '-q'] beside __main__",
+        server[0],
+        "cpu",  # a child, such as a worker of a DataLoader, has torch's own default
+    ]
+
+
+def test_run_says_which_lines_waited(server: tuple[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text("import torch\nx = torch.ones(2)\nfor _ in range(5):\n    x.sum().item()\n")
+    done = cli("run", "--waits", "--on", server[0], str(script))
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "waits.py:4" in line]
+    assert line.split()[1] == "5"
+
+
+def test_run_without_a_script_or_with_one_that_is_missing_says_so() -> None:
+    assert cli("run").returncode == 2
+    done = cli("run", "/no/such/script.py")
+    assert done.returncode == 1
+    assert "there is no file /no/such/script.py" in done.stderr
+
+
+# --- bench
+
+
+def test_bench_measures_and_says_what_it_means(server: tuple[str, str]) -> None:
+    done = cli("bench", server[0], "--json", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    for figure in ("round_trip_seconds", "calls_per_second", "upload_bytes_per_second"):
+        assert told[figure] > 0
+    assert any("training step" in sentence for sentence in told["meaning"])
+
+
+def test_bench_of_nobody_is_unreachable_and_of_a_wrong_token_refused(tmp_path: Path) -> None:
+    done = cli("bench", f"unix://{tmp_path}/nobody", "-q", TORCH_REMOTE_PATIENCE="0")
+    assert done.returncode == 3
+    assert done.stderr.startswith("torch-remote bench: ") and "Traceback" not in done.stderr
+    (tmp_path / "wrong").write_text("0" * 64)
+    with serving("tcp://127.0.0.1:0", "--token-file", f"{tmp_path}/right") as url:
+        done = cli("bench", url, "--token-file", f"{tmp_path}/wrong", "-q")
+    assert done.returncode == 4, done.stderr
+
+
+# --- completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_all_commands_and_their_options(shell: str, tmp_path: Path) -> None:
+    done = cli("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    options = ("--metrics", "--token-file", "--listen", "--idle-timeout", "--gpu")
+    if shell == "fish":
+        options = tuple(f"-l {option[2:]}" for option in options)
+    assert all(word in done.stdout for word in (*dispatch.COMMANDS, *options))
+    if program := shutil.which(shell):
+        script = tmp_path / "script"
+        script.write_text(done.stdout)
+        subprocess.run([program, "-n", script], check=True, timeout=DEADLINE)
+
+
+def test_bash_completes_a_command_and_an_option(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(cli("completion", "bash").stdout)
+    for words, at, expected in (
+        ("torch-remote do", 1, "doctor"),
+        ("torch-remote doctor --me", 2, "--metrics"),
+    ):
+        line = (
+            f"source {script}; COMP_WORDS=({words}); COMP_CWORD={at}; _torch_remote; "
+            'printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(
+            ["bash", "-c", line], capture_output=True, text=True, check=True, timeout=DEADLINE
+        )
+        assert done.stdout.split() == [expected]

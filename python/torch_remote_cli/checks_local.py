@@ -1,0 +1,171 @@
+"""Doctor's checks of this machine that need neither torch nor a server."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import figures, server_program
+from .dispatch import version
+from .environment import KNOWN, OTHER_PREFIXES
+from .errors import CommandError
+from .findings import Finding
+
+CLOCK_TOLERANCE = 5.0  # seconds
+
+
+def check_python() -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_version()}, {sys.executable}")
+    installed = version()
+    if installed.startswith("unknown"):
+        yield Finding(
+            "torch-remote", "note", "is not installed by pip or make: no version is known"
+        )
+    else:
+        yield Finding("torch-remote", "ok", installed)
+
+
+def check_server_program(url: str) -> Iterator[Finding]:
+    """Without it this machine can neither serve nor use `local`."""
+    name = "server program"
+    program = server_program.find()
+    if program is None:
+        state = "problem" if url == "local" else "warning"
+        remedy = "run `make build` or `pip install .`"
+        text = "torch-remote-server is missing: this machine cannot serve"
+        if url == "local":
+            text += ", and programs here use the embedded server"
+        yield Finding(name, state, text, remedy)  # type: ignore[arg-type]
+        return
+    try:
+        done = subprocess.run(
+            [program, "--help"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding(name, "problem", f"{program} does not run: {error}", "build it again")
+        return
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        remedy = "build it again for this torch: `make build` or `pip install .`"
+        yield Finding(name, "problem", f"{program} does not run: {last}", remedy)
+    else:
+        yield Finding(name, "ok", str(program))
+
+
+def check_toolchain() -> Iterator[Finding]:
+    """Only for who builds torch-remote here."""
+    compilers = [name for name in ("g++", "clang++", "clang++-14") if shutil.which(name)]
+    missing = [name for name in ("cmake", "ninja") if not shutil.which(name)]
+    if not compilers:
+        missing.insert(0, "a C++20 compiler (g++ 12 or clang 14)")
+    if missing:
+        text = f"{', '.join(missing)} not found: needed only to build torch-remote here"
+        yield Finding("toolchain", "note", text, "`make setup-system` installs them on Debian")
+    else:
+        yield Finding("toolchain", "ok", f"{', '.join(compilers)}, cmake, ninja")
+
+
+def check_environment() -> Iterator[Finding]:
+    """Variables with a name like ours that nothing reads."""
+    for name in sorted(os.environ):
+        if not name.startswith("TORCH_REMOTE") or name in KNOWN or name.startswith(OTHER_PREFIXES):
+            continue
+        close = difflib.get_close_matches(name, KNOWN, n=1)
+        remedy = f"did you mean {close[0]}? " if close else ""
+        yield Finding(
+            "environment",
+            "warning",
+            f"{name} is set, and torch-remote does not read it",
+            f"{remedy}docs/settings.md lists the variables",
+        )
+
+
+def config_path() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "torch-remote" / "config.toml"
+
+
+def check_config() -> Iterator[Finding]:
+    """Whether the configuration file is TOML. What its keys mean, the package checks."""
+    path = config_path()
+    try:
+        tomllib = importlib.import_module("tomllib")
+    except ImportError:  # Python 3.10
+        return
+    try:
+        with path.open("rb") as file:
+            tomllib.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        text = f"cannot read {path}: {error.strerror}"
+        yield Finding("configuration", "problem", text, f"chmod u+r {path}, or remove it")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = f"{path} is not valid TOML: {error}"
+        yield Finding("configuration", "problem", text, "correct that line, or remove the file")
+    else:
+        yield Finding("configuration", "ok", str(path))
+
+
+def check_token_file(given: str | None) -> Iterator[Finding]:
+    name = given or os.environ.get("TORCH_REMOTE_TOKEN_FILE")
+    if not name:
+        if os.environ.get("TORCH_REMOTE_TOKEN"):
+            text = "TORCH_REMOTE_TOKEN holds the token, which child processes can read"
+            yield Finding("token", "note", text, "a file (TORCH_REMOTE_TOKEN_FILE) is safer")
+        return
+    path = Path(name).expanduser()
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        is_empty = not path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        remedy = "copy the server's --token-file to this path"
+        yield Finding("token", "problem", f"cannot read {path}: {why}", remedy)
+        return
+    if is_empty:
+        yield Finding(
+            "token", "problem", f"{path} is empty", "copy the server's --token-file there"
+        )
+    if mode & 0o077:
+        text = f"{path} can be read by other users (mode {mode:o})"
+        remedy = f"chmod 600 {path}; if others use this machine, make a new token on the server"
+        yield Finding("token", "problem", text, remedy)
+    elif not is_empty:
+        yield Finding("token", "ok", str(path))
+
+
+def check_metrics(given: str | None) -> Iterator[Finding]:
+    """The metrics socket and the server's clock, where a socket is known."""
+    try:
+        path = figures.find_socket(given)
+    except CommandError:
+        return  # none is known, which is usual
+    try:
+        before = time.time()
+        now = figures.read(path)
+    except CommandError as error:
+        remedy = "start the server with `--metrics`, or unset TORCH_REMOTE_METRICS"
+        yield Finding("metrics", "problem", str(error), remedy)
+        return
+    yield Finding("metrics", "ok", f"{path}: {len(now.sessions)} sessions on {now.host}")
+    if now.time == 0:
+        return  # an earlier server
+    apart = now.time - before  # both in whole seconds or better; the socket answers at once
+    if abs(apart) > CLOCK_TOLERANCE:
+        text = f"the clock of {now.host} is {abs(apart):.0f} s {'ahead' if apart > 0 else 'behind'}"
+        remedy = (
+            "set both clocks by NTP (`timedatectl set-ntp true`): logs and certificates need it"
+        )
+        yield Finding("clock", "warning", text, remedy)
+    else:
+        yield Finding("clock", "ok", f"{now.host} and this machine agree")

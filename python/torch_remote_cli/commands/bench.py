@@ -1,0 +1,146 @@
+"""Measures the connection to a server: round trip, calls per second and bandwidth.
+
+Then it says what the figures mean for training there. It takes some seconds and little memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from .. import machine
+from ..errors import OK
+from ..output import Progress, bytes_text, count_text, duration_text, print_json
+
+if TYPE_CHECKING:
+    import torch
+
+EPILOG = """\
+examples:
+  torch-remote bench                                   the default machine
+  torch-remote bench tcp://127.0.0.1:4711 --token-file ~/.torch-remote-token
+  torch-remote bench unix:///tmp/gpu.sock --json
+
+exit status: 0; 2 wrong usage; 3 nobody answers; 4 the token is refused
+"""
+
+ENOUGH = 0.4  # seconds that one measurement takes at least
+MOST_BYTES = 256 << 20
+MOST_CALLS = 1 << 17
+
+# For the sentences: calls of a training step of GPT-2's shape, and 64 images of 224 × 224.
+STEP_CALLS = 1_000
+BATCH_BYTES = 64 * 3 * 224 * 224 * 4
+CHECKPOINT_BYTES = 1 << 30
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", nargs="?", metavar="URL", help="default: TORCH_REMOTE, else local")
+    machine.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def run(options: argparse.Namespace) -> int:
+    url = options.url or machine.default_url()
+    with machine.connect(url, options.token_file, options.quiet) as connected:
+        device, host = connected.devices[0], connected.status()["host"]
+        with Progress("measuring the round trip", options.quiet):
+            times = sorted(machine.round_trips(device, 2.0, 200))
+        with Progress("measuring calls", options.quiet):
+            calls = calls_per_second(device)
+        with Progress("measuring bandwidth", options.quiet):
+            up, down = bandwidth(device)
+    told = {
+        "url": url,
+        "host": host,
+        "round_trip_seconds": machine.median(times),
+        "round_trip_95_percent_seconds": times[int(len(times) * 0.95)],
+        "calls_per_second": calls,
+        "upload_bytes_per_second": up,
+        "download_bytes_per_second": down,
+    }
+    told["meaning"] = meaning(told)
+    print_json(told) if options.json else print(describe(told))
+    return OK
+
+
+def calls_per_second(device: torch.device) -> float:
+    """Of a small operator, from the first call until the server has done the last."""
+    import torch
+
+    import torch_remote
+
+    x, count = torch.zeros(8, device=device), 256
+    while True:
+        torch_remote.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            x.add_(1)
+        torch_remote.synchronize()
+        passed = time.perf_counter() - begin
+        if passed >= ENOUGH or count >= MOST_CALLS:
+            return count / passed
+        count *= 4
+
+
+def bandwidth(device: torch.device) -> tuple[float, float]:
+    """Bytes per second up and down, of transfers that are long enough to tell."""
+    import torch
+
+    import torch_remote
+
+    size = 1 << 20
+    while True:
+        here = torch.ones(size, dtype=torch.uint8)
+        there = torch.empty(size, dtype=torch.uint8, device=device)
+        there.copy_(here)  # the first touches new memory
+        torch_remote.synchronize()
+        begin = time.perf_counter()
+        there.copy_(here)
+        torch_remote.synchronize()
+        between = time.perf_counter()
+        here.copy_(there)
+        up, down = between - begin, time.perf_counter() - between
+        if min(up, down) >= ENOUGH / 4 or size >= MOST_BYTES:
+            return size / up, size / down
+        size *= 4
+
+
+def meaning(told: dict[str, Any]) -> list[str]:
+    """What the figures mean for a training program, in sentences."""
+    trip, calls = told["round_trip_seconds"], told["calls_per_second"]
+    up, down = told["upload_bytes_per_second"], told["download_bytes_per_second"]
+    step = STEP_CALLS / calls
+    return [
+        f"A training step of {STEP_CALLS:,} calls takes at least {duration_text(step)} here, "
+        "whatever the GPU; a step that computes longer hides this.",
+        _about_reads(trip, step),
+        f"A batch of 64 images of 224 × 224 ({bytes_text(BATCH_BYTES)}) takes "
+        f"{duration_text(BATCH_BYTES / up)} to upload; uploads from pinned memory overlap with "
+        "computing.",
+        f"A checkpoint of {bytes_text(CHECKPOINT_BYTES)} takes "
+        f"{duration_text(CHECKPOINT_BYTES / down)} to save and "
+        f"{duration_text(CHECKPOINT_BYTES / up)} to load.",
+    ]
+
+
+def _about_reads(trip: float, step: float) -> str:
+    text = f"Each value that the program reads (item(), cpu(), print()) waits {duration_text(trip)}"
+    if trip < step / 10:
+        return f"{text}: reading the loss in every step costs little."
+    every = max(2, round(10 * trip / max(step, 0.001)))
+    return f"{text}: read the loss in every {every}th step, or with torch_remote.read()."
+
+
+def describe(told: dict[str, Any]) -> str:
+    rows = [
+        ("round trip", duration_text(told["round_trip_seconds"]) + ", 95% within "
+         + duration_text(told["round_trip_95_percent_seconds"])),
+        ("calls", count_text(told["calls_per_second"]) + " per second"),
+        ("upload", bytes_text(told["upload_bytes_per_second"]) + "/s"),
+        ("download", bytes_text(told["download_bytes_per_second"]) + "/s"),
+    ]  # fmt: skip
+    lines = [f"{told['url']} on {told['host']}", *(f"  {name:<12}{text}" for name, text in rows)]
+    return "\n".join([*lines, "", *(f"- {sentence}" for sentence in told["meaning"])])

@@ -1,0 +1,174 @@
+"""The page's HTTP server: static files for everybody, figures for who knows the token.
+
+    GET  /  /page.css  /page.js  /icon.svg    the page itself, which has no figures in it
+    POST /session      Authorization: Bearer TOKEN   sets a cookie, so that the browser keeps access
+    GET  /api/figures  cookie or Bearer              JSON; ?history=minutes|day&after=NUMBER
+    GET  /metrics      cookie or Bearer              the server's text, for Prometheus
+
+Nothing here changes anything. The token is compared in constant time, is in no log, and reaches the
+page in the fragment of its URL, which browsers do not send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from urllib.parse import parse_qs, urlsplit
+
+from .collector import Collector
+from .errors import CommandError
+
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+LOOPBACK_NAMES = {"localhost", "127.0.0.1", "[::1]"}
+
+
+class PageServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], token: str, collector: Collector) -> None:
+        if ":" in address[0]:
+            import socket
+
+            self.address_family = socket.AF_INET6
+        super().__init__(address, Handler)
+        self.collector = collector
+        self._token = token.encode()
+        # Cookies are shared by all ports of a host, so the name has the port.
+        self.cookie_name = f"torch_remote_page_{self.server_address[1]}"
+        # The cookie is not the token: who steals the one does not have the other.
+        self.cookie = hmac.new(self._token, b"torch-remote page", hashlib.sha256).hexdigest()
+
+    def is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self._token)
+
+    def is_cookie(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self.cookie.encode())
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version = "torch-remote"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    timeout = 20
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        if not self._is_for_us():
+            return
+        if url.path in FILES:
+            name, kind = FILES[url.path]
+            self._send(HTTPStatus.OK, _file(name), kind)
+        elif url.path == "/api/figures":
+            self._send_figures(parse_qs(url.query))
+        elif url.path == "/metrics":
+            self._send_metrics()
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        self.close_connection = True  # a body is not read
+        if not self._is_for_us():
+            return
+        if urlsplit(self.path).path != "/session":
+            return self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+        if not self._has_bearer():
+            return self._refuse(HTTPStatus.UNAUTHORIZED, "the token is wrong")
+        cookie = f"{self.server.cookie_name}={self.server.cookie}"
+        flags = "HttpOnly; SameSite=Strict; Path=/; Max-Age=31536000"
+        self._send(HTTPStatus.NO_CONTENT, b"", "text/plain", {"Set-Cookie": f"{cookie}; {flags}"})
+
+    def _is_for_us(self) -> bool:
+        """Refuses names that another site has pointed at this address (DNS rebinding)."""
+        host = re.sub(r":\d+$", "", self.headers.get("Host") or "")
+        if host.lower() in LOOPBACK_NAMES:
+            return True
+        self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this server is for localhost only")
+        return False
+
+    def _has_bearer(self) -> bool:
+        scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
+        return scheme.lower() == "bearer" and self.server.is_token(token.strip())
+
+    def _has_cookie(self) -> bool:
+        try:
+            cookies = SimpleCookie(self.headers.get("Cookie") or "")
+        except CookieError:
+            return False
+        found = cookies.get(self.server.cookie_name)
+        return found is not None and self.server.is_cookie(found.value)
+
+    def _may_read(self) -> bool:
+        if self._has_bearer() or self._has_cookie():
+            return True
+        self._refuse(HTTPStatus.UNAUTHORIZED, "a token is needed", {"WWW-Authenticate": "Bearer"})
+        return False
+
+    def _send_figures(self, query: dict[str, list[str]]) -> None:
+        if not self._may_read():
+            return
+        history = query.get("history", ["minutes"])[0]
+        after = query.get("after", ["0"])[0]
+        if history not in ("minutes", "day") or not after.isdecimal() or len(after) > 12:
+            return self._refuse(HTTPStatus.BAD_REQUEST, "history is minutes or day, after a number")
+        told = self.server.collector.told(history, int(after))
+        self._send(HTTPStatus.OK, json.dumps(told).encode(), "application/json")
+
+    def _send_metrics(self) -> None:
+        if not self._may_read():
+            return
+        try:
+            text = self.server.collector.metrics()
+        except CommandError as error:
+            return self._refuse(HTTPStatus.BAD_GATEWAY, str(error))
+        self._send(HTTPStatus.OK, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    def _refuse(self, status: HTTPStatus, reason: str, extra: dict[str, str] | None = None) -> None:
+        self._send(status, f"{reason}\n".encode(), "text/plain; charset=utf-8", extra)
+
+    def _send(
+        self, status: HTTPStatus, body: bytes, kind: str, extra: dict[str, str] | None = None
+    ) -> None:
+        self.send_response(status)
+        for name, value in {**HEADERS, **(extra or {})}.items():
+            self.send_header(name, value)
+        if status != HTTPStatus.NO_CONTENT:
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Requests are not logged."""
+
+
+def _file(name: str) -> bytes:
+    return resources.files(__package__).joinpath("web").joinpath(name).read_bytes()
