@@ -203,9 +203,10 @@ void Connection::request_flush_soon() noexcept {
 }
 
 void Connection::send_bulk(uint64_t lane, std::span<const std::byte> bytes,
-                           std::shared_ptr<const void> owner, std::function<void(bool)> on_acked) {
+                           std::shared_ptr<const void> owner, std::function<void(bool)> on_acked,
+                           BulkPart part) {
   if (!impl_->is_in_forked_child())
-    impl_->send_bulk(lane, bytes, std::move(owner), std::move(on_acked));
+    impl_->send_bulk(lane, bytes, std::move(owner), std::move(on_acked), part);
 }
 
 void Connection::applied(uint64_t sequence) noexcept {

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "transport/frame.h"
@@ -113,13 +114,26 @@ class Connection {
     }
   }
 
-  // Queues bytes to be sent in chunks of 1 MiB, one lane after the other. Messages are sent before
+  // Queues bytes to be sent in chunks of 1 MiB, in the order of the calls. Messages are sent before
   // each chunk, so those queued before this call arrive before the bytes. `owner` keeps the bytes
   // alive until the peer has received all of them; then on_acked(true) runs on the reader thread.
   // When the connection ends first, on_acked(false) runs: on the reader thread before on_end(), or
   // here.
+  //
+  // A lane may be sent in parts, one call for each, in order: `part` says where the bytes begin in
+  // the lane and whether they end it. Each part has its own owner and on_acked().
+  struct BulkPart {
+    uint64_t offset = 0;
+    bool is_last = true;
+  };
+
   void send_bulk(uint64_t lane, std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
-                 std::function<void(bool)> on_acked);
+                 std::function<void(bool)> on_acked, BulkPart part);
+
+  void send_bulk(uint64_t lane, std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                 std::function<void(bool)> on_acked) {
+    send_bulk(lane, bytes, std::move(owner), std::move(on_acked), {0, true});
+  }
 
   // Call when the effects of that messages frame are done. The next frame or acknowledgement tells
   // the peer.

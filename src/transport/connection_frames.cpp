@@ -96,9 +96,12 @@ std::optional<Connection::Impl::Chunk> Connection::Impl::next_chunk() {
   if (bulks_.empty())
     return std::nullopt;
   const Bulk& bulk = bulks_.front();
-  const size_t left = bulk.bytes.size() - bulk.offset;
+  const size_t left = bulk.bytes.size() - bulk.sent;
   const size_t size = std::min({left, kChunkSize, options_.limits.bulk - kBulkPrefixSize});
-  return Chunk{{bulk.lane, bulk.offset}, bulk.bytes.subspan(bulk.offset, size), size == left};
+  return Chunk{{bulk.lane, bulk.part.offset + bulk.sent},
+               bulk.bytes.subspan(bulk.sent, size),
+               size == left,
+               size == left && bulk.part.is_last};
 }
 
 void Connection::Impl::send_chunk(const Chunk& chunk) {
@@ -107,16 +110,17 @@ void Connection::Impl::send_chunk(const Chunk& chunk) {
   {
     MutexLock lock(mutex_);
     header = stamp(FrameKind::kBulk, kBulkPrefixSize + chunk.bytes.size());
-    header.last = chunk.last;
+    header.last = chunk.ends_lane;
     Bulk& bulk = bulks_.front();
     owner = bulk.owner;
-    if (chunk.last) {
-      header.sequence = ledger_->add_last_chunk(chunk.prefix, chunk.bytes, std::move(bulk.owner),
-                                                std::move(bulk.on_acked), header.applied);
+    if (chunk.ends_bulk) {
+      header.sequence =
+          ledger_->add_last_chunk(chunk.prefix, chunk.bytes, chunk.ends_lane, std::move(bulk.owner),
+                                  std::move(bulk.on_acked), header.applied);
       bulks_.pop_front();
     } else {
       header.sequence = ledger_->add_chunk(chunk.prefix, chunk.bytes, bulk.owner, header.applied);
-      bulk.offset += chunk.bytes.size();
+      bulk.sent += chunk.bytes.size();
     }
   }
   write_frame(header, encode_bulk_prefix(chunk.prefix), chunk.bytes);

@@ -46,7 +46,7 @@ class Connection::Impl {
   void flush() noexcept EXCLUDES(mutex_);
   void wake_writer() noexcept EXCLUDES(mutex_);
   void send_bulk(uint64_t lane, std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
-                 std::function<void(bool)> on_acked) EXCLUDES(mutex_);
+                 std::function<void(bool)> on_acked, BulkPart part) EXCLUDES(mutex_);
   void applied(uint64_t sequence) noexcept EXCLUDES(mutex_);
   void close(std::string_view reason, std::chrono::milliseconds wait) EXCLUDES(mutex_);
   void abort() noexcept;
@@ -72,7 +72,8 @@ class Connection::Impl {
   struct Bulk {
     uint64_t lane;
     std::span<const std::byte> bytes;
-    uint64_t offset;  // so many bytes are already sent
+    size_t sent;    // so many bytes are already sent
+    BulkPart part;  // where the bytes are in their lane
     std::shared_ptr<const void> owner;
     std::function<void(bool)> on_acked;
   };
@@ -80,7 +81,8 @@ class Connection::Impl {
   struct Chunk {
     BulkPrefix prefix;
     std::span<const std::byte> bytes;
-    bool last;
+    bool ends_bulk;
+    bool ends_lane;
   };
 
   struct Messages {

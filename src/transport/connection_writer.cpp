@@ -90,11 +90,11 @@ void Connection::Impl::wake_writer_if_ack_due_changed(
 
 void Connection::Impl::send_bulk(uint64_t lane, std::span<const std::byte> bytes,
                                  std::shared_ptr<const void> owner,
-                                 std::function<void(bool)> on_acked) {
+                                 std::function<void(bool)> on_acked, BulkPart part) {
   {
     MutexLock lock(mutex_);
     if (!stopping_) {
-      bulks_.push_back({lane, bytes, 0, std::move(owner), std::move(on_acked)});
+      bulks_.push_back({lane, bytes, 0, part, std::move(owner), std::move(on_acked)});
       work_.notify_one();
       return;
     }

@@ -25,9 +25,9 @@ uint64_t SendLedger::add_chunk(const BulkPrefix& prefix, std::span<const std::by
 }
 
 uint64_t SendLedger::add_last_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
-                                    std::shared_ptr<const void> owner,
+                                    bool ends_lane, std::shared_ptr<const void> owner,
                                     std::function<void(bool)> on_acked, uint64_t applied) {
-  keep({++sent_, FrameKind::kBulk, true, prefix, bytes, owner, applied});
+  keep({++sent_, FrameKind::kBulk, ends_lane, prefix, bytes, owner, applied});
   bulks_.push_back({sent_, std::move(owner), std::move(on_acked)});
   return sent_;
 }

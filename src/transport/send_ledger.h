@@ -55,14 +55,14 @@ class SendLedger {
   explicit SendLedger(bool keeps_frames) : keeps_frames_(keeps_frames) {}
 
   // These return the number of the frame. Call before writing: the acknowledgement may come at
-  // once. `applied` is what the frame's header says.
+  // once. `applied` is what the frame's header says. The last chunk is that of one send_bulk().
   uint64_t add_messages(std::shared_ptr<const std::vector<std::byte>> payload, uint64_t calls,
                         uint64_t applied);
   uint64_t add_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
                      std::shared_ptr<const void> owner, uint64_t applied);
   uint64_t add_last_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
-                          std::shared_ptr<const void> owner, std::function<void(bool)> on_acked,
-                          uint64_t applied);
+                          bool ends_lane, std::shared_ptr<const void> owner,
+                          std::function<void(bool)> on_acked, uint64_t applied);
 
   // Takes the counters of a received header. True: one has changed. Throws ProtocolError when they
   // claim more than was sent, or say that a bulk frame was applied.

@@ -14,6 +14,8 @@ Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Upl
       uploads_(uploads),
       replies_(replies),
       call_log_(call_log),
+      device_reads_(replies, [this](uint64_t request,
+                                    std::exception_ptr failure) { answer_done(request)(failure); }),
       streams_(devices),
       storages_(uploads, streams_, {.bytes = max_memory}),
       generators_(devices),
@@ -232,10 +234,8 @@ void Interpreter::answer_view(const wire::Read& read) {
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
   if (!view.is_cpu())
-    return answer_from_device(read.request, view, entry.number);
-  if (entry.sending == nullptr)
-    entry.sending = std::make_shared<const char>();
-  replies_.tensor(read.request, view, entry.sending);
+    return answer_from_device(read.request, view, entry);
+  replies_.tensor(read.request, view, StorageTable::sending_token(entry));
 }
 
 void Interpreter::on_query(wire::Reader& reader) {

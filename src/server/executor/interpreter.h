@@ -9,6 +9,7 @@
 
 #include "marshal/decode.h"
 #include "server/executor/call_log.h"
+#include "server/executor/device_reads.h"
 #include "server/executor/devices.h"
 #include "server/executor/execute.h"
 #include "server/executor/failures.h"
@@ -79,7 +80,8 @@ class Interpreter {
   // Answers with an error that stops no thread.
   void answer_failure(uint64_t request, std::exception_ptr cause, const char* what);
   void answer_view(const wire::Read& read);
-  void answer_from_device(uint64_t request, const at::Tensor& view, uint8_t device);
+  void answer_from_device(uint64_t request, const at::Tensor& view, Entry& entry);
+  void answer_in_pieces(uint64_t request, const at::Tensor& view, Entry& entry);
   const CallPlan& plan_at(uint64_t slot) const;
 
   const Devices& devices_;
@@ -87,7 +89,8 @@ class Interpreter {
   Uploads& uploads_;
   Replies& replies_;
   CallLog* const call_log_;
-  Streams streams_;
+  DeviceReads device_reads_;
+  Streams streams_;  // after what its threads use
   StorageTable storages_;
   Generators generators_;
   StoppedThreads threads_;

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 namespace torch_remote::server {
@@ -34,6 +35,7 @@ void act_on_cuda(c10::DeviceIndex device, wire::MemoryAction action) {
     case wire::MemoryAction::kAsk:
       return;
     case wire::MemoryAction::kEmptyCache:
+      at::getHostAllocator(c10::DeviceType::CUDA)->empty_cache();
       return cuda_allocator().emptyCache();
     case wire::MemoryAction::kResetPeaks:
       return cuda_allocator().resetPeakStats(device);

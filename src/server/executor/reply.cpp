@@ -64,8 +64,12 @@ void Replies::tensor(uint64_t request, const at::Tensor& tensor,
   if (bytes.size() <= wire::kMaxInlineBytes)
     return reply(request, bytes);
   const bool is_copy = !plain.is_alias_of(tensor);
-  const auto owner =
-      std::make_shared<const Sent>(Sent{plain, is_copy ? nullptr : std::move(token)});
+  part(request, bytes,
+       std::make_shared<const Sent>(Sent{plain, is_copy ? nullptr : std::move(token)}), {});
+}
+
+void Replies::part(uint64_t request, std::span<const std::byte> bytes,
+                   std::shared_ptr<const void> owner, transport::Connection::BulkPart part) {
   transport::Connection* connection = nullptr;
   {
     MutexLock lock(mutex_);
@@ -74,8 +78,9 @@ void Replies::tensor(uint64_t request, const at::Tensor& tensor,
   if (connection == nullptr)
     throw ConnectionError("there is no connection to reply on");
   bulk_bytes_.fetch_add(bytes.size());
-  connection->send_bulk(request, bytes, owner,
-                        [this, size = bytes.size()](bool) { bulk_bytes_.fetch_sub(size); });
+  connection->send_bulk(
+      request, bytes, std::move(owner),
+      [this, size = bytes.size()](bool) { bulk_bytes_.fetch_sub(size); }, part);
 }
 
 std::vector<std::byte> Replies::take() {

@@ -34,6 +34,11 @@ class Replies {
   // contiguous; `token` is then held until they are sent.
   void tensor(uint64_t request, const at::Tensor& tensor, std::shared_ptr<const void> token);
 
+  // Sends a part of a bulk reply; the parts of a request come in order. `owner` keeps the bytes
+  // alive until the client has received them.
+  void part(uint64_t request, std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+            transport::Connection::BulkPart part);
+
   // Half of kMaxQueuedReplyBytes, counting all that the client has not received, bulk bytes too.
   bool is_half_full();
 

@@ -81,7 +81,9 @@ void Interpreter::query_elapsed(uint64_t request, wire::Reader& reader) {
 
 // Where streams are used, the copy to pinned memory is waited for on another thread, so that calls
 // of other streams go on.
-void Interpreter::answer_from_device(uint64_t request, const at::Tensor& view, uint8_t device) {
+void Interpreter::answer_from_device(uint64_t request, const at::Tensor& view, Entry& entry) {
+  if (view.nbytes() >= kLargeRead)
+    return answer_in_pieces(request, view, entry);
   if (!streams_.has_several())
     return replies_.tensor(request, view.cpu(), nullptr);
   const at::Tensor plain = view.resolve_conj().resolve_neg().contiguous();
@@ -94,12 +96,26 @@ void Interpreter::answer_from_device(uint64_t request, const at::Tensor& view, u
     const c10::InferenceMode inference_mode;
     replies_.tensor(request, host, nullptr);
   };
-  streams_.when_done(device, streams_.current(device), answer);
+  streams_.when_done(entry.number, streams_.current(entry.number), answer);
+}
+
+void Interpreter::answer_in_pieces(uint64_t request, const at::Tensor& view, Entry& entry) {
+  DeviceReads::Read read{request, view.resolve_conj().resolve_neg().contiguous(), nullptr};
+  if (read.value.is_alias_of(view))
+    read.token = StorageTable::sending_token(entry);
+  const auto answer = [this, read = std::move(read)](std::exception_ptr failure) {
+    if (failure != nullptr)
+      return answer_done(read.request)(failure);
+    device_reads_.add(read);
+  };
+  streams_.when_done(entry.number, streams_.current(entry.number), answer);
 }
 
 void Interpreter::query_memory(uint64_t request, wire::Reader& reader) {
   const wire::MemoryQuery query = wire::decode_memory_query(reader);
   try {
+    if (query.action == wire::MemoryAction::kEmptyCache)
+      device_reads_.empty_cache();
     wire::Writer body;
     encode(body, device_memory(devices_, storages_, query));
     replies_.reply(request, body.view());

@@ -103,6 +103,13 @@ class StorageTable {
   // The stream uses the storage; its memory is not reused before that is done.
   void keep(Entry& entry, uint8_t device, uint64_t stream);
 
+  // For a reply that is sent from the storage's memory, to hold until it is sent.
+  static std::shared_ptr<const void> sending_token(Entry& entry) {
+    if (entry.sending == nullptr)
+      entry.sending = std::make_shared<const char>();
+    return entry.sending;
+  }
+
   // Call before the memory is used: a pending upload of the storage is waited for and written. And
   // before it is changed: if a reply is still being sent from it, the storage moves to a copy.
   void prepare(Entry& entry, bool is_written) {

@@ -224,6 +224,27 @@ TEST(ConnectionResume, ABulkOfManyChunksIsCutBetweenAndInsideThem) {
   }
 }
 
+TEST(ConnectionResume, ALaneInPartsIsCutBetweenAndInsideThem) {
+  for (const uint64_t at : {uint64_t{100'000}, uint64_t{1'000'080}, uint64_t{2'500'000}}) {
+    Line line = cut_once({at, at});
+    const Bytes bytes = pattern(3'000'000);
+    std::promise<bool> acked;
+    for (size_t begin = 0; begin < bytes.size(); begin += 1'000'000) {
+      const auto begins = bytes.begin() + static_cast<ptrdiff_t>(begin);
+      const auto part = std::make_shared<const Bytes>(begins, begins + 1'000'000);
+      const bool is_last = begin == 2'000'000;
+      line.a.connection->send_bulk(
+          1, *part, part, [&acked, is_last](bool all) { is_last ? acked.set_value(all) : void(); },
+          {begin, is_last});
+    }
+    std::future<bool> future = acked.get_future();
+    ASSERT_EQ(future.wait_for(RecordingHandler::kPatience), std::future_status::ready);
+    EXPECT_TRUE(future.get());
+    EXPECT_TRUE(line.b.lane(1) == bytes);
+    EXPECT_EQ(line.b.wait_for_events(3).back(), "bulk 1 2000000 1000000 last");
+  }
+}
+
 TEST(ConnectionResume, WhatIsSubmittedWhileBrokenGoesOutAfterwards) {
   auto [first, second] = memory_pair();
   auto [next_first, next_second] = memory_pair();

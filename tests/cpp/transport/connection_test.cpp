@@ -80,6 +80,25 @@ TEST_P(ConnectionTest, BulkBytesArriveWholeAndAreAcknowledged) {
   EXPECT_EQ(b_handler_.wait_for_events(5).back(), "bulk 7 4194304 805696 last");
 }
 
+TEST_P(ConnectionTest, ALaneMayComeInPartsThatAreAcknowledgedOneByOne) {
+  const auto first = pattern(1'500'000);
+  const auto second = pattern(700'000);
+  std::promise<bool> first_acked;
+  std::promise<bool> second_acked;
+  a_->send_bulk(7, *first, first, [&](bool all) { first_acked.set_value(all); }, {0, false});
+  EXPECT_TRUE(first_acked.get_future().get());
+  EXPECT_TRUE(send(8, pattern(10)).get());  // another lane, between the parts
+  a_->send_bulk(7, *second, second, [&](bool all) { second_acked.set_value(all); },
+                {first->size(), true});
+  EXPECT_TRUE(second_acked.get_future().get());
+  Bytes all = *first;
+  all.insert(all.end(), second->begin(), second->end());
+  EXPECT_TRUE(b_handler_.lane(7) == all);
+  const std::vector<std::string> expected{"bulk 7 0 1048576", "bulk 7 1048576 451424",
+                                          "bulk 8 0 10 last", "bulk 7 1500000 700000 last"};
+  EXPECT_EQ(b_handler_.wait_for_events(4), expected);
+}
+
 TEST_P(ConnectionTest, AnEmptyBulkIsOneChunk) {
   EXPECT_TRUE(send(1, pattern(0)).get());
   EXPECT_EQ(b_handler_.wait_for_events(1), std::vector<std::string>{"bulk 1 0 0 last"});
