@@ -65,12 +65,11 @@ def read(tensor: torch.Tensor) -> ReadFuture:
     source = tensor.detach()
     if not is_ours(source):
         return ReadFuture(None, source.to("cpu", copy=True))
-    if source.layout != torch.strided or torch.utils._python_dispatch.is_traceable_wrapper_subclass(
-        source
-    ):
+    is_wrapper = torch.utils._python_dispatch.is_traceable_wrapper_subclass(source)
+    if source.layout != torch.strided or source.is_nested or is_wrapper:
         raise NotImplementedError(
-            f"torch_remote.read() takes strided tensors; read the parts of this "
-            f"{type(tensor).__name__} ({source.layout}), such as values() and offsets()"
+            f"torch_remote.read() takes dense tensors; read the parts of this "
+            f"{type(tensor).__name__} ({source.layout}), such as values(), offsets() or unbind()"
         )
     refuse_in_bad_fork()
     return ReadFuture(_C.start_read(source.clone() if source._is_zerotensor() else source), None)

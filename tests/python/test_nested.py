@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from helpers import DEVICE, assert_same
 from nested_parts import apart, assert_both_same
+
+import torch_remote
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -118,9 +121,10 @@ def test_its_metadata_needs_no_answer(sync_count: Callable[[Callable[[], object]
 
 
 def test_it_prints_as_on_the_cpu() -> None:
-    there = nested(DEVICE)
-    expected = repr(nested("cpu"))
-    assert repr(there).replace(f", device='{there.device}'", "") == expected
+    large = torch.nested.nested_tensor([torch.rand(2, 900), torch.rand(3, 700)])
+    for here in (nested("cpu"), large):
+        shown = re.sub(rf",\s+device='{DEVICE}:0'", "", repr(here.to(DEVICE)))
+        assert shown == repr(here)
     assert "requires_grad=True" in repr(nested(DEVICE, requires_grad=True))
 
 
@@ -140,9 +144,26 @@ def test_it_is_saved_and_loaded(weights_only: bool) -> None:
 def test_a_buffer_of_a_module_is_moved() -> None:
     module = torch.nn.Module()
     module.register_buffer("words", nested("cpu"))
-    there = module.to(DEVICE).words
-    assert there.device.type == torch.device(DEVICE).type
-    assert_same(apart(there), apart(nested("cpu")))
+    for device in (DEVICE, "cpu"):
+        words = module.to(device).words
+        assert words.device.type == torch.device(device).type
+        assert_same(apart(words), apart(nested("cpu")))
+
+
+def test_a_nested_tensor_is_moved_to_another_machine() -> None:
+    with torch_remote.connect("local") as machine:
+        device = machine.devices[0]
+        for there in (nested(DEVICE).to(device), nested("cpu").to(device), nested(str(device))):
+            product = there @ there.transpose(1, 2)
+            assert there.device == product.device == device
+            assert_same(apart(there), apart(nested("cpu")))
+            assert_same(apart(product), apart(COMPUTE["matmul"]("cpu")))
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="a tensor of the CPU is copied at once")
+def test_a_read_of_one_names_the_parts() -> None:
+    with pytest.raises(NotImplementedError, match=r"unbind\(\)"):
+        torch_remote.read(nested(DEVICE))
 
 
 # --- views and operators

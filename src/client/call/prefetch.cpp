@@ -5,6 +5,7 @@
 
 #include <sys/mman.h>
 
+#include <ATen/NestedTensorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -58,8 +59,11 @@ void Prefetch::end() {
 
 void Prefetch::plan(const at::Tensor& tensor) {
   // A wrapped tensor has no storage of ours: Note [Wrapped tensors].
-  if (is_given_up_ || own_record(*tensor.unsafeGetTensorImpl()) == nullptr || tensor.numel() == 0 ||
-      find(tensor) != nullptr)
+  if (is_given_up_ || own_record(*tensor.unsafeGetTensorImpl()) == nullptr)
+    return;
+  if (tensor.is_nested())  // its buffer is what is copied
+    return plan(at::native::get_nested_tensor_impl(tensor)->get_unsafe_storage_as_tensor());
+  if (tensor.numel() == 0 || find(tensor) != nullptr)
     return;
   // A detached alias: Module.to() may swap the parameter, which must have no other reference.
   const at::AutoDispatchBelowADInplaceOrView guard;

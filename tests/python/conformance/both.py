@@ -108,6 +108,8 @@ def attempt(function: Callable[[], Any]) -> Any:
 
 def _cotangent(output: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(SEED)
+    if output.is_nested:
+        return torch.nested.nested_tensor([_cotangent(part) for part in output.detach().unbind()])
     cotangent = torch.randn(output.shape, dtype=output.dtype, generator=generator)
     return cotangent.to(output.device)
 

@@ -20,6 +20,15 @@ PARTS_OF_LAYOUT = {
 }
 
 
+def nested_metadata(nested: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sizes, strides and offsets of a strided nested tensor."""
+    return (
+        nested._nested_tensor_size(),
+        nested._nested_tensor_strides(),
+        nested._nested_tensor_storage_offsets(),
+    )
+
+
 class Mismatch(Exception):
     """The device's result differs from the CPU's. The text says where and how."""
 
@@ -80,6 +89,11 @@ def _check_leaf(where: str, want: Any, got: Any, device: str, values: bool) -> N
     _check_tensor(where, want, got, values)
 
 
+def _nested_parts(nested: torch.Tensor) -> list[torch.Tensor]:
+    parts = nested.detach().unbind()
+    return [*nested_metadata(nested), *parts, torch.tensor([nested.is_contiguous(), len(parts)])]
+
+
 def _same_plain(want: Any, got: Any, device: str) -> bool:
     if isinstance(want, torch.device):
         return bool(got.type == torch.device(device).type)
@@ -89,7 +103,11 @@ def _same_plain(want: Any, got: Any, device: str) -> bool:
 
 
 def _check_tensor(where: str, want: torch.Tensor, got: torch.Tensor, values: bool) -> None:
-    for name in ("dtype", "layout", "shape"):
+    if want.is_nested and got.is_nested:
+        for index, parts in enumerate(zip(_nested_parts(want), _nested_parts(got), strict=True)):
+            _check_tensor(f"{where}, part {index}", *parts, values)
+        return
+    for name in ("is_nested", "dtype", "layout", "shape"):
         if getattr(want, name) != getattr(got, name):
             raise Mismatch(f"{where}: {name} {getattr(got, name)} instead of {getattr(want, name)}")
     if want.layout == torch.sparse_coo and want.is_coalesced() != got.is_coalesced():

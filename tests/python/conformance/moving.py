@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from comparing import nested_metadata
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
@@ -67,6 +68,8 @@ class Mover:
         base = self._base(tensor)
         if base.dtype != tensor.dtype:
             base = base.view(tensor.dtype)
+        if tensor.is_nested:
+            return torch._nested_view_from_buffer(base, *nested_metadata(tensor))
         copy = base.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
         if tensor.is_conj():
             copy = copy.conj()

@@ -191,6 +191,15 @@ def test_a_result_of_another_layout_must_be_refused_with_the_way_out():
         compare(run(lambda: other), "meta")
 
 
+def test_nested_results_are_compared_part_by_part():
+    parts = [torch.ones(2, 3), torch.ones(1, 3)]
+    nested = torch.nested.nested_tensor(parts)
+    check_equal(nested, torch.nested.nested_tensor(parts), "cpu")
+    for other in (nested * 2, torch.nested.nested_tensor(parts[:1]), nested.unsqueeze(1)):
+        with pytest.raises(Mismatch):
+            check_equal(nested, other, "cpu")
+
+
 def test_sparse_results_are_compared_part_by_part():
     sparse = torch.eye(2).to_sparse()
     check_equal(sparse, torch.eye(2).to_sparse(), "cpu")

@@ -58,7 +58,7 @@ UNSTEADY = frozenset(
     ]
 )
 REFUSAL = "NotImplementedError: "
-NOT_HELD = "a remote device holds dense and sparse tensors"
+NOT_HELD = "a remote device holds dense, sparse and nested tensors"
 
 Side = dict[str, Any]
 

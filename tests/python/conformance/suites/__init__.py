@@ -10,7 +10,19 @@ if TYPE_CHECKING:  # run.py reads only the names, without torch
     from cases import Case, Scope
 
 
-SUITES = ("ops", "sparse", "modules", "optimizers", "functorch", "trace", "compile", "export")
+SUITES = (
+    *(
+        "ops",
+        "sparse",
+        "nested",
+        "modules",
+        "optimizers",
+        "functorch",
+        "trace",
+        "compile",
+        "export",
+    ),
+)
 
 
 def cases_of(names: Sequence[str], scope: Scope) -> dict[tuple[str, str, str, str], Case]:
