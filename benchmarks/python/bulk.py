@@ -144,7 +144,8 @@ class Copies:
         torch_remote.synchronize()
 
     def to_cpu(self) -> None:
-        self._remote.cpu()
+        """As `for ...: y = x.cpu()`: the old result is freed when the new one is there."""
+        self._result = self._remote.cpu()
 
     def actions(self) -> dict[str, tuple[Callable[[], None], str]]:
         return {
@@ -186,17 +187,20 @@ def rate_of_bulk_copies() -> list[Figure]:
     ]
 
 
+def print_rows(size: int, shares: dict[str, float], faults: Faults) -> None:
+    for name, (action, _) in Copies(size).actions().items():
+        action()
+        here, there = faults.during(action)
+        print(f"{size // MIB:>4} {name:<14} {shares[name]:>6.2f} {here:>12} {there:>14}")
+
+
 def main() -> None:
     plain = PlainCopy()
     torch.ones(1).to("remote").cpu()
     faults = Faults(plain._peer.pid)
     print(f"{'MiB':>4} {'copy':<14} {'share':>6} {'faults here':>12} {'on the server':>14}")
     for size in SIZES:
-        shares = shares_of(plain, size)
-        for name, (action, _) in Copies(size).actions().items():
-            action()
-            here, there = faults.during(action)
-            print(f"{size // MIB:>4} {name:<14} {shares[name]:>6.2f} {here:>12} {there:>14}")
+        print_rows(size, shares_of(plain, size), faults)
     plain.close()
 
 

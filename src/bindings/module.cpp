@@ -21,6 +21,7 @@
 #include "client/call/prefetch.h"
 #include "client/machines/current_device.h"
 #include "client/machines/machines.h"
+#include "client/memory/download_memory.h"
 #include "client/memory/storage.h"
 #include "client/operators/coverage.h"
 #include "client/register.h"
@@ -351,6 +352,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("counters", counters);
   module.def("waits_by_line", waits_by_line);
   module.def("memory_figures", torch::wrap_pybind_function(memory_figures));
+  module.def("kept_download_bytes", [] { return client::DownloadMemory::instance().kept_bytes(); });
+  module.def("empty_download_memory", [] { client::DownloadMemory::instance().empty(); });
   module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));
   module.def("context", torch::wrap_pybind_function(client::own_settings));
   module.def("server_context", torch::wrap_pybind_function(server_context));

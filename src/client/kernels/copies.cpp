@@ -2,12 +2,14 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/clone.h>
 
 #include "client/backend/streams.h"
 #include "client/call/copy.h"
+#include "client/capture/record.h"
 #include "client/kernels/tensors.h"
-#include "client/memory/pinned.h"
+#include "client/memory/download_memory.h"
 
 namespace torch_remote::client::kernels {
 namespace {
@@ -54,6 +56,24 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
   at::native::resize_output(destination, self.sizes());
   copy_tensor(destination, self, false);
   return destination;
+}
+
+// PyTorch's own, but for a large download, which is received into memory of an earlier one.
+at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                   std::optional<at::Layout> layout, std::optional<at::Device> device,
+                   std::optional<bool> pin_memory, bool non_blocking,
+                   std::optional<at::MemoryFormat> format) {
+  const bool is_plain = dtype.value_or(self.scalar_type()) == self.scalar_type() &&
+                        layout.value_or(at::kStrided) == at::kStrided &&
+                        format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve &&
+                        !pin_memory.value_or(false) && !non_blocking;
+  if (!device.has_value() || !device->is_cpu() || !is_plain ||
+      own_record(*self.unsafeGetTensorImpl()) == nullptr || self.nbytes() < kSmallestKept ||
+      !self.is_non_overlapping_and_dense())
+    return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, format);
+  at::Tensor result = empty_for_download(self.sizes(), self.strides(), self.scalar_type());
+  result.copy_(self);
+  return result;
 }
 
 // A real clone: copy-on-write would have to notice every write on the server.

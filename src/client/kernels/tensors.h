@@ -59,6 +59,10 @@ at::Tensor& set_empty(at::Tensor& self);
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking);
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking);
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination);
+at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                   std::optional<at::Layout> layout, std::optional<at::Device> device,
+                   std::optional<bool> pin_memory, bool non_blocking,
+                   std::optional<at::MemoryFormat> format);
 at::Tensor lazy_clone(const at::Tensor& self);
 at::Scalar local_scalar_dense(const at::Tensor& self);
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from);

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include <ATen/ops/empty.h>
+#include <c10/util/strides.h>
 
+#include "client/memory/download_memory.h"
 #include "client/session/pending.h"
 #include "client/session/records.h"
 #include "client/session/session.h"
@@ -65,6 +67,9 @@ void finish_downloads_to(const at::Tensor& tensor) {
 }
 
 at::Tensor empty_for(const at::Tensor& tensor) {
+  if (tensor.nbytes() >= kSmallestKept)
+    return empty_for_download(tensor.sizes(), c10::contiguous_strides(tensor.sizes()),
+                              tensor.scalar_type());
   return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
 }
 
