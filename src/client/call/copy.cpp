@@ -8,134 +8,20 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
-#include "base/mutex.h"
 #include "base/platform.h"
 #include "client/call/dispatch.h"
 #include "client/call/prefetch.h"
+#include "client/call/relay.h"
+#include "client/call/upload.h"
 #include "client/machines/machines.h"
 #include "client/memory/downloads.h"
 #include "client/memory/pinned.h"
 #include "client/memory/storage.h"
 #include "client/session/process.h"
 #include "marshal/dtype.h"
-#include "wire/limits.h"
 
 namespace torch_remote::client {
 namespace {
-
-// Uploads from pageable memory return at once up to this size, after a copy. Larger ones wait.
-constexpr uint64_t kCopiedUpload = 1 << 20;
-
-// Keeps the memory of an upload until the server has it. The connection's reader thread lets go of
-// it then, but must not destroy it: to destroy a storage that Python knows takes the GIL. The next
-// upload destroys it.
-class KeptStorages {  // thread-safe
- public:
-  static std::shared_ptr<const void> keep(const at::Tensor& tensor) {
-    destroy_done();
-    return {new c10::Storage(tensor.storage()), [](c10::Storage* storage) {
-              MutexLock lock(instance().mutex_);
-              instance().done_.emplace_back(storage);
-            }};
-  }
-
- private:
-  static KeptStorages& instance() {
-    static auto* const kept = new KeptStorages;  // leaks: the reader thread may live at exit
-    return *kept;
-  }
-
-  static void destroy_done() {
-    std::vector<std::unique_ptr<c10::Storage>> done;  // destroyed without the lock
-    MutexLock lock(instance().mutex_);
-    done.swap(instance().done_);
-  }
-
-  Mutex mutex_;
-  std::vector<std::unique_ptr<c10::Storage>> done_ GUARDED_BY(mutex_);
-};
-
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()),
-          static_cast<size_t>(tensor.nbytes())};
-}
-
-class Upload {
- public:
-  Upload(StorageRecord& record, uint64_t offset) : record_(record), session_(*session_of(record)) {
-    begin_.storage = record.name;
-    begin_.offset = offset;
-  }
-
-  void send_inline(std::span<const std::byte> bytes) {
-    begin_.length = bytes.size();
-    begin_.is_inline = true;
-    begin_.bytes = bytes;
-    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      declare(writer);
-      session_.stream().number_call(site_);
-      encode(writer, begin_);
-      return true;
-    });
-  }
-
-  // `owner` keeps the bytes alive. With `wait`, returns when the server has received them.
-  void send_bulk(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, bool wait) {
-    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      return declare(writer);
-    });
-    begin_.length = bytes.size();
-    const auto request = session_.make_request({}, nullptr);
-    begin_.upload = request->id;
-    request->upload_bytes = bytes.size();
-    Session& session = session_;
-    session_.upload(begin_, site_, bytes, std::move(owner),
-                    [&session, id = request->id](bool) { session.requests().complete_upload(id); });
-    if (wait)
-      session_.wait(request, "an upload");
-  }
-
- private:
-  // Announces the storage: the server must know it before its bytes arrive. Within submit().
-  bool declare(wire::Writer& writer) { return session_.stream().announce(writer, record_, site_); }
-
-  StorageRecord& record_;
-  Session& session_;
-  const CallSite site_{current_line(), record_.server_device};
-  wire::Begin begin_;
-};
-
-// A part of a tensor that a failed call has not made cannot be filled. Raises that call's failure.
-void check_exists(const at::Tensor& tensor, StorageRecord& record) {
-  if (!session_of(record)->faults().may_be_discarded(record.made_by))
-    return;
-  download(tensor.as_strided({1}, {1}));
-  record.made_by = 0;
-}
-
-// The bytes of a dense CPU tensor into a remote one of the same sizes and strides.
-void upload(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
-  const auto bytes = bytes_of(source);
-  if (bytes.empty())
-    return;
-  StorageRecord& record = *record_of(destination);
-  if (bytes.size() != record.nbytes)
-    check_exists(destination, record);
-  session_of(record)->wait_for_credit();
-  Upload upload(record,
-                offset_of(*destination.unsafeGetTensorImpl(), record) * destination.itemsize());
-  if (bytes.size() <= wire::kMaxInlineBytes / 4)
-    return upload.send_inline(bytes);
-  const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
-  if (pinned) {
-    return upload.send_bulk(bytes, KeptStorages::keep(source), false);
-  }
-  if (bytes.size() <= kCopiedUpload) {
-    auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
-    return upload.send_bulk(*copy, copy, false);
-  }
-  upload.send_bulk(bytes, KeptStorages::keep(source), true);
-}
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes().equals(b.sizes()) && a.strides().equals(b.strides()) &&
@@ -149,23 +35,37 @@ void copy_on_server(const at::Tensor& destination, const at::Tensor& source, boo
   dispatch(operation, &stack);
 }
 
-void copy_from_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
-  finish_downloads_to(source);
-  // As with CUDA, the host converts before the upload.
+// A copy to a server from elsewhere, by a function that moves the bytes of a dense tensor to one of
+// the same sizes and strides. As with CUDA, the source's side converts before that.
+template <typename Move>
+void copy_from_elsewhere(const at::Tensor& destination, const at::Tensor& source, bool non_blocking,
+                         Move&& move) {
   at::Tensor ready = source.scalar_type() == destination.scalar_type()
                          ? source
                          : source.to(destination.scalar_type());
   ready = ready.resolve_conj().resolve_neg();
   const bool plain = !destination.is_conj() && !destination.is_neg();
   if (plain && same_layout(destination, ready))
-    return upload(destination, ready, non_blocking);
+    return move(destination, ready, non_blocking);
   ready = ready.contiguous();
   if (plain && destination.is_contiguous() && destination.sizes().equals(ready.sizes())) {
-    return upload(destination, ready, non_blocking);
+    return move(destination, ready, non_blocking);
   }
   const at::Tensor staged = at::empty(ready.sizes(), destination.options());
-  upload(staged, ready, non_blocking && ready.is_same(source));
+  move(staged, ready, non_blocking && ready.is_same(source));
   copy_on_server(destination, staged, non_blocking);
+}
+
+void copy_from_host(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  finish_downloads_to(source);
+  copy_from_elsewhere(destination, source, non_blocking, upload);
+}
+
+void copy_between_servers(const at::Tensor& destination, const at::Tensor& source) {
+  if (source.nbytes() <= kRelayPiece)
+    return copy_from_host(destination, download(source), false);
+  copy_from_elsewhere(destination, source, false,
+                      [](const at::Tensor& to, const at::Tensor& from, bool) { relay(to, from); });
 }
 
 // The dimensions of a dense tensor, the largest stride first.
@@ -259,7 +159,7 @@ void copy_tensor(const at::Tensor& destination, const at::Tensor& source, bool n
   if (to_remote && from_remote) {
     if (session_of(*record_of(destination)) == session_of(*record_of(source)))
       return copy_on_server(destination, source, non_blocking);
-    return copy_from_host(destination, download(source), false);
+    return copy_between_servers(destination, source);
   }
   if (to_remote)
     return copy_from_host(destination, source.is_cpu() ? source : source.cpu(), non_blocking);

@@ -19,13 +19,15 @@ thread_local Clock::time_point last_update;
 
 }  // namespace
 
-TransferProgress::TransferProgress(const Request& request) {
-  const uint64_t bytes = request.destination.size() + request.upload_bytes;
+TransferProgress::TransferProgress(const Request& request)
+    : TransferProgress(request.done ? 0 : request.destination.size() + request.upload_bytes,
+                       request.upload_bytes != 0) {}
+
+TransferProgress::TransferProgress(uint64_t bytes, bool is_upload) {
   // With KeepGil PyTorch holds a lock, and showing runs Python.
-  if (bytes < kLeastShown || shown || request.done || KeepGil::is_kept() ||
-      python_hooks.begin_progress == nullptr)
+  if (bytes < kLeastShown || shown || KeepGil::is_kept() || python_hooks.begin_progress == nullptr)
     return;
-  is_mine_ = shown = python_hooks.begin_progress(bytes, request.upload_bytes != 0);
+  is_mine_ = shown = python_hooks.begin_progress(bytes, is_upload);
 }
 
 TransferProgress::~TransferProgress() {

@@ -13,6 +13,8 @@ class TransferProgress {
  public:
   // Does nothing unless the request moves kLeastShown bytes and this thread shows nothing yet.
   explicit TransferProgress(const Request& request);
+  // For a transfer of so many bytes by several requests.
+  TransferProgress(uint64_t bytes, bool is_upload);
   ~TransferProgress();
   TransferProgress(const TransferProgress&) = delete;
   TransferProgress& operator=(const TransferProgress&) = delete;

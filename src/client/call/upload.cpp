@@ -1,0 +1,146 @@
+#include "client/call/upload.h"
+
+#include <vector>
+
+#include "base/mutex.h"
+#include "client/memory/downloads.h"
+#include "client/memory/pinned.h"
+#include "client/session/lines.h"
+#include "client/session/records.h"
+#include "client/session/session.h"
+#include "wire/limits.h"
+
+namespace torch_remote::client {
+namespace {
+
+// Uploads from pageable memory return at once up to this size, after a copy. Larger ones wait.
+constexpr uint64_t kCopiedUpload = 1 << 20;
+
+// Keeps the memory of an upload until the server has it. The connection's reader thread lets go of
+// it then, but must not destroy it: to destroy a storage that Python knows takes the GIL. The next
+// upload destroys it.
+class KeptStorages {  // thread-safe
+ public:
+  static std::shared_ptr<const void> keep(const at::Tensor& tensor) {
+    destroy_done();
+    return {new c10::Storage(tensor.storage()), [](c10::Storage* storage) {
+              MutexLock lock(instance().mutex_);
+              instance().done_.emplace_back(storage);
+            }};
+  }
+
+ private:
+  static KeptStorages& instance() {
+    static auto* const kept = new KeptStorages;  // leaks: the reader thread may live at exit
+    return *kept;
+  }
+
+  static void destroy_done() {
+    std::vector<std::unique_ptr<c10::Storage>> done;  // destroyed without the lock
+    MutexLock lock(instance().mutex_);
+    done.swap(instance().done_);
+  }
+
+  Mutex mutex_;
+  std::vector<std::unique_ptr<c10::Storage>> done_ GUARDED_BY(mutex_);
+};
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()),
+          static_cast<size_t>(tensor.nbytes())};
+}
+
+class Upload {
+ public:
+  // From byte `begin` of a dense tensor on.
+  Upload(const at::Tensor& destination, uint64_t begin)
+      : record_(*record_of(destination)), session_(*session_of(record_)) {
+    begin_.storage = record_.name;
+    begin_.offset =
+        offset_of(*destination.unsafeGetTensorImpl(), record_) * destination.itemsize() + begin;
+  }
+
+  void send_inline(std::span<const std::byte> bytes) {
+    begin_.length = bytes.size();
+    begin_.is_inline = true;
+    begin_.bytes = bytes;
+    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      declare(writer);
+      session_.stream().number_call(site_);
+      encode(writer, begin_);
+      return true;
+    });
+  }
+
+  // `owner` keeps the bytes alive. The request is done when the server has received them.
+  RequestPtr send_bulk(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      return declare(writer);
+    });
+    begin_.length = bytes.size();
+    const auto request = session_.make_request({}, nullptr);
+    begin_.upload = request->id;
+    request->upload_bytes = bytes.size();
+    Session& session = session_;
+    session_.upload(begin_, site_, bytes, std::move(owner),
+                    [&session, id = request->id](bool) { session.requests().complete_upload(id); });
+    return request;
+  }
+
+ private:
+  // Announces the storage: the server must know it before its bytes arrive. Within submit().
+  bool declare(wire::Writer& writer) { return session_.stream().announce(writer, record_, site_); }
+
+  StorageRecord& record_;
+  Session& session_;
+  const CallSite site_{current_line(), record_.server_device};
+  wire::Begin begin_;
+};
+
+}  // namespace
+
+void check_exists(const at::Tensor& tensor) {
+  StorageRecord& record = *record_of(tensor);
+  Session& session = *session_of(record);
+  if (!session.faults().may_be_discarded(record.made_by))
+    return;
+  session.tell_failure({nullptr, record.name});
+  const at::Tensor element = tensor.as_strided({1}, {1});
+  const at::Tensor value = empty_for(element);
+  const Download download =
+      start_download(element, memory_of(value), std::make_shared<at::Tensor>(value));
+  session.wait(download.request, "a value");
+  record.made_by = 0;
+}
+
+void upload(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  const auto bytes = bytes_of(source);
+  if (bytes.empty())
+    return;
+  StorageRecord& record = *record_of(destination);
+  if (bytes.size() != record.nbytes)
+    check_exists(destination);
+  session_of(record)->wait_for_credit();
+  Upload upload(destination, 0);
+  if (bytes.size() <= wire::kMaxInlineBytes / 4)
+    return upload.send_inline(bytes);
+  const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
+  if (pinned) {
+    upload.send_bulk(bytes, KeptStorages::keep(source));
+    return;
+  }
+  if (bytes.size() <= kCopiedUpload) {
+    auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    upload.send_bulk(*copy, copy);
+    return;
+  }
+  const RequestPtr request = upload.send_bulk(bytes, KeptStorages::keep(source));
+  session_of(record)->wait(request, "an upload");
+}
+
+RequestPtr upload_part(const at::Tensor& destination, uint64_t begin,
+                       std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  return Upload(destination, begin).send_bulk(bytes, std::move(owner));
+}
+
+}  // namespace torch_remote::client
