@@ -35,6 +35,7 @@ TIMES = {
     "memory": ("memory", "growth_with_ever_new_shapes"),
     "gpt": ("training", "small_gpt_against_cpu"),
     "bulk": ("bulk", "rate_of_bulk_copies"),
+    "tls": ("tls", "figures_of_tls"),
     "network": ("training", "training_over_a_slow_network"),
 }
 GROUPS = COUNTS | TIMES

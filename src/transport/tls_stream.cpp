@@ -22,6 +22,9 @@ constexpr size_t kBurst = 4 * kRecord;        // encrypted with the mutex held
 constexpr size_t kBatch = size_t{256} << 10;  // sent at once
 constexpr size_t kIncoming = size_t{256} << 10;
 constexpr size_t kHandshakeRead = 4 << 10;
+// OpenSSL answers each request for new keys. A peer that asks without end, even before it is
+// authenticated, must not make the answers fill the memory. What a write encrypts stays far below.
+constexpr size_t kMostUnsent = size_t{512} << 10;
 // What a peer may send in a TLS handshake. A server's certificates may be many.
 constexpr size_t kMaxFromClient = 16 << 10;
 constexpr size_t kMaxFromServer = 64 << 10;
@@ -211,7 +214,11 @@ class TlsStream : public Stream {
     MutexLock lock(mutex_);
     ERR_clear_error();
     got = 0;
-    if (SSL_read_ex(ssl_.get(), into.data(), into.size(), &got) == 1) {
+    const int result = SSL_read_ex(ssl_.get(), into.data(), into.size(), &got);
+    if (buffers_.outgoing.size() > kMostUnsent) {
+      throw ConnectionError(peer() + " asks for new keys too often");
+    }
+    if (result == 1) {
       return true;
     }
     const int error = SSL_get_error(ssl_.get(), 0);

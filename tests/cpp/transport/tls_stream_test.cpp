@@ -8,6 +8,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
 
 #include "base/error.h"
 #include "stream_pairs.h"
@@ -204,6 +206,32 @@ TEST(TlsStream, KeysAreChangedWhileBothEndsSend) {
   EXPECT_TRUE(received.get() == sent);
   there.join();
   back.join();
+}
+
+TEST(TlsStream, APeerThatAsksForNewKeysWithoutEndIsLeft) {
+  const auto context = server_context();
+  const auto client_context = TlsContext::client(pinned(context->own_pin()));
+  auto [ours, theirs] = socket_pair();
+  auto server = tls_stream(socket_stream(std::move(theirs), "client"), context);
+  SeenCertificate seen;
+  seen.wanted_pin = context->own_pin();
+  SSL* const client = SSL_new(client_context->get());
+  SSL_set_app_data(client, &seen);
+  SSL_set_fd(client, ours.get());
+  std::thread asks([&, socket = ours.get()] {
+    if (SSL_connect(client) != 1)
+      return;
+    // Reads no answers; the server sends none before it has something to say.
+    while (SSL_key_update(client, SSL_KEY_UPDATE_REQUESTED) == 1 && SSL_do_handshake(client) == 1) {
+    }
+    ::shutdown(socket, SHUT_RDWR);
+  });
+  server->secure({});
+  bool is_setup = false;
+  EXPECT_THAT(error_of([&] { read_exactly(*server, 1); }, is_setup), HasSubstr("new keys"));
+  server.reset();
+  asks.join();
+  SSL_free(client);
 }
 
 // Passes bytes on, and changes one bit of the byte with this number.
