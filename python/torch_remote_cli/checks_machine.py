@@ -97,8 +97,8 @@ def about_extension(facts: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "local CUDA",
             "warning",
-            f"this machine has {facts['local_gpus']} GPU(s), and autograd on local CUDA breaks in a "
-            "process that imports torch_remote (a limitation of PyTorch)",
+            f"this machine has {facts['local_gpus']} GPU(s), and autograd on local CUDA breaks in "
+            "a process that imports torch_remote (a limitation of PyTorch)",
             "use `remote` for all GPU work of such a process (TORCH_REMOTE=local has these GPUs "
             "too), or import torch_remote in another process",
         )
@@ -110,8 +110,8 @@ def about_machine(url: str, facts: dict[str, Any], wants_gpu: bool) -> Iterator[
             "copy the server's --token-file here, and name it by --token-file or "
             "TORCH_REMOTE_TOKEN_FILE"
             if facts["is_about_the_token"]
-            else "start the server there (`torch-remote serve --listen URL`), and check the address "
-            "and the forwarded port"
+            else "start the server there (`torch-remote serve --listen URL`), and check the "
+            "address and the forwarded port"
         )
         yield Finding("machine", "problem", f"{url}: {facts['error']}", remedy)
         return
@@ -140,8 +140,8 @@ def about_versions(facts: dict[str, Any]) -> Iterator[Finding]:
     yield Finding(
         "versions",
         "warning",
-        f"torch {facts['here']} here and {facts['torch']} on the server: operators that one of them "
-        "lacks fail, and results may differ in the last bits",
+        f"torch {facts['here']} here and {facts['torch']} on the server: operators that one of "
+        "them lacks fail, and results may differ in the last bits",
         f"install torch {there} here, or torch {here} on the server",
     )
 

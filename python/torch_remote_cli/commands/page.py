@@ -1,4 +1,4 @@
-"""Shows a server's figures in a browser: sessions, devices, memory over time, operators, waits, log.
+"""Shows a server's figures in a browser: sessions, devices, memory, operators, waits, log.
 
 This is a process of its own that reads the server's metrics socket. It listens on loopback only,
 changes nothing, loads nothing from the internet, and needs a token, which it makes at the first
