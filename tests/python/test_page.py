@@ -215,6 +215,29 @@ def test_it_tells_sessions_samples_operators_and_the_log(place: tuple[str, Page,
     assert page.figures("?history=day")["columns"] == told["columns"]
 
 
+def test_it_tells_the_lines_that_wait_in_programs_on_this_machine(
+    place: tuple[str, Page, Path], tmp_path: Path
+) -> None:
+    url, page, folder = place
+    script = tmp_path / "waits.py"
+    script.write_text("import torch\nx = torch.ones(3)\nwhile True:\n    x.sum().item()\n")
+    command = [sys.executable, "-m", "torch_remote_cli", "run", "--on", url, str(script)]
+    program = subprocess.Popen(command, env={**os.environ, "XDG_RUNTIME_DIR": str(folder)})
+    told = folder / f"torch-remote/clients/{program.pid}.json"
+    try:
+
+        def lines() -> list[str]:
+            return [wait["line"] for one in page.figures()["clients"] for wait in one["waits"]]
+
+        assert wait_until(lambda: any(line.endswith("waits.py:4") for line in lines()))
+        assert stat.S_IMODE(told.stat().st_mode) == 0o600
+    finally:
+        program.kill()
+        program.wait(DEADLINE)
+    assert wait_until(lambda: page.figures()["clients"] == []), "a killed program is left out"
+    assert not told.exists()
+
+
 def test_prometheus_reads_the_servers_own_text(place: tuple[str, Page, Path]) -> None:
     page = place[1]
     status, headers, body = page.ask("/metrics", Authorization=f"Bearer {page.token}")
@@ -281,8 +304,9 @@ def test_a_browser_shows_it(place: tuple[str, Page, Path], tmp_path: Path) -> No
     url, page, folder = place
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch\nx = torch.ones(512, 512)\nkept = []\n"
+        "import time, torch\nx = torch.ones(512, 512)\nkept = []\n"
         "while True:\n    kept = [*kept[-50:], x @ x]\n    kept[-1].sum().item()\n"
+        "    time.sleep(0.02)\n"
     )
     command = [sys.executable, "-m", "torch_remote_cli", "run", "--on", url, str(script)]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
@@ -310,7 +334,8 @@ def test_a_browser_shows_it(place: tuple[str, Page, Path], tmp_path: Path) -> No
             dark = "getComputedStyle(document.body).backgroundColor"
             assert tab.evaluate(dark) == "rgb(19, 20, 22)"
             tab.evaluate("document.querySelector('[data-history=day]').click()")
-            tab.wait_for("document.body.innerText.includes('a value for each minute')")
+            tab.wait_for("document.querySelector('[data-history=day][aria-pressed=true]')")
+            tab.wait_for("document.querySelector('#memory-chart svg')")
             tab.evaluate("document.querySelector('[data-history=minutes]').click()")
             tab.wait_for("document.querySelector('#calls-chart polyline')")
             assert tab.messages == []

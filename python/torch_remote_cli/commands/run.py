@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from ..errors import CommandError
@@ -44,11 +45,23 @@ def run(options: argparse.Namespace) -> int:
     script = options.script[0]
     if not options.is_module and not Path(script).exists():
         raise CommandError(f"there is no file {script}")
+    if not is_registered():
+        raise CommandError(
+            "this installation of torch-remote is not registered with torch (no entry point "
+            "`torch.backends`): install it by `make build` or `pip install .`"
+        )
     environment = environment_of(options)
     # The process stays the same, which is how run_setup knows that it is meant and no child is.
     words = [sys.executable, *(["-m"] if options.is_module else []), *options.script]
     sys.stdout.flush()
     os.execve(sys.executable, words, environment)
+
+
+def is_registered() -> bool:
+    """Whether `import torch` calls `_autoload`. If not, the script would run without a server."""
+    return any(
+        each.value.startswith("torch_remote_cli:") for each in entry_points(group="torch.backends")
+    )
 
 
 def environment_of(options: argparse.Namespace) -> dict[str, str]:
