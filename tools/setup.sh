@@ -16,6 +16,8 @@ PACKAGES="$PACKAGES scikit-build-core ninja ruff mypy"
 # For the conformance suite of real models; DETR's loss needs scipy and pillow. No torchvision: with
 # a CPU torch it breaks transformers.
 PACKAGES="$PACKAGES transformers==5.22.2 scipy pillow"
+# For the test that its batch-size finder works; without it the test is skipped.
+PACKAGES="$PACKAGES accelerate==1.15.0"
 # For the test of what torch.onnx makes of a traced module.
 PACKAGES="$PACKAGES onnx"
 

@@ -21,8 +21,9 @@ RecordPool& RecordPool::instance() {
 }
 
 uint64_t RecordPool::new_address(uint64_t nbytes) {
-  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= wire::kMaxStorageBytes, "a remote storage of ",
-                   nbytes, " bytes is more than the ", wire::kMaxStorageBytes,
+  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= wire::kMaxStorageBytes,
+                   "remote out of memory. Tried to allocate ", nbytes,
+                   " bytes, which is more than the ", wire::kMaxStorageBytes,
                    " that any server has");
   const uint64_t range = (nbytes / kAlignment + 1) * kAlignment;
   return next_address_.fetch_add(range, std::memory_order_relaxed);

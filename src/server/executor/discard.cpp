@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "server/executor/errors.h"
 #include "server/executor/execute.h"
+#include "server/executor/memory.h"
 
 namespace torch_remote::server {
 
@@ -71,8 +72,7 @@ Cause Executor::fail(std::exception_ptr cause, const CallPlan& call, const Slots
   written_.clear();
   wire::Error failure = describe_failure(std::move(cause), call.operation->name);
   failure.signature = call.slot + 1;
-  if (failure.kind == wire::ErrorKind::kOutOfMemory)
-    ++storages_.memory_use(call.plan.device).ooms;
+  note_shortage(failure, call.plan.device);
   failure.call = number_;
   const auto add_result = [&](uint64_t name) {
     if (failure.results.size() < wire::kMaxErrorResults)
@@ -96,6 +96,13 @@ Cause Executor::fail(std::exception_ptr cause, const CallPlan& call, const Slots
   return made;
 }
 
+void Executor::note_shortage(wire::Error& failure, uint8_t device) {
+  if (failure.kind != wire::ErrorKind::kOutOfMemory)
+    return;
+  ++storages_.memory_use(device).ooms;
+  add_memory_figures(failure, storages_, device);
+}
+
 Cause Executor::cause_of(wire::Error failure) {
   if (threads_.cause() != nullptr)  // a constant that failed, as for lack of memory
     return threads_.cause();
@@ -117,6 +124,7 @@ Cause Executor::stop(wire::Error failure) {
 void Executor::fail_resize_or_upload(std::exception_ptr cause, const char* what, Entry& entry,
                                      bool has_lost_it) {
   wire::Error failure = describe_failure(std::move(cause), what);
+  note_shortage(failure, entry.number);
   failure.call = number_;
   const Cause made = threads_.cause() != nullptr ? threads_.cause() : stop(std::move(failure));
   const bool holds_nothing = !entry.storage && entry.upload == nullptr;

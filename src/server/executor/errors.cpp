@@ -74,7 +74,7 @@ wire::Error describe_failure(std::exception_ptr cause, const std::string& operat
       throw DeviceLost(std::move(failure));
   } catch (const std::bad_alloc&) {
     failure.kind = ErrorKind::kOutOfMemory;
-    failure.message = "the server is out of host memory";
+    failure.message = "the server has no more host memory";
   } catch (const std::exception& error) {
     failure.message = error.what();
   } catch (...) {

@@ -92,6 +92,8 @@ class Executor {
  private:
   // Counts the failure and, if nobody waits for the call, stops its thread.
   Cause cause_of(wire::Error failure);
+  // Counts a lack of memory, and adds figures to its text.
+  void note_shortage(wire::Error& failure, uint8_t device);
 
   // The message that is being applied.
   Origin here() const { return {threads_.current(), number_}; }

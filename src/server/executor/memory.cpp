@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <string>
 #include <utility>
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+
+#include "server/executor/out_of_memory.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server {
 namespace {
@@ -66,23 +68,13 @@ wire::MemoryFigures cuda_memory(c10::DeviceIndex device) {
   return figures;
 }
 
-// "MemAvailable:   12345 kB" in bytes; 0 when the line is not there.
-uint64_t host_figure(const std::string& name) {
-  std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with(name))
-      return std::stoull(line.substr(name.size())) * 1024;
-  }
-  return 0;
-}
-
 wire::MemoryFigures host_memory(const MemoryUse& use) {
   wire::MemoryFigures figures;
   for (const char* const name : {"allocation.all", "active.all", "segment.all"})
     add(figures, name, use.storages);
-  for (const char* const name :
-       {"allocated_bytes.all", "reserved_bytes.all", "active_bytes.all", "requested_bytes.all"})
+  for (const char* const name : {"allocated_bytes.all", "active_bytes.all", "requested_bytes.all"})
     add(figures, name, use.bytes);
+  add(figures, "reserved_bytes.all", use.reserved);
   figures.ooms = use.ooms;
   figures.free = host_figure("MemAvailable:");
   figures.total = host_figure("MemTotal:");
@@ -101,17 +93,32 @@ wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages
     storages.allocate_all(query.device);  // a tensor counts from torch.empty() on
     act_on_cuda(device.index(), query.action);
   } else if (query.action == wire::MemoryAction::kResetPeaks) {
-    use.bytes.reset_peak();
-    use.storages.reset_peak();
+    for (Stat* const stat : {&use.bytes, &use.reserved, &use.storages})
+      stat->reset_peak();
   } else if (query.action == wire::MemoryAction::kResetTotals) {
-    use.bytes.reset_accumulated();
-    use.storages.reset_accumulated();
+    for (Stat* const stat : {&use.bytes, &use.reserved, &use.storages})
+      stat->reset_accumulated();
   }
   wire::MemoryFigures figures = devices.is_cuda() ? cuda_memory(device.index()) : host_memory(use);
   const StorageTotals totals = storages.totals();
   figures.total = std::min(figures.total, totals.limit);
   figures.free = std::min(figures.free, totals.limit - std::min(totals.held, totals.limit));
   return figures;
+}
+
+void add_memory_figures(wire::Error& failure, StorageTable& storages, uint8_t device) {
+  const MemoryUse& use = storages.memory_use(device);
+  if (failure.message.find(" out of memory.") != std::string::npos)
+    return;
+  MemoryShortage shortage;
+  shortage.wanted = wanted_bytes(failure.message);
+  shortage.capacity = host_figure("MemTotal:");
+  shortage.free = host_figure("MemAvailable:");
+  shortage.allocated = static_cast<uint64_t>(use.bytes.current);
+  shortage.reserved = static_cast<uint64_t>(use.reserved.current);
+  failure.message = describe_shortage("CPU", shortage) + " (" + failure.message + ")";
+  if (failure.message.size() > wire::kMaxErrorText)
+    failure.message.resize(wire::kMaxErrorText);
 }
 
 }  // namespace torch_remote::server

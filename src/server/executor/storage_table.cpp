@@ -11,6 +11,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "base/error.h"
+#include "server/executor/out_of_memory.h"
 
 namespace torch_remote::server {
 namespace {
@@ -73,6 +74,18 @@ at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t lengt
 // True if the upload fills the whole storage and is in the same kind of memory.
 bool becomes_the_storage(const Entry& entry, const Staging& staging) {
   return staging.length() == entry.nbytes && entry.device.is_cpu();
+}
+
+uint64_t whole_units(uint64_t nbytes) {
+  constexpr uint64_t kUnit = 512;  // as CUDA's allocator, and the client's snapshots
+  return (nbytes + kUnit - 1) / kUnit * kUnit;
+}
+
+void change(c10::CachingAllocator::Stat& stat, uint64_t before, uint64_t after) {
+  if (after >= before)
+    stat.increase(after - before);
+  else
+    stat.decrease(before - after);
 }
 
 [[noreturn]] void refuse_view(const Entry& entry, const marshal::TensorRecipe& view,
@@ -163,11 +176,9 @@ c10::Storage StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
 
 void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
   total_bytes_ += nbytes - entry.nbytes;
-  c10::CachingAllocator::Stat& bytes = use_[entry.number].bytes;
-  if (nbytes >= entry.nbytes)
-    bytes.increase(nbytes - entry.nbytes);
-  else
-    bytes.decrease(entry.nbytes - nbytes);
+  MemoryUse& use = use_[entry.number];
+  change(use.bytes, entry.nbytes, nbytes);
+  change(use.reserved, whole_units(entry.nbytes), whole_units(nbytes));
   entry.nbytes = nbytes;
 }
 
@@ -180,10 +191,13 @@ void StorageTable::allocate_all(uint8_t device) {
 
 void StorageTable::hold(Entry& entry, uint64_t nbytes) {
   const uint64_t others = held_bytes_ - entry.held;
-  TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= entry.held || nbytes <= limits_.bytes - others,
-                   "out of memory: ", nbytes, " bytes are wanted, the session's tensors hold ",
-                   others, ", and the server gives a session ", limits_.bytes,
-                   " (serve --max-memory)");
+  if (nbytes > entry.held && nbytes > limits_.bytes - others) {
+    const MemoryShortage shortage{nbytes, limits_.bytes, limits_.bytes - others, others, others};
+    TORCH_CHECK_WITH(OutOfMemoryError, false,
+                     describe_shortage(entry.device.is_cpu() ? "CPU" : "CUDA", shortage),
+                     " The bytes of a session are limited to ", limits_.bytes,
+                     " (serve --max-memory)");
+  }
   set_held(entry, nbytes);
 }
 

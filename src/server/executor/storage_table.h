@@ -67,6 +67,7 @@ struct StorageTotals {
 // What the storages of one device use, whether or not they have memory yet.
 struct MemoryUse {
   c10::CachingAllocator::Stat bytes;
+  c10::CachingAllocator::Stat reserved;  // the same in whole units of 512 bytes
   c10::CachingAllocator::Stat storages;
   uint64_t ooms = 0;  // calls that found no memory
 };

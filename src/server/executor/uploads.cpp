@@ -96,7 +96,7 @@ std::shared_ptr<Staging> Uploads::take(uint64_t upload, uint64_t length) {
   found->second.is_taken = true;
   if (staging->is_complete_)
     lanes_.erase(found);
-  TORCH_CHECK_WITH(OutOfMemoryError, !staging->is_lost(), "out of memory: the server has no ",
+  TORCH_CHECK_WITH(OutOfMemoryError, !staging->is_lost(), "CPU out of memory. The server has no ",
                    length, " bytes of host memory for an upload");
   return staging;
 }
