@@ -10,6 +10,40 @@ from typing import Any
 
 from . import _C
 from ._backend import DeviceLike, existing_index, refuse_in_bad_fork
+from ._snapshot import (
+    _allocation_traceback,
+    _dump_snapshot,
+    _record_memory_history,
+    _save_memory_usage,
+    _save_segment_usage,
+    _snapshot,
+    memory_snapshot,
+)
+
+__all__ = [
+    "_allocation_traceback",
+    "_dump_snapshot",
+    "_record_memory_history",
+    "_save_memory_usage",
+    "_save_segment_usage",
+    "_snapshot",
+    "empty_cache",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+]
 
 _ASK, _EMPTY_CACHE, _RESET_PEAKS, _RESET_TOTALS = range(4)
 

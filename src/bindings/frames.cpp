@@ -144,12 +144,15 @@ Owner owner_of(const PyCodeObject& code) {
   return Owner::kUser;
 }
 
-client::LineId intern(const PyCodeObject& code, int offset) {
+PyObject* qualified_name(const PyCodeObject& code) {
 #if PY_VERSION_HEX >= 0x030B0000
-  PyObject* const name = code.co_qualname;
+  return code.co_qualname;
 #else
-  PyObject* const name = code.co_name;
+  return code.co_name;
 #endif
+}
+
+client::LineId intern(const PyCodeObject& code, int offset, PyObject* name) {
   const int number =
       PyCode_Addr2Line(const_cast<PyCodeObject*>(&code), offset);  // NOLINT: reads only
   return client::intern_line({text_of(code.co_filename), number, text_of(name)});
@@ -169,9 +172,12 @@ struct KnownLine {
   client::LineId line = 0;
 };
 
+using KnownLines = std::array<KnownLine, 512>;
+
 struct Known {
   std::array<KnownCode, 512> codes;
-  std::array<KnownLine, 512> lines;
+  KnownLines lines;         // with qualified names, for errors
+  KnownLines plain_frames;  // with plain names, as in PyTorch's stacks
 };
 
 const PyObject* table_of(const PyCodeObject& code) {
@@ -196,10 +202,10 @@ Owner known_owner(const PyCodeObject& code) {
   return place.owner;
 }
 
-client::LineId known_line(const PyCodeObject& code, int offset) {
-  KnownLine& place = known().lines[place_of(&code, static_cast<size_t>(offset))];
+client::LineId known_line(KnownLines& lines, const PyCodeObject& code, int offset, PyObject* name) {
+  KnownLine& place = lines[place_of(&code, static_cast<size_t>(offset))];
   if (place.code != &code || place.offset != offset || place.table != table_of(code))
-    place = {&code, table_of(code), offset, intern(code, offset)};
+    place = {&code, table_of(code), offset, intern(code, offset, name)};
   return place.line;
 }
 #endif
@@ -225,9 +231,29 @@ client::LineId find_line() {
     if (owner == Owner::kEngine)
       return 0;
     const int offset = offset_in(*frame, *code);
-    return owner == Owner::kUser ? known_line(*code, offset) : intern(*code, offset);
+    PyObject* const name = qualified_name(*code);
+    return owner == Owner::kUser ? known_line(known().lines, *code, offset, name)
+                                 : intern(*code, offset, name);
   }
   return 0;
+}
+
+void find_stack(std::vector<client::LineId>& lines) {
+  const PyThreadState* const thread = PyGILState_GetThisThreadState();
+  if (thread == nullptr)
+    return;
+  for (const Frame* frame = top_frame(*thread); frame != nullptr; frame = caller_of(*frame)) {
+    const PyCodeObject* const code = code_of(*frame);
+    if (code == nullptr)
+      continue;
+    const int offset = offset_in(*frame, *code);
+    const client::LineId line =
+        known_owner(*code) == Owner::kMadeCode
+            ? intern(*code, offset, code->co_name)
+            : known_line(known().plain_frames, *code, offset, code->co_name);
+    if (line != 0)
+      lines.push_back(line);
+  }
 }
 #else
 void set_library_folders(const std::vector<std::string>& /*folders*/) {}
@@ -235,6 +261,8 @@ void set_library_folders(const std::vector<std::string>& /*folders*/) {}
 client::LineId find_line() {
   return 0;
 }
+
+void find_stack(std::vector<client::LineId>& /*lines*/) {}
 #endif
 
 }  // namespace torch_remote::bindings

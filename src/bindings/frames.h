@@ -14,4 +14,7 @@ void set_library_folders(const std::vector<std::string>& folders);
 // engine that runs a backward.
 client::LineId find_line();
 
+// The lines of all frames of this thread, libraries' too, the innermost first. Needs no GIL.
+void find_stack(std::vector<client::LineId>& lines);
+
 }  // namespace torch_remote::bindings

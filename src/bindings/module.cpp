@@ -1,4 +1,4 @@
-// torch_remote._C, all of pybind11 but python_hooks.cpp and reads.cpp.
+// torch_remote._C, all of pybind11 but python_hooks.cpp, reads.cpp and memory.cpp.
 #include <chrono>
 #include <tuple>
 
@@ -14,9 +14,9 @@
 
 #include "base/platform.h"
 #include "bindings/frames.h"
+#include "bindings/memory.h"
 #include "bindings/python_hooks.h"
 #include "bindings/reads.h"
-#include "client/backend/allocator.h"
 #include "client/backend/generator.h"
 #include "client/call/prefetch.h"
 #include "client/machines/current_device.h"
@@ -225,29 +225,6 @@ bool has_failure(uint64_t thread) {
   });
 }
 
-// {"free": …, "allocated_bytes.all.current": …, …} after the action: 0 ask, 1 empty the
-// cache, 2 reset peaks, 3 reset totals.
-py::dict memory_figures(int device, int action) {
-  wire::MemoryFigures figures;
-  {
-    const py::gil_scoped_release no_gil;
-    figures = client::device_memory(static_cast<c10::DeviceIndex>(device),
-                                    static_cast<wire::MemoryAction>(action));
-  }
-  py::dict all;
-  all["free"] = figures.free;
-  all["total"] = figures.total;
-  all["num_alloc_retries"] = figures.retries;
-  all["num_ooms"] = figures.ooms;
-  for (const wire::MemoryStat& stat : figures.stats) {
-    all[py::str(stat.name + ".current")] = stat.current;
-    all[py::str(stat.name + ".peak")] = stat.peak;
-    all[py::str(stat.name + ".allocated")] = stat.allocated;
-    all[py::str(stat.name + ".freed")] = stat.freed;
-  }
-  return all;
-}
-
 // Plans the download of a tensor or storage: Note [Downloads that go together].
 void plan_download(const py::object& what) {
   client::Prefetch* const plan = client::Prefetch::active();
@@ -346,12 +323,12 @@ PYBIND11_MODULE(_C, module) {
   module.def("plan_download", torch::wrap_pybind_function(plan_download));
   module.def("end_downloads", client::Prefetch::end);
   define_reads(module);
+  define_memory(module);
   module.def("set_progress_hooks", set_progress_hooks);
   module.def("set_progress_shown", client::TransferProgress::set_shown);
   module.def("bytes_moved", bytes_moved);
   module.def("counters", counters);
   module.def("waits_by_line", waits_by_line);
-  module.def("memory_figures", torch::wrap_pybind_function(memory_figures));
   module.def("kept_download_bytes", [] { return client::DownloadMemory::instance().kept_bytes(); });
   module.def("empty_download_memory", [] { client::DownloadMemory::instance().empty(); });
   module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));

@@ -208,6 +208,7 @@ void install_python_hooks() {
   client::python_hooks.acquire_gil = &acquire_gil;
   client::python_hooks.check_signals = &check_signals;
   client::python_hooks.find_line = &find_line;
+  client::python_hooks.find_stack = &find_stack;
   client::python_hooks.take_back = &take_back;
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 import torch_remote  # noqa: F401  names the backend
@@ -32,3 +34,8 @@ def test_what_the_table_calls_the_same_exists_and_the_rest_does_not() -> None:
     for names, ours in rows():
         for name in names:
             assert hasattr(torch.remote, name) == (ours == "the same"), name
+
+
+@pytest.mark.parametrize("name", ["amp", "memory", "random", "streams"])
+def test_a_module_of_torch_remote_is_imported_by_its_name(name: str) -> None:
+    assert importlib.import_module(f"torch.remote.{name}") is getattr(torch.remote, name)

@@ -3,6 +3,7 @@
 #include "client/call/raise_local.h"
 #include "client/call/results.h"
 #include "client/session/match.h"
+#include "client/session/memory_history.h"
 
 namespace torch_remote::client {
 namespace {
@@ -56,9 +57,13 @@ bool prepare(const Submission& at, Session& session, SignaturePtr& signature,
 
 // A value that is missing is an earlier call's error; this one's own reads as it would locally.
 [[noreturn]] void raise_outcome(Session& session, const Request& request, const Capture& capture) {
-  if (request.error.call != request.call)
+  const wire::Error& error = request.error;
+  const bool is_shortage = error.kind == wire::ErrorKind::kOutOfMemory;
+  if (error.call == request.call && is_shortage && MemoryHistory::is_needed())
+    MemoryHistory::instance().note_out_of_memory(&session, request.device, error.message, 0);
+  if (error.call != request.call || is_shortage)  // which says where the memory is short
     session.raise_failed(request, &capture);
-  raise_as_local(request.error);
+  raise_as_local(error);
 }
 
 }  // namespace

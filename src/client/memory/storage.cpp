@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "client/machines/machines.h"
+#include "client/session/memory_history.h"
 #include "client/session/process.h"
 #include "client/session/session.h"
 
@@ -26,6 +27,8 @@ void delete_record(void* context) {
   auto* record = static_cast<StorageRecord*>(context);
   if (in_forked_child() || is_exiting())
     return;
+  if (MemoryHistory::is_needed()) [[unlikely]]
+    MemoryHistory::instance().note_freed(*record, record->address.load(), record->nbytes.load());
   record->address.store(0, std::memory_order_relaxed);
   RecordPool::instance().note_dead();
   Session& session = *session_of(*record);
@@ -40,6 +43,8 @@ StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceI
   StorageRecord* const record = RecordPool::instance().make(
       name != 0 ? name : stream.new_names().storages(), &session, server_device, nbytes, current);
   stream.memory(server_device).add(static_cast<int64_t>(nbytes));
+  if (MemoryHistory::is_needed()) [[unlikely]]
+    MemoryHistory::instance().note_made(*record);
   return record;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "wire/messages.h"
 
@@ -30,6 +31,8 @@ struct PythonHooks {
   bool (*begin_progress)(uint64_t bytes, bool is_upload) = nullptr;
   void (*update_progress)() = nullptr;
   void (*end_progress)() = nullptr;
+  // The lines of all frames of this thread, the innermost first. Needs no GIL.
+  void (*find_stack)(std::vector<uint32_t>& lines) = nullptr;
 };
 
 extern PythonHooks python_hooks;

@@ -127,6 +127,10 @@ std::string name_line(LineId id) {
          std::to_string(line.number);
 }
 
+SourceLine line_of(LineId id) {
+  return Lines::instance().get(id & ~kInBackward);
+}
+
 LineId current_line() {
   // At exit Python deletes the frames of other threads.
   if (python_hooks.find_line == nullptr || is_exiting())
@@ -136,6 +140,18 @@ LineId current_line() {
     line = line_in_backward();
   note_nodes(line);
   return line;
+}
+
+std::vector<LineId> current_stack() {
+  std::vector<LineId> stack;
+  if (python_hooks.find_stack == nullptr || is_exiting())
+    return stack;
+  python_hooks.find_stack(stack);
+  if (stack.empty()) {
+    if (const LineId line = line_in_backward())
+      stack.push_back(line);
+  }
+  return stack;
 }
 
 std::optional<CallSite> CallLines::find(uint64_t call) const {

@@ -37,8 +37,15 @@ std::string describe_line(LineId line);
 // "train.py:12", "the backward of train.py:12"; empty if the line is unknown.
 std::string name_line(LineId line);
 
+// Of a line that is not 0.
+SourceLine line_of(LineId line);
+
 // The line that this thread is at. On the path of every call: no lock, no GIL.
 LineId current_line();
+
+// The lines of all frames of this thread, libraries' too, the innermost first. A thread of autograd
+// without frames has the line that made the node. Needs no GIL.
+std::vector<LineId> current_stack();
 
 constexpr uint16_t kResizeSite = UINT16_MAX;
 

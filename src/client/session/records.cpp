@@ -71,6 +71,21 @@ std::vector<StorageRecord*> RecordPool::unannounced(const Session* session, uint
   return found;
 }
 
+std::vector<LiveStorage> RecordPool::live_of(const Session* session, uint8_t server_device) {
+  std::vector<LiveStorage> found;
+  MutexLock lock(mutex_);
+  for (const auto& slab : slabs_) {
+    for (const StorageRecord& record : *slab) {
+      const LiveStorage storage{record.address.load(std::memory_order_relaxed),
+                                record.nbytes.load(std::memory_order_relaxed), record.stream};
+      if (storage.address != 0 && storage.bytes != 0 && record.session == session &&
+          record.server_device == server_device)
+        found.push_back(storage);
+    }
+  }
+  return found;
+}
+
 void RecordPool::give_back(StorageRecord* record) {
   MutexLock lock(mutex_);
   record->next = free_;

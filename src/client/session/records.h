@@ -16,6 +16,12 @@ namespace torch_remote::client {
 
 class Session;
 
+struct LiveStorage {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint8_t stream = 0;
+};
+
 // Note [Storage records]
 //
 // Every remote storage has a StorageRecord. The server knows it by its name. PyTorch sees its
@@ -32,6 +38,8 @@ class RecordPool {  // thread-safe
                       uint8_t stream = 0);
   // Live records of the session that the server does not know yet.
   std::vector<StorageRecord*> unannounced(const Session* session, uint8_t server_device);
+  // The session's live storages that have bytes.
+  std::vector<LiveStorage> live_of(const Session* session, uint8_t server_device);
   void give_back(StorageRecord* record);
   // A new range of addresses, for a storage that grew. Refuses one larger than any server's memory.
   uint64_t new_address(uint64_t nbytes);

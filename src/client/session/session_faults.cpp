@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "client/session/keep_gil.h"
+#include "client/session/memory_history.h"
 #include "client/session/pending.h"
 #include "client/session/records.h"
 #include "client/session/session.h"
@@ -71,6 +72,10 @@ void Session::tell(const Failure& failure, const Uses& uses) {
     return true;
   });
   faults_.add_discarded({error.call, error.since, last, requests_.next_id()});
+  if (error.kind == wire::ErrorKind::kOutOfMemory && MemoryHistory::is_needed()) {
+    const CallSite site = failure.site.value_or(CallSite{});
+    MemoryHistory::instance().note_out_of_memory(this, site.device, error.message, site.line);
+  }
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
   const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);
   std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
