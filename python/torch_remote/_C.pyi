@@ -65,6 +65,9 @@ def memory_history(
     ]
     | None
 ): ...
+def device_telemetry(
+    device: int,
+) -> tuple[dict[str, int], list[tuple[int, int | None]] | None]: ...
 def allocation_stack(address: int) -> list[tuple[str, int, str]] | None: ...
 def record_memory(
     is_on: bool, stacks: int, max_events: int, clears: bool, skipped: list[int]

@@ -66,6 +66,15 @@ from ._streams import (
     set_stream,
     stream,
 )
+from ._telemetry import (
+    clock_rate,
+    device_memory_used,
+    list_gpu_processes,
+    memory_usage,
+    power_draw,
+    temperature,
+    utilization,
+)
 
 __all__ = [
     "DeviceProperties",
@@ -74,12 +83,14 @@ __all__ = [
     "StreamContext",
     "amp",
     "can_device_access_peer",
+    "clock_rate",
     "current_device",
     "current_stream",
     "default_generators",
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "empty_cache",
     "get_amp_supported_dtype",
@@ -94,6 +105,7 @@ __all__ = [
     "is_available",
     "is_bf16_supported",
     "is_initialized",
+    "list_gpu_processes",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -104,9 +116,12 @@ __all__ = [
     "memory_allocated",
     "memory_cached",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "memory_usage",
+    "power_draw",
     "random",
     "reset_accumulated_memory_stats",
     "reset_max_memory_allocated",
@@ -116,12 +131,13 @@ __all__ = [
     "seed_all",
     "set_device",
     "set_rng_state",
-    "memory_snapshot",
     "set_rng_state_all",
     "set_stream",
     "stream",
     "streams",
     "synchronize",
+    "temperature",
+    "utilization",
 ]
 __all__ += _tensor_types.NAMES
 

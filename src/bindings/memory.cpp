@@ -9,6 +9,7 @@
 
 #include "client/backend/allocator.h"
 #include "client/machines/machines.h"
+#include "client/memory/telemetry.h"
 #include "client/session/memory_history.h"
 #include "client/session/records.h"
 #include "client/session/session.h"
@@ -123,11 +124,37 @@ void record_memory(bool is_on, int stacks, uint64_t max_events, bool clears,
   MemoryHistory::instance().set(options);
 }
 
+// ({"utilization": …}, [(pid, bytes or None)] or None): what NVML on the server tells.
+py::tuple device_telemetry(int index) {
+  wire::Telemetry telemetry;
+  {
+    const py::gil_scoped_release no_gil;
+    const auto place = client::Machines::instance().place(static_cast<c10::DeviceIndex>(index));
+    telemetry = client::device_telemetry(*place.session, place.device);
+  }
+  static constexpr std::array<const char*, wire::kTelemetryFigures> kNames = {
+      "utilization", "memory usage", "memory used", "temperature", "power draw", "clock rate"};
+  py::dict figures;
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (telemetry.figures[i].has_value())
+      figures[kNames[i]] = *telemetry.figures[i];
+  }
+  if (!telemetry.has_processes)
+    return py::make_tuple(figures, py::none());
+  py::list processes;
+  for (const wire::GpuProcess& process : telemetry.processes) {
+    const py::object bytes = process.has_bytes ? py::object(py::int_(process.bytes)) : py::none();
+    processes.append(py::make_tuple(process.pid, bytes));
+  }
+  return py::make_tuple(figures, processes);
+}
+
 }  // namespace
 
 void define_memory(py::module_& module) {
   module.def("memory_figures", torch::wrap_pybind_function(memory_figures));
   module.def("memory_history", memory_history);
+  module.def("device_telemetry", torch::wrap_pybind_function(device_telemetry));
   module.def("allocation_stack", allocation_stack);
   module.def("record_memory", record_memory);
 }

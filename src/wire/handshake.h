@@ -54,10 +54,12 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes);
 Version agree(Version peer_min, Version peer_max);
 
 // What a server can do beyond its protocol version: bits of Hello::capabilities.
-constexpr uint64_t kStreamsCapability = 1 << 0;  // STREAM, QUERY kStream, kEvent, kElapsed
-constexpr uint64_t kMemoryCapability = 1 << 1;   // QUERY kMemory
-constexpr uint64_t kSparseCapability = 1 << 2;   // ValueKind::kSparse, ResultKind::kSparse
-constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability;
+constexpr uint64_t kStreamsCapability = 1 << 0;    // STREAM, QUERY kStream, kEvent, kElapsed
+constexpr uint64_t kMemoryCapability = 1 << 1;     // QUERY kMemory
+constexpr uint64_t kSparseCapability = 1 << 2;     // ValueKind::kSparse, ResultKind::kSparse
+constexpr uint64_t kTelemetryCapability = 1 << 3;  // QUERY kTelemetry
+constexpr uint64_t kCapabilities =
+    kStreamsCapability | kMemoryCapability | kSparseCapability | kTelemetryCapability;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;

@@ -34,6 +34,7 @@ constexpr uint64_t kMaxDevices = 16;               // devices of one server
 constexpr uint64_t kMaxStreams = 64;               // of one device, beside the default one
 constexpr uint64_t kMaxEvents = 1 << 16;           // events of a session
 constexpr uint64_t kMaxMemoryStats = 256;          // figures in one answer
+constexpr uint64_t kMaxGpuProcesses = 1 << 12;     // in one answer
 constexpr uint64_t kMaxGenerators = 1 << 16;       // generators of a session
 constexpr uint64_t kMaxGeneratorState = 1 << 16;   // bytes of a generator's state
 constexpr uint64_t kMaxErrorText = 16 << 10;       // text of an error; the sender cuts longer ones

@@ -176,7 +176,7 @@ Read decode_read(Reader& reader) {
 Query decode_query(Reader& reader) {
   Query query;
   query.request = storage_name(reader);
-  query.kind = checked_enum(reader.u8(), QueryKind::kMemory, "query kind");
+  query.kind = checked_enum(reader.u8(), QueryKind::kTelemetry, "query kind");
   return query;
 }
 

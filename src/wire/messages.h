@@ -255,6 +255,7 @@ Read decode_read(Reader& reader);
 //   kEvent        event:varint waits:u8                        whether it has happened
 //   kElapsed      first:varint second:varint                   time between two events
 //   kMemory       device:u8 action:u8 …                        memory of a device (wire/memory.h)
+//   kTelemetry    device:u8                                    NVML's figures (wire/telemetry.h)
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
@@ -268,6 +269,7 @@ enum class QueryKind : uint8_t {
   kEvent = 9,
   kElapsed = 10,
   kMemory = 11,
+  kTelemetry = 12,
 };
 
 struct Query {

@@ -13,6 +13,7 @@
 #include "wire/messages.h"
 #include "wire/operators.h"
 #include "wire/streams.h"
+#include "wire/telemetry.h"
 
 namespace {
 
@@ -124,6 +125,7 @@ constexpr std::array<Fuzz, 22> kAll = {
     fuzz<MemoryQuery, decode_memory_query, false>,
     fuzz<MemoryFigures, decode_memory_figures, false>,
     fuzz<ElapsedQuery, decode_elapsed_query, false>,
+    fuzz<Telemetry, decode_telemetry, false>,
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ struct Driver {
   int (*get_name)(char* name, int length, Device device) = nullptr;
   int (*total_memory)(size_t* bytes, Device device) = nullptr;
   int (*get_attribute)(int* value, int attribute, Device device) = nullptr;
+  int (*get_bus)(char* bus, int length, Device device) = nullptr;
 
   bool is_complete() const {
     return get != nullptr && get_name != nullptr && total_memory != nullptr &&
@@ -43,6 +44,12 @@ Driver load_driver() {
   find(library, "cuDeviceGetName", driver.get_name);
   find(library, "cuDeviceTotalMem_v2", driver.total_memory);
   find(library, "cuDeviceGetAttribute", driver.get_attribute);
+  find(library, "cuDeviceGetPCIBusId", driver.get_bus);
+  return driver;
+}
+
+const Driver& the_driver() {
+  static const Driver driver = load_driver();
   return driver;
 }
 
@@ -55,7 +62,7 @@ void read_attribute(const Driver& driver, Device device, int attribute, uint32_t
 }  // namespace
 
 void describe_cuda_device(int index, wire::DeviceProperties& properties) {
-  static const Driver driver = load_driver();
+  const Driver& driver = the_driver();
   Device device = 0;
   if (!driver.is_complete() || driver.get(&device, index) != kSuccess) {
     log(LogLevel::kWarning, "the CUDA driver does not describe a device", {{"device", index}});
@@ -70,6 +77,17 @@ void describe_cuda_device(int index, wire::DeviceProperties& properties) {
   read_attribute(driver, device, kCapabilityMajor, properties.major);
   read_attribute(driver, device, kCapabilityMinor, properties.minor);
   read_attribute(driver, device, kMultiprocessorCount, properties.multi_processors);
+}
+
+std::string cuda_bus(int index) {
+  const Driver& driver = the_driver();
+  Device device = 0;
+  std::array<char, 64> bus{};
+  if (!driver.is_complete() || driver.get_bus == nullptr ||
+      driver.get(&device, index) != kSuccess ||
+      driver.get_bus(bus.data(), static_cast<int>(bus.size()) - 1, device) != kSuccess)
+    return {};
+  return bus.data();
 }
 
 }  // namespace torch_remote::server

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "wire/handshake.h"
 
 namespace torch_remote::server {
@@ -9,5 +11,9 @@ namespace torch_remote::server {
 // CUDA's headers; leaves what the driver does not know. Only in a session's process where torch has
 // started CUDA.
 void describe_cuda_device(int index, wire::DeviceProperties& properties);
+
+// The PCI bus of a device ("0000:01:00.0"); empty if the driver does not tell. CUDA_VISIBLE_DEVICES
+// changes the numbers of devices, not this.
+std::string cuda_bus(int index);
 
 }  // namespace torch_remote::server

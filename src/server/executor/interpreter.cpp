@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "server/executor/context.h"
 #include "server/executor/errors.h"
+#include "server/executor/nvml.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -275,7 +276,21 @@ void Interpreter::on_query(wire::Reader& reader) {
       return query_elapsed(request, reader);
     case wire::QueryKind::kMemory:
       return query_memory(request, reader);
+    case wire::QueryKind::kTelemetry:
+      return query_telemetry(request, reader);
   }
+}
+
+void Interpreter::query_telemetry(uint64_t request, wire::Reader& reader) {
+  const c10::Device device = devices_.device(reader.u8());
+  wire::Telemetry telemetry;
+  if (device.is_cuda())
+    telemetry = cuda_telemetry(device.index());
+  else
+    telemetry.reason = "it is a CPU";
+  wire::Writer body;
+  encode(body, telemetry);
+  replies_.reply(request, body.view());
 }
 
 bool Interpreter::finish_work(uint64_t request) {

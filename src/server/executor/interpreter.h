@@ -71,6 +71,7 @@ class Interpreter {
   void query_stream(uint64_t request, wire::Reader& reader);
   void query_event(uint64_t request, wire::Reader& reader);
   void query_memory(uint64_t request, wire::Reader& reader);
+  void query_telemetry(uint64_t request, wire::Reader& reader);
   void query_elapsed(uint64_t request, wire::Reader& reader);
   void apply_stream(const wire::StreamMessage& message);
   // Answers the request when a stream or event is done.

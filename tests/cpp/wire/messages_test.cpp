@@ -205,7 +205,8 @@ TEST(Messages, AQueryComesBackAndItsKindIsChecked) {
   EXPECT_EQ(decoded(from_hex("0104"), decode_query).kind, QueryKind::kCheckedCall);
   EXPECT_EQ(decoded(from_hex("0107"), decode_query).kind, QueryKind::kOperator);
   EXPECT_EQ(decoded(from_hex("010b"), decode_query).kind, QueryKind::kMemory);
-  EXPECT_THROW(decoded(from_hex("010c"), decode_query), ProtocolError);
+  EXPECT_EQ(decoded(from_hex("010c"), decode_query).kind, QueryKind::kTelemetry);
+  EXPECT_THROW(decoded(from_hex("010d"), decode_query), ProtocolError);
   EXPECT_THROW(decoded(from_hex("0002"), decode_query), ProtocolError);
 }
 

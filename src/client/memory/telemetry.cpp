@@ -1,0 +1,21 @@
+#include "client/memory/telemetry.h"
+
+#include <c10/util/Exception.h>
+
+namespace torch_remote::client {
+
+wire::Telemetry device_telemetry(Session& session, uint8_t device) {
+  TORCH_CHECK_NOT_IMPLEMENTED((session.welcome().capabilities & wire::kTelemetryCapability) != 0,
+                              "the server of ", session.describe(device),
+                              " is older than this client and tells no NVML figures; update it");
+  const auto body = session.query(wire::QueryKind::kTelemetry, "NVML figures",
+                                  [&](wire::Writer& writer) { writer.u8(device); });
+  wire::Reader reader(body);
+  wire::Telemetry telemetry = wire::decode_telemetry(reader);
+  reader.finish();
+  TORCH_CHECK(telemetry.reason.empty(), session.describe(device),
+              " has no NVML figures: ", telemetry.reason);
+  return telemetry;
+}
+
+}  // namespace torch_remote::client
