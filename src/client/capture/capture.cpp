@@ -298,13 +298,27 @@ void Capture::add_list(const ArgumentInfo& info, c10::ArrayRef<c10::IValue> item
   }
 }
 
+namespace {
+
+// Tensors of one device have two sessions if its index is used again: one of them has ended.
+void refuse_sessions(const StorageRecord& a, const StorageRecord& b) {
+  if (record_lookup.check_session != nullptr) {
+    record_lookup.check_session(a);
+    record_lookup.check_session(b);
+  }
+  TORCH_CHECK(false,
+              "a tensor of a machine that was stopped cannot be used with tensors of another");
+}
+
+}  // namespace
+
 uint32_t Capture::storage_number(StorageRecord* record, bool& first_mention) {
   const size_t known = storage_index_.find(storages_, record);
   if (known != PointerIndex::kNone)
     return static_cast<uint32_t>(known);
   first_mention = true;
-  TORCH_CHECK(storages_.empty() || storages_.front()->session == record->session,
-              "a tensor of a machine that was stopped cannot be used with tensors of another");
+  if (C10_UNLIKELY(!storages_.empty() && storages_.front()->session != record->session))
+    refuse_sessions(*storages_.front(), *record);
   storages_.push_back(record);
   const bool announced = record->announced.load(std::memory_order_relaxed);
   fresh_.push_back(announced ? 0 : record->nbytes.load(std::memory_order_relaxed) + 1);

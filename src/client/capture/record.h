@@ -37,6 +37,8 @@ struct RecordLookup {
   c10::DeleterFnPtr deleter = nullptr;
   StorageRecord* (*find_slowly)(const at::TensorImpl& tensor) = nullptr;
   uint64_t (*generator_name)(const c10::GeneratorImpl& generator) = nullptr;
+  // Raises SessionLost if the record's session has ended.
+  void (*check_session)(const StorageRecord& record) = nullptr;
 };
 
 extern RecordLookup record_lookup;

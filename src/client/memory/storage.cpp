@@ -73,6 +73,11 @@ StorageRecord* give_memory(c10::StorageImpl& storage, c10::DeviceIndex index, bo
 
 }  // namespace
 
+void check_session(const StorageRecord& record) {
+  session_of(record)->submit(
+      0, [](wire::Writer&, wire::NameState&, SignatureTable&) { return false; });
+}
+
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {
   const bool is_remote =
       tensor.has_storage() && tensor.unsafe_storage().device().is_privateuseone();

@@ -18,4 +18,7 @@ StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceI
 // storage is empty or stands for zeros. Refuses wrapped tensors.
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor);
 
+// Raises SessionLost if the record's session has ended.
+void check_session(const StorageRecord& record);
+
 }  // namespace torch_remote::client
