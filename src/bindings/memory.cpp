@@ -81,7 +81,7 @@ class StackNumbers {
 py::object memory_history(int index, bool with_events) {
   const auto place =
       client::Machines::instance().place_if_there(static_cast<c10::DeviceIndex>(index));
-  if (place.session == nullptr || place.session->is_lost())
+  if (place.session == nullptr || place.session->link().is_lost())
     return py::none();
   StackNumbers stacks;
   py::list storages;
