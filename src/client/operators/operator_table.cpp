@@ -83,7 +83,7 @@ constexpr OperatorRow kRows[] = {
 
     {kSent, kPlain, "our rms_norm calls it where the server has that kernel", {"_fused_rms_norm"}},
     {kComposed, kPlain, "makes a tensor here, and fills it by one call at most",
-     {"_to_copy.*", "empty_like.*", "zeros_like.*", "ones_like.*", "full_like.*", "rand_like.*",
+     {"_to_copy.out", "empty_like.*", "zeros_like.*", "ones_like.*", "full_like.*", "rand_like.*",
       "randn_like.*", "randint_like.*", "new_empty.*", "new_empty_strided.*", "new_full.*",
       "new_zeros.*", "new_ones.*", "_new_zeros_with_same_feature_meta.*", "_pin_memory.*",
       "lift.*"}},
