@@ -10,6 +10,7 @@ autograd graph has saved, nothing is moved and an error says so.
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import torch
 
@@ -44,9 +45,17 @@ def move(machines: list[int], url: str) -> None:
 def _live_tensors() -> list[torch.Tensor]:
     """All strided tensors on our devices that have, or can get, a Python object."""
     gc.collect()  # a tensor in a dead cycle would still be live
-    found = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    found = [each for each in gc.get_objects() if _is_plain(type(each))]
     found += [each.grad for each in found if each.is_leaf and each.grad is not None]
     return [each for each in found if _backend.is_ours(each) and each.layout is torch.strided]
+
+
+def _is_plain(kind: Any) -> bool:
+    """Not a wrapper, such as a fake tensor; what it wraps is found by itself."""
+    return (
+        issubclass(kind, torch.Tensor)
+        and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    )
 
 
 def _by_storage(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:

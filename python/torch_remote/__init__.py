@@ -177,8 +177,10 @@ def _shut_down() -> None:
     # After Ctrl-C, but not one that an interactive session has survived.
     error = getattr(sys, "last_type", None)
     is_interrupted = error is not None and issubclass(error, KeyboardInterrupt)
-    _C.shutdown(is_interrupted and not hasattr(sys, "ps1"))
-    _launch.stop_all()
+    try:
+        _C.shutdown(is_interrupted and not hasattr(sys, "ps1"))
+    finally:
+        _launch.stop_all()
 
 
 def _warn_of_local_cuda() -> None:

@@ -8,14 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers import DEADLINE, assert_runs
+from helpers import DEADLINE, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_blocks(*blocks: str) -> list[str]:
     """Runs Python blocks one after the other in one process. Returns the lines they print."""
-    return assert_runs("\n".join(blocks)).splitlines()
+    done = run_python("\n".join(blocks))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def run_line(line: str) -> str:

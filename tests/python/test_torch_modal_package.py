@@ -241,6 +241,21 @@ print(torch_remote.machines()[0].status()["pid"])
     assert wait_until(lambda: not is_alive(pid))
 
 
+def test_a_forked_child_is_told_the_name_of_the_device() -> None:
+    code = """
+import os
+torch.ones(1).modal().item()
+if os.fork() == 0:
+    try:
+        torch.ones(1, device="modal")
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    assert run(code)[0].startswith("Cannot re-initialize modal in forked subprocess. To use modal")
+
+
 def test_all_changes_to_torch_can_be_taken_back_and_made_again() -> None:
     code = """
 import torch_remote

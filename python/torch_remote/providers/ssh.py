@@ -49,7 +49,8 @@ def launch(spec: Spec) -> Endpoint:
         # The shell only sends standard error to the log, which the connection does not use.
         command=("sh", "-c", 'exec "$@" 2>>"$0"', str(log), *ssh, serve),
         handle=str(folder),
-        ends=f"stop(), or the end of this process, ends its server; a lost one {lease} later",
+        ends="stop(), or the end of this process, ends its server; "
+        f"if the connection is lost for {lease}, the server ends itself",
         explain=lambda error: explain(spec.host, error, log.read_text(errors="replace")),
     )
 

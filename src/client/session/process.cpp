@@ -2,11 +2,13 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include <pthread.h>
 #include <unistd.h>
 
+#include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
 
 #include "base/duration.h"
@@ -26,10 +28,9 @@ bool in_forked_child() {
 }
 
 void refuse_in_forked_child() {
-  TORCH_CHECK(
-      false,
-      "Cannot re-initialize remote in forked subprocess. To use remote with multiprocessing, "
-      "you must use the 'spawn' start method");
+  const std::string name = c10::DeviceTypeName(c10::kPrivateUse1, true);
+  TORCH_CHECK(false, "Cannot re-initialize ", name, " in forked subprocess. To use ", name,
+              " with multiprocessing, you must use the 'spawn' start method");
 }
 
 void watch_forks(void (*abandon)()) {

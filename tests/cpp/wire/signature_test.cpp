@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "bytes.h"
 #include "wire/limits.h"
+#include "wire/slots.h"
 
 namespace torch_remote::wire {
 namespace {

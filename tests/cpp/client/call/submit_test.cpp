@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <ATen/Context.h>
+#include <c10/core/CPUAllocator.h>
 
 #include "../session_fixture.h"
 #include "base/hash.h"
@@ -32,6 +33,7 @@ class SubmitTest : public testing::SessionTest {
   void SetUp() override {
     before_ = record_lookup;
     record_lookup.deleter = &delete_record;
+    c10::SetAllocator(c10::kPrivateUse1, c10::GetCPUAllocator());  // there must be one
     connect();
   }
 
