@@ -131,9 +131,7 @@ def cost_of_calls(encrypted: torch.device, plain: torch.device) -> list[Figure]:
     """Time of the calling thread: encryption is the writer's work."""
     ratios = []
     for name in operators(*make_inputs("cpu", 8, 8)):
-        calls = [
-            operators(*make_inputs(str(device), 8, 8))[name] for device in (encrypted, plain)
-        ]
+        calls = [operators(*make_inputs(str(device), 8, 8))[name] for device in (encrypted, plain)]
 
         def measure(call: Callable[[], object]) -> float:
             torch_remote.synchronize()
