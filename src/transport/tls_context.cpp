@@ -15,15 +15,15 @@ namespace {
 // A client's certificate chain, as a server takes it.
 constexpr long kMaxClientChain = 12 << 10;
 
-std::string last_reason() {
-  const unsigned long error = ERR_peek_last_error();
-  const char* const reason = ERR_reason_error_string(error);
-  return reason == nullptr ? "unknown error" : reason;
-}
-
+// After a function of OpenSSL has failed; the first of its errors is the cause.
 [[noreturn]] void refuse_file(const char* what, const std::string& file) {
-  throw std::invalid_argument(std::string("TLS: cannot use ") + what + " '" + file +
-                              "': " + last_reason());
+  const std::string doing = std::string("TLS: cannot use ") + what + " '" + file + "'";
+  const unsigned long error = ERR_peek_error();
+  if (ERR_SYSTEM_ERROR(error)) {
+    throw std::invalid_argument(describe_errno(doing, ERR_GET_REASON(error)));
+  }
+  const char* const reason = ERR_reason_error_string(error);
+  throw std::invalid_argument(doing + ": " + (reason == nullptr ? "unknown error" : reason));
 }
 
 // Called with the server's chain in the place of OpenSSL's own check. The server proves afterwards
@@ -108,6 +108,7 @@ std::shared_ptr<const TlsContext> TlsContext::server(const std::string& cert,
   if (client_ca.empty()) {
     return made;
   }
+  ERR_clear_error();
   STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(client_ca.c_str());
   if (names == nullptr || SSL_CTX_load_verify_file(made->context_, client_ca.c_str()) != 1) {
     refuse_file("the certificate authority of clients", client_ca);
