@@ -19,6 +19,7 @@ from .dispatch import version
 from .environment import KNOWN, OTHER_PREFIXES
 from .errors import CommandError
 from .findings import Finding
+from .output import counted
 
 CLOCK_TOLERANCE = 5.0  # seconds
 
@@ -157,7 +158,7 @@ def check_metrics(given: str | None) -> Iterator[Finding]:
         remedy = "start the server with `--metrics`, or unset TORCH_REMOTE_METRICS"
         yield Finding("metrics", "problem", str(error), remedy)
         return
-    yield Finding("metrics", "ok", f"{path}: {len(now.sessions)} sessions on {now.host}")
+    yield Finding("metrics", "ok", f"{path}: {counted(len(now.sessions), 'session')} on {now.host}")
     if now.time == 0:
         return  # an earlier server
     apart = now.time - before  # both in whole seconds or better; the socket answers at once

@@ -90,7 +90,7 @@ class Collector:
     def collect(self) -> None:
         try:
             now, at = figures.read(self._socket), time.monotonic()
-        except (CommandError, ValueError, KeyError) as error:
+        except CommandError as error:
             with self._lock:
                 self._error, self._last = str(error), None
             return

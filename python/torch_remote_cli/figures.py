@@ -187,7 +187,11 @@ def _why_not(path: Path, error: Exception) -> str:
 
 
 def read(path: Path) -> Figures:
-    return parse(read_text(path))
+    text = read_text(path)
+    try:
+        return parse(text)
+    except (KeyError, ValueError) as error:
+        raise CommandError(f"what {path} sends are not the figures of a server: {error}") from error
 
 
 @dataclass

@@ -25,6 +25,11 @@ def count_text(count: float) -> str:
     return f"{count:,.1f}" if 0 < abs(count) < 10 and count % 1 else f"{count:,.0f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """1 is "1 session", 2 is "2 sessions"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def duration_text(seconds: float) -> str:
     """93 is "1m 33s", 0.0021 is "2.1 ms"."""
     if seconds < 0.001:

@@ -189,6 +189,21 @@ def test_a_metrics_socket_whose_server_has_ended_is_named(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
+def test_a_socket_that_sends_something_else_is_one_line(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(f"{tmp_path}/m")
+        door.listen()
+        command = [sys.executable, "-m", "torch_remote_cli", "status", "--metrics"]
+        with subprocess.Popen(
+            [*command, f"unix://{tmp_path}/m"], stderr=subprocess.PIPE, text=True
+        ) as status:
+            with door.accept()[0] as client:
+                client.sendall(b'torch_remote_info{pid="x"} 1\n')
+            errors = status.communicate(timeout=DEADLINE)[1]
+    assert status.returncode == 1
+    assert "not the figures of a server" in errors and "Traceback" not in errors
+
+
 def test_figures_with_odd_labels_and_a_cut_line_are_read() -> None:
     text = (
         'torch_remote_session_info{session="ab",pid="3",peer="a \\"b\\" \\\\ c",device="x",'

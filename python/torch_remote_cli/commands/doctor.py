@@ -14,7 +14,7 @@ from dataclasses import asdict
 from .. import checks_local, checks_machine, machine
 from ..errors import FAILED, OK
 from ..findings import Finding, describe
-from ..output import Progress, print_json
+from ..output import Progress, counted, print_json
 
 EPILOG = """\
 states: ok; note (nothing to do for most people); warning (works, but look at it); problem.
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
             }
         )
     elif not options.quiet:
-        print(f"\n{problems} problems, {warnings} warnings")
+        print(f"\n{counted(problems, 'problem')}, {counted(warnings, 'warning')}")
     return FAILED if problems else OK
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import figures, machine
 from ..errors import OK
-from ..output import bytes_text, count_text, duration_text, print_json, table
+from ..output import bytes_text, count_text, counted, duration_text, print_json, table
 
 EPILOG = """\
 examples:
@@ -53,8 +53,8 @@ def describe(now: figures.Figures) -> str:
     lines = [
         f"server on {now.host}, pid {now.pid}, torch {now.torch}, "
         f"up {duration_text(max(0.0, now.time - now.started))}",
-        f"{len(now.sessions)} sessions now, {now.sessions_total} in all, "
-        f"{now.sessions_killed} killed, {now.clients_refused} clients refused; "
+        f"{counted(len(now.sessions), 'session')} now, {now.sessions_total} in all, "
+        f"{now.sessions_killed} killed, {counted(now.clients_refused, 'client')} refused; "
         f"{bytes_text(now.memory)} in tensors",
     ]
     if now.sessions:

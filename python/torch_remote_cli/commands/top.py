@@ -23,7 +23,7 @@ from typing import Any
 from .. import figures
 from ..errors import OK, CommandError
 from ..figures import Figures
-from ..output import bytes_text, count_text, duration_text, table
+from ..output import bytes_text, count_text, counted, duration_text, table
 
 EPILOG = """\
 columns: "calls/s" are operators, "reads/s" are answers that the client asked for (it waits for
@@ -101,7 +101,7 @@ def _fill(socket: Path, options: argparse.Namespace) -> None:
 
 def _ends_by_key(seconds: float) -> bool:
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return bool(ready) and sys.stdin.read(1) in ("q", "Q", "\x1b", "")
+    return bool(ready) and sys.stdin.read(1) in ("q", "Q", "")
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def lines_of(before: Figures | None, now: Figures, seconds: float, height: int) 
     lines = [
         f"torch-remote top   {now.host}, pid {now.pid}, torch {now.torch}, "
         f"up {duration_text(max(0.0, now.time - now.started))}",
-        f"{len(now.sessions)} sessions, {bytes_text(now.memory)} in tensors, "
+        f"{counted(len(now.sessions), 'session')}, {bytes_text(now.memory)} in tensors, "
         f"{count_text(total)} calls/s, {now.sessions_killed} killed, "
         f"{now.clients_refused} refused",
         "",
