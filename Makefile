@@ -136,3 +136,6 @@ setup-system:
 
 setup-checks:
 	@tools/setup.sh checks
+
+setup-programs:  ## A browser and an sshd, so that their tests are not skipped (needs root)
+	@tools/setup.sh programs

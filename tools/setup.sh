@@ -2,6 +2,7 @@
 # What has to be on the machine, in parts, each fast when it is done already:
 #   setup.sh system   Debian packages to build and test
 #   setup.sh checks   Debian packages for `make lint`, `make fuzz` and clang's checks
+#   setup.sh programs for CI: a browser, and an sshd in build/programs, so that no test of them is skipped
 #   setup.sh python   the virtual environment .venv with torch and the tools
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +11,9 @@ cd "$(dirname "$0")/.."
 SYSTEM="g++ cmake ninja-build ccache pkg-config libssl-dev libcli11-dev
   libgtest-dev libgmock-dev openssl"
 CHECKS="clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev"
+PROGRAMS="chromium fonts-dejavu-core openssh-client"
+# Unpacked and not installed: an installed openssh-server would be started and listen.
+UNPACKED="openssh-server libwrap0"
 TORCH="torch==2.13.0"
 PACKAGES="numpy expecttest pytest pytest-timeout pytest-xdist==3.8.0 hypothesis"
 PACKAGES="$PACKAGES scikit-build-core ninja ruff mypy"
@@ -55,6 +59,14 @@ install_missing() {
   step "[1/5] system packages:$missing" setup-system apt_install $missing
 }
 
+unpack() {
+  local folder=build/programs
+  [ ! -x $folder/usr/sbin/sshd ] || return 0
+  mkdir -p $folder/packages
+  (cd $folder/packages && apt-get download "$@") || return
+  for package in $folder/packages/*.deb; do dpkg -x "$package" $folder; done
+}
+
 make_venv() {
   local stamp
   # Made anew when the list, or the Python, is another one.
@@ -73,6 +85,10 @@ make_venv() {
 case ${1:-} in
   system) install_missing $SYSTEM $(python_packages) ;;
   checks) install_missing $CHECKS ;;
+  programs)
+    install_missing $PROGRAMS
+    step "sshd in build/programs" setup-programs unpack $UNPACKED
+    ;;
   python) make_venv ;;
-  *) fail "usage: tools/setup.sh system|checks|python" ;;
+  *) fail "usage: tools/setup.sh system|checks|programs|python" ;;
 esac

@@ -21,7 +21,9 @@ import torch_remote
 
 BIN = Path(sys.executable).parent
 COMMAND = BIN / "torch-remote"
-SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
+# Of the machine, or unpacked by `make setup-programs`.
+UNPACKED = Path(__file__).resolve().parents[2] / "build" / "programs" / "usr"
+SSHD = shutil.which("sshd", path=f"/usr/sbin:/usr/local/sbin:/sbin:{UNPACKED / 'sbin'}")
 STAND_IN = Path(__file__).parent / "ssh_stand_in.py"
 
 pytestmark = pytest.mark.skipif(not COMMAND.exists(), reason="torch-remote is not installed")
@@ -44,7 +46,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def sshd(tmp_path: Path) -> Iterator[str]:
     """A real sshd, as the tests' user. Returns the URL of its host."""
     if SSHD is None:
-        pytest.skip("there is no sshd on this machine")
+        pytest.skip("there is no sshd on this machine: make setup-programs")
     if os.geteuid() != 0:
         pytest.skip("only root can give sshd its /run/sshd in a mount namespace of its own")
     for name in ("host", "user"):
@@ -67,7 +69,10 @@ def sshd(tmp_path: Path) -> Iterator[str]:
         f"mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec {SSHD} -D "
         f"-f {tmp_path}/sshd_config -E {tmp_path}/sshd.log"
     )
-    server = subprocess.Popen(["unshare", "-m", "sh", "-c", start])
+    libraries = ":".join(map(str, UNPACKED.glob("lib/*-linux-gnu")))
+    server = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", start], env=os.environ | {"LD_LIBRARY_PATH": libraries}
+    )
     try:
         assert wait_until((tmp_path / "pid").exists)
         yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}?config={tmp_path}/ssh_config"
