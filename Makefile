@@ -22,7 +22,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks build demo test test-fast test-core conformance nightly programs faults soak bench \
+.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core conformance nightly programs faults soak bench \
         lint format asan tsan tsan-torch core-clang torch-clang fuzz gpu-build gpu-test clean
 
 help:            ## Show this list
