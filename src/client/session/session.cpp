@@ -193,7 +193,7 @@ void Session::raise_lost() {
     const std::string first = was_stopped() ? "" : "stop() its machine, ";
     raise(kind, name + " on " + url() + " is lost: " + text +
                     "; the values of its tensors are lost too; to go on, " + first +
-                    "connect() again and make them anew");
+                    "call torch_remote.connect(...) and make them anew");
   }
   if (owner_ != nullptr)
     owner_->drop_unreached(this);
