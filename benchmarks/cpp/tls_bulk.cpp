@@ -91,10 +91,9 @@ class BarePair {
 
   void move(const Bytes& from, Bytes& into) {
     std::thread writes([&] {
-      for (size_t at = 0; at < from.size(); at += kBlock) {
+      for (size_t at = 0; at < from.size(); at += kBlock)
         if (SSL_write(client_, from.data() + at, kBlock) != kBlock)
           std::abort();
-      }
     });
     for (size_t at = 0; at < into.size();) {
       const int got = SSL_read(server_, into.data() + at, static_cast<int>(into.size() - at));
@@ -224,10 +223,9 @@ int main(int argc, char** argv) {
   };
   for (Way& way : ways)
     way.work();
-  for (int turn = 0; turn < turns; ++turn) {
+  for (int turn = 0; turn < turns; ++turn)
     for (Way& way : ways)
       way.times.push_back(seconds(way.work));
-  }
   const double base = median(ways[0].times);
   for (const Way& way : ways) {
     const double time = median(way.times);

@@ -66,9 +66,8 @@ inline uint64_t hash_bytes(std::span<const std::byte> bytes, uint64_t seed = 0) 
     load_short(from, size, a, b);
   } else {
     size_t left = size;
-    for (; left > 16; left -= 16, from += 16) {
+    for (; left > 16; left -= 16, from += 16)
       state = hash_mix(load8(from) ^ kSecret1, load8(from + 8) ^ state);
-    }
     a = load8(from + left - 16);  // overlaps what the loop has read, so that no bytes are left over
     b = load8(from + left - 8);
   }

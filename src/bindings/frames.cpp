@@ -137,10 +137,9 @@ Owner owner_of(const PyCodeObject& code) {
     return Owner::kLibrary;
   if (file.starts_with('<'))
     return Owner::kMadeCode;
-  for (const std::string& folder : library_folders()) {
+  for (const std::string& folder : library_folders())
     if (file.starts_with(folder))
       return text_of(code.co_name) == "_engine_run_backward" ? Owner::kEngine : Owner::kLibrary;
-  }
   return Owner::kUser;
 }
 

@@ -135,10 +135,9 @@ py::tuple device_telemetry(int index) {
   static constexpr std::array<const char*, wire::kTelemetryFigures> kNames = {
       "utilization", "memory usage", "memory used", "temperature", "power draw", "clock rate"};
   py::dict figures;
-  for (size_t i = 0; i < kNames.size(); ++i) {
+  for (size_t i = 0; i < kNames.size(); ++i)
     if (telemetry.figures[i].has_value())
       figures[kNames[i]] = *telemetry.figures[i];
-  }
   if (!telemetry.has_processes)
     return py::make_tuple(figures, py::none());
   py::list processes;

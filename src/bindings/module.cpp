@@ -159,9 +159,8 @@ std::pair<uint64_t, uint64_t> bytes_moved() {
 
 uint64_t server_mispredicted() {
   uint64_t count = 0;
-  for (const int id : Machines::instance().ids()) {
+  for (const int id : Machines::instance().ids())
     count += client::server_counters(*Machines::instance().session(id)).mispredicted;
-  }
   return count;
 }
 
@@ -285,9 +284,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("current_device", [] { return static_cast<int>(client::current_device()); });
   module.def("set_device", torch::wrap_pybind_function([](int index) {
                // remote:0 always exists; asking for it starts nothing.
-               if (index != 0 || Machines::instance().is_initialized()) {
+               if (index != 0 || Machines::instance().is_initialized())
                  Machines::instance().place(static_cast<c10::DeviceIndex>(index));
-               }
                client::set_current_device(static_cast<c10::DeviceIndex>(index));
              }));
   module.def("exchange_device", [](int index) {

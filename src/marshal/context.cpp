@@ -320,10 +320,9 @@ constexpr std::array<SettingAccess, wire::kMaxSetting> kTable = {{
 }};
 
 constexpr bool is_in_order() {
-  for (size_t i = 0; i < kTable.size(); ++i) {
+  for (size_t i = 0; i < kTable.size(); ++i)
     if (static_cast<size_t>(kTable[i].setting) != i + 1)
       return false;
-  }
   return true;
 }
 

@@ -56,10 +56,9 @@ void read_scalar_list(Reader& reader, std::span<const ValueKind> kinds, Slots& s
       slots.numbers.push_back(read_scalar(reader, kind));
     return;
   }
-  for (const ValueKind kind : kinds) {
+  for (const ValueKind kind : kinds)
     if (kind != kinds[0])
       throw ProtocolError("numbers of different types are said to be the same");
-  }
   slots.numbers.append(kinds.size(), read_scalar(reader, kinds[0]));
 }
 
@@ -165,18 +164,16 @@ struct Filler {
   c10::IValue float_list(const Recipe& recipe) const {
     c10::List<double> list;
     list.reserve(recipe.count);
-    for (uint32_t i = 0; i < recipe.count; ++i) {
+    for (uint32_t i = 0; i < recipe.count; ++i)
       list.push_back(slots.numbers[recipe.index + i].as<double>());
-    }
     return list;
   }
 
   c10::IValue scalar_list(const Recipe& recipe) const {
     c10::impl::GenericList list(c10::NumberType::get());
     list.reserve(recipe.kinds.size());
-    for (size_t i = 0; i < recipe.kinds.size(); ++i) {
+    for (size_t i = 0; i < recipe.kinds.size(); ++i)
       list.push_back(make_scalar(recipe.kinds[i], slots.numbers[recipe.index + i]));
-    }
     return list;
   }
 
@@ -223,9 +220,8 @@ void read_slots(const Plan& plan, Reader& reader, wire::NameState& names, Slots&
   slots.outputs.clear();
   for (const SlotStep& step : plan.steps)
     read_step(plan, step, reader, names, slots);
-  for (uint32_t i = 0; i < plan.fresh_outputs; ++i) {
+  for (uint32_t i = 0; i < plan.fresh_outputs; ++i)
     slots.outputs.push_back(wire::decode_name(reader, names));
-  }
 }
 
 void build_stack(const Plan& plan, const Slots& slots, const Resolved& resolved,

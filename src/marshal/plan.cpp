@@ -60,9 +60,8 @@ class Layout {
   void add_scalar_list(const Value& value) {
     const auto count = static_cast<uint32_t>(value.integers.size());
     const auto first = static_cast<uint32_t>(plan_.scalar_kinds.size());
-    for (const int64_t kind : value.integers) {
+    for (const int64_t kind : value.integers)
       plan_.scalar_kinds.push_back(static_cast<ValueKind>(kind));
-    }
     plan_.steps.push_back({SlotKind::kScalarList, count, first});
     cursor_.number += count;
   }
@@ -169,9 +168,8 @@ Recipe make_argument(const wire::Signature& signature, const Callee& callee,
       throw Refusal{"argument " + argument.name() + " " + refusal.text};
     }
   }
-  if (!argument.default_value()) {
+  if (!argument.default_value())
     throw Refusal{"argument " + argument.name() + " is not known to the client's torch"};
-  }
   Recipe recipe;
   recipe.constant = *argument.default_value();
   return recipe;
@@ -187,9 +185,8 @@ void add_arguments(Plan& plan, const wire::Signature& signature, const Callee& c
     const bool overwrites =
         argument.is_out() || (callee.overwrites_self && argument.name() == "self");
     mark_access(plan, recipe, is_written, !(is_written && overwrites));
-    if (is_generator(*argument.type()) && recipe.kind == RecipeKind::kConstant) {
+    if (is_generator(*argument.type()) && recipe.kind == RecipeKind::kConstant)
       plan.takes_no_generator = true;
-    }
     plan.arguments.push_back(std::move(recipe));
   }
   std::vector<bool> met(plan.tensors.size());
@@ -211,9 +208,8 @@ void check_unknown(const wire::Signature& signature, const Callee& callee) {
 
 uint32_t count_fresh(const std::vector<wire::Output>& outputs) {
   uint32_t count = 0;
-  for (const wire::Output& output : outputs) {
+  for (const wire::Output& output : outputs)
     count += output.kind == wire::OutputKind::kFresh ? 1 : count_fresh(output.items);
-  }
   return count;
 }
 
@@ -225,9 +221,8 @@ bool knows(const Callee& callee, const std::string& argument) {
 }
 
 Plan make_plan(const wire::Signature& signature, const Callee& callee, c10::Device device) {
-  if (callee.arguments.size() != signature.arguments.size()) {
+  if (callee.arguments.size() != signature.arguments.size())
     throw ProtocolError("a signature and its operator have different numbers of arguments");
-  }
   Plan plan;
   plan.device = signature.device;
   plan.grad_mode = signature.grad_mode;

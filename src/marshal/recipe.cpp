@@ -108,13 +108,11 @@ Recipe tensor_list_recipe(const c10::Type& type, const Value& value, Cursor& cur
     refuse_type(type);
   Recipe recipe = slot(optional ? RecipeKind::kOptionalTensorList : RecipeKind::kTensorList, 0);
   recipe.items.reserve(value.items.size());
-  for (const Value& item : value.items) {
-    if (optional && item.kind == ValueKind::kNone) {
+  for (const Value& item : value.items)
+    if (optional && item.kind == ValueKind::kNone)
       recipe.items.push_back(constant(c10::IValue()));
-    } else {
+    else
       recipe.items.push_back(tensor_recipe(type, item, cursor));
-    }
-  }
   return recipe;
 }
 
@@ -236,12 +234,10 @@ TensorRecipe make_tensor_recipe(const wire::TensorSpec& spec) {
   recipe.conj = spec.conj;
   recipe.neg = spec.neg;
   recipe.wrapped = spec.wrapped;
-  if (spec.conj && !at::isComplexType(recipe.dtype)) {
+  if (spec.conj && !at::isComplexType(recipe.dtype))
     throw ProtocolError("a tensor that is not complex has a conjugate bit");
-  }
-  if (spec.wrapped && !spec.sizes.empty()) {
+  if (spec.wrapped && !spec.sizes.empty())
     throw ProtocolError("a wrapped number has dimensions");
-  }
   recipe.extent = wire::extent_bytes(spec);
   recipe.sizes.assign(spec.sizes.begin(), spec.sizes.end());
   recipe.strides.assign(spec.strides.begin(), spec.strides.end());

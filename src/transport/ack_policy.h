@@ -34,9 +34,8 @@ class AckPolicy {
 
   // When to send one: a time in the past for "at once", nothing when all is acknowledged.
   std::optional<Clock::time_point> due() const noexcept {
-    if (at_once_) {
+    if (at_once_)
       return Clock::time_point::min();
-    }
     return due_;
   }
 
@@ -47,9 +46,8 @@ class AckPolicy {
   static constexpr std::chrono::milliseconds kDelay{20};
 
   void start_clock(Clock::time_point now) noexcept {
-    if (!due_) {
+    if (!due_)
       due_ = now + kDelay;
-    }
   }
 
   uint32_t frames_ = 0;

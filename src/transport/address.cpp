@@ -30,30 +30,25 @@ uint16_t parse_port(std::string_view url, std::string_view text) {
   uint16_t port = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, port);
-  if (error != std::errc() || rest != end) {
+  if (error != std::errc() || rest != end)
     refuse(url, "the port must be a number from 0 to 65535, not '" + std::string(text) + "'");
-  }
   return port;
 }
 
 std::string parse_host(std::string_view url, std::string_view text) {
-  if (text.size() > 2 && text.front() == '[' && text.back() == ']') {
+  if (text.size() > 2 && text.front() == '[' && text.back() == ']')
     return std::string(text.substr(1, text.size() - 2));
-  }
-  if (text.empty()) {
+  if (text.empty())
     refuse(url, "the host is missing");
-  }
-  if (text.find_first_of(":[]/@") != std::string_view::npos) {
+  if (text.find_first_of(":[]/@") != std::string_view::npos)
     refuse(url, "the host '" + std::string(text) + "' is malformed (IPv6 goes in brackets, [::1])");
-  }
   return std::string(text);
 }
 
 Address parse_host_and_port(std::string_view url, std::string_view rest, const char* scheme) {
   const size_t colon = rest.rfind(':');
-  if (colon == std::string_view::npos || rest.ends_with(']')) {
+  if (colon == std::string_view::npos || rest.ends_with(']'))
     refuse(url, "the port is missing");
-  }
   Address address;
   address.scheme = scheme;
   address.host = parse_host(url, rest.substr(0, colon));
@@ -72,9 +67,8 @@ std::string unescape(std::string_view url, std::string_view text) {
     unsigned byte = 0;
     const char* const end = text.data() + std::min<size_t>(text.size(), 3);
     const auto [rest, error] = std::from_chars(text.data() + 1, end, byte, 16);
-    if (error != std::errc() || rest != text.data() + 3 || byte == 0) {
+    if (error != std::errc() || rest != text.data() + 3 || byte == 0)
       refuse(url, "a % is followed by two hexadecimal digits that are not 00; write %25 for %");
-    }
     plain += static_cast<char>(byte);
     text.remove_prefix(3);
   }
@@ -98,12 +92,10 @@ std::string escape(std::string_view text) {
 void parse_option(std::string_view url, std::string_view option, Address& address) {
   const std::string_view name = option.substr(0, option.find('='));
   for (const auto& [known, member] : kOptions) {
-    if (known != name) {
+    if (known != name)
       continue;
-    }
-    if (name.size() + 1 >= option.size()) {
+    if (name.size() + 1 >= option.size())
       refuse(url, "the option " + std::string(name) + "= has no value");
-    }
     address.*member = unescape(url, option.substr(name.size() + 1));
     return;
   }
@@ -127,12 +119,10 @@ Address parse_unix(std::string_view url) {
   Address address;
   address.scheme = "unix";
   address.path = url.substr(kUnix.size());
-  if (!address.path.starts_with('/')) {
+  if (!address.path.starts_with('/'))
     refuse(url, "the path of a Unix socket must be absolute");
-  }
-  if (address.path.find('\0') != std::string::npos) {
+  if (address.path.find('\0') != std::string::npos)
     refuse(url, "the path has a zero byte in it");
-  }
   return address;
 }
 
@@ -143,22 +133,18 @@ bool operator==(const Address& a, const Address& b) {
 }
 
 Address parse_address(std::string_view url) {
-  if (url.starts_with(kUnix)) {
+  if (url.starts_with(kUnix))
     return parse_unix(url);
-  }
-  if (url.starts_with(kTcp)) {
+  if (url.starts_with(kTcp))
     return parse_host_and_port(url, url.substr(kTcp.size()), "tcp");
-  }
-  if (url.starts_with(kTls)) {
+  if (url.starts_with(kTls))
     return parse_tls(url);
-  }
   refuse(url, "it starts with none of unix://, tcp:// and tls://");
 }
 
 std::string short_name(const Address& address) {
-  if (address.scheme == "unix") {
+  if (address.scheme == "unix")
     return std::string(kUnix) + address.path;
-  }
   const bool is_v6 = address.host.find(':') != std::string::npos;
   const std::string host = is_v6 ? "[" + address.host + "]" : address.host;
   return address.scheme + "://" + host + ":" + std::to_string(address.port);

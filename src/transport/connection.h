@@ -109,9 +109,8 @@ class Connection {
   // The same within flush_delay or busy_flush_delay. Every call does this, so it costs one relaxed
   // load when a flush is already pending.
   void flush_soon() noexcept {
-    if (!flush_pending_.load(std::memory_order_relaxed)) {
+    if (!flush_pending_.load(std::memory_order_relaxed))
       request_flush_soon();
-    }
   }
 
   // Queues bytes to be sent in chunks of 1 MiB, in the order of the calls. Messages are sent before

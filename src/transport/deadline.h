@@ -36,10 +36,9 @@ class Deadline {
   void watch(Stream& stream, CondVar::Clock::time_point until) {
     {
       MutexLock lock(mutex_);
-      while (!is_met_) {
+      while (!is_met_)
         if (!changed_.wait_until(mutex_, until))
           break;
-      }
       has_passed_ = !is_met_;
       if (!has_passed_)
         return;

@@ -18,9 +18,8 @@ DelayQueue::DelayQueue(const DelaySpec& spec)
 bool DelayQueue::push(std::span<const std::byte> bytes) {
   Bytes copy(bytes.begin(), bytes.end());
   MutexLock lock(mutex_);
-  if (!wait_for_room(bytes.size())) {
+  if (!wait_for_room(bytes.size()))
     return false;
-  }
   const Clock::time_point due = due_time(bytes.size());
   held_bytes_ += copy.size();
   runs_.push_back({due, std::move(copy)});
@@ -30,9 +29,8 @@ bool DelayQueue::push(std::span<const std::byte> bytes) {
 
 void DelayQueue::finish(std::exception_ptr error) {
   MutexLock lock(mutex_);
-  if (finished_) {
+  if (finished_)
     return;
-  }
   finished_ = true;
   finish_due_ = due_time(0);
   error_ = std::move(error);
@@ -42,9 +40,8 @@ void DelayQueue::finish(std::exception_ptr error) {
 DelayQueue::Bytes DelayQueue::pop() {
   MutexLock lock(mutex_);
   for (;;) {
-    if (cut_) {
+    if (cut_)
       return {};
-    }
     if (runs_.empty() && !finished_) {
       changed_.wait(mutex_);
       continue;
@@ -57,9 +54,8 @@ DelayQueue::Bytes DelayQueue::pop() {
     break;
   }
   if (runs_.empty()) {
-    if (error_) {
+    if (error_)
       std::rethrow_exception(error_);
-    }
     return {};
   }
   Bytes bytes = std::move(runs_.front().bytes);

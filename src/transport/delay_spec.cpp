@@ -19,9 +19,8 @@ double parse_number(std::string_view whole, std::string_view text) {
   double value = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || rest != end || !std::isfinite(value) || value < 0 || value > 1e9) {
+  if (error != std::errc() || rest != end || !std::isfinite(value) || value < 0 || value > 1e9)
     refuse(whole);
-  }
   return value;
 }
 
@@ -38,9 +37,8 @@ DelaySpec parse_delay(std::string_view text) {
   for (double& field : fields) {
     const size_t comma = rest.find(',');
     field = parse_number(text, rest.substr(0, comma));
-    if (comma == std::string_view::npos) {
+    if (comma == std::string_view::npos)
       return {from_milliseconds(fields[0]), fields[1], from_milliseconds(fields[2])};
-    }
     rest = rest.substr(comma + 1);
   }
   refuse(text);

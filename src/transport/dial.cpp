@@ -28,9 +28,8 @@ int milliseconds_until(Clock::time_point deadline) {
 void set_blocking(const Fd& socket, bool blocking) {
   const int flags = ::fcntl(socket.get(), F_GETFL);
   const int wanted = blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK;
-  if (flags < 0 || ::fcntl(socket.get(), F_SETFL, wanted) < 0) {
+  if (flags < 0 || ::fcntl(socket.get(), F_SETFL, wanted) < 0)
     throw_system_errno("fcntl", errno);
-  }
 }
 
 // Waits for a connect() in progress and returns its errno; ETIMEDOUT at the deadline.
@@ -38,15 +37,12 @@ int finish_connect(const Fd& socket, Clock::time_point deadline) {
   pollfd polled{socket.get(), POLLOUT, 0};
   for (;;) {
     const int ready = ::poll(&polled, 1, milliseconds_until(deadline));
-    if (ready == 0 && Clock::now() >= deadline) {
+    if (ready == 0 && Clock::now() >= deadline)
       return ETIMEDOUT;
-    }
-    if (ready > 0) {
+    if (ready > 0)
       break;
-    }
-    if (ready < 0 && errno != EINTR) {
+    if (ready < 0 && errno != EINTR)
       return errno;
-    }
   }
   int error = 0;
   socklen_t size = sizeof error;
@@ -56,12 +52,10 @@ int finish_connect(const Fd& socket, Clock::time_point deadline) {
 
 // Returns the errno of the attempt, 0 when connected.
 int try_connect(const Fd& socket, const SocketAddress& to, Clock::time_point deadline) {
-  if (::connect(socket.get(), to.get(), to.size()) == 0) {
+  if (::connect(socket.get(), to.get(), to.size()) == 0)
     return 0;
-  }
-  if (errno == EINPROGRESS || errno == EINTR) {
+  if (errno == EINPROGRESS || errno == EINTR)
     return finish_connect(socket, deadline);
-  }
   return errno;
 }
 
@@ -75,16 +69,14 @@ bool somebody_listens(const SocketAddress& address) {
 void remove_stale_socket(const std::string& path, const SocketAddress& address) {
   struct stat found {};
 
-  if (::lstat(path.c_str(), &found) != 0) {
+  if (::lstat(path.c_str(), &found) != 0)
     return;
-  }
   if (!S_ISSOCK(found.st_mode)) {
     throw ConnectionError("cannot listen on unix://" + path +
                           ": a file that is not a socket is there");
   }
-  if (somebody_listens(address)) {
+  if (somebody_listens(address))
     throw ConnectionError("cannot listen on unix://" + path + ": another server listens there");
-  }
   ::unlink(path.c_str());
 }
 
@@ -104,9 +96,8 @@ class OwnerOnly {
 
 void bind_and_listen(const Fd& socket, const SocketAddress& at, const Address& address) {
   const OwnerOnly owner_only;
-  if (::bind(socket.get(), at.get(), at.size()) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
+  if (::bind(socket.get(), at.get(), at.size()) != 0 || ::listen(socket.get(), SOMAXCONN) != 0)
     throw_connection_errno("listening on " + to_string(address), errno);
-  }
 }
 
 Fd listen_on_unix(const Address& address) {
@@ -118,9 +109,8 @@ Fd listen_on_unix(const Address& address) {
 }
 
 SocketAddress loopback_only(const Address& address) {
-  if (const auto at = SocketAddress::loopback(address.host, address.port)) {
+  if (const auto at = SocketAddress::loopback(address.host, address.port))
     return *at;
-  }
   throw std::invalid_argument(
       "refusing to listen on " + to_string(address) +
       ": without TLS only loopback (127.0.0.1, ::1 or localhost) is served. For other machines "

@@ -33,15 +33,12 @@ class SocketStream : public Stream {
   size_t read_some(std::span<std::byte> into) override {
     for (;;) {
       const ssize_t got = ::recv(socket_.get(), into.data(), into.size(), 0);
-      if (got >= 0) {
+      if (got >= 0)
         return static_cast<size_t>(got);
-      }
-      if (is_shut_down_) {
+      if (is_shut_down_)
         return 0;
-      }
-      if (errno != EINTR) {
+      if (errno != EINTR)
         throw_connection_errno("reading from " + peer_, errno);
-      }
     }
   }
 
@@ -52,18 +49,16 @@ class SocketStream : public Stream {
       message.msg_iov = vectors.data();
       message.msg_iovlen = vectors.size();
       const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-      if (sent >= 0) {
+      if (sent >= 0)
         gather.advance(static_cast<size_t>(sent));
-      } else if (errno != EINTR) {
+      else if (errno != EINTR)
         throw_connection_errno("writing to " + peer_, errno);
-      }
     }
   }
 
   void shutdown() noexcept override {
-    if (!is_shut_down_.exchange(true)) {
+    if (!is_shut_down_.exchange(true))
       ::shutdown(socket_.get(), SHUT_RDWR);
-    }
   }
 
   std::string peer() const override { return peer_; }

@@ -22,9 +22,8 @@ class Gather {
     size_t count = 0;
     size_t skipped = offset_;
     for (const std::span<const std::byte> part : parts_) {
-      if (count == vectors_.size()) {
+      if (count == vectors_.size())
         break;
-      }
       // The system calls only read the bytes, but iovec has no const.
       auto* const base = const_cast<std::byte*>(part.data()) + skipped;  // NOLINT
       vectors_[count++] = iovec{base, part.size() - skipped};

@@ -51,48 +51,41 @@ std::optional<SocketAddress> SocketAddress::loopback(const std::string& host, ui
   sockaddr_in6 v6{};
   v6.sin6_family = AF_INET6;
   v6.sin6_port = htons(port);
-  if (::inet_pton(AF_INET6, name, &v6.sin6_addr) == 1 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr)) {
+  if (::inet_pton(AF_INET6, name, &v6.sin6_addr) == 1 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr))
     return from(v6);
-  }
   return std::nullopt;
 }
 
 SocketAddress SocketAddress::of_socket(const Fd& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
     throw_system_errno("getsockname", errno);
-  }
   return {reinterpret_cast<const sockaddr*>(&address), size};
 }
 
 uint16_t SocketAddress::port() const noexcept {
-  if (family() == AF_INET) {
+  if (family() == AF_INET)
     return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
-  }
-  if (family() == AF_INET6) {
+  if (family() == AF_INET6)
     return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port);
-  }
   return 0;
 }
 
 std::vector<SocketAddress> resolve(const Address& address) {
-  if (address.scheme == "unix") {
+  if (address.scheme == "unix")
     return {SocketAddress::unix_path(address.path)};
-  }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const int error =
       ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (error != 0) {
+  if (error != 0)
     throw ConnectionError("looking up host '" + address.host + "': " + ::gai_strerror(error));
-  }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
   std::vector<SocketAddress> addresses;
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next)
     addresses.emplace_back(entry->ai_addr, entry->ai_addrlen);
-  }
   return addresses;
 }
 

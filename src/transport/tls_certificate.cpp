@@ -46,9 +46,8 @@ std::string encode(const Digest& digest) {
   int count = 0;
   for (const unsigned char byte : digest) {
     bits = bits << 8 | byte;
-    for (count += 8; count >= 6; count -= 6) {
+    for (count += 8; count >= 6; count -= 6)
       pin += kAlphabet[bits >> (count - 6) & 63];
-    }
   }
   return pin + kAlphabet[bits << (6 - count) & 63];
 }
@@ -67,9 +66,8 @@ void set_random_serial(X509* certificate) {
   check_internal(RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) == 1,
                  "OpenSSL has random bytes");
   uint64_t serial = 0;
-  for (const unsigned char byte : bytes) {
+  for (const unsigned char byte : bytes)
     serial = serial << 8 | byte;
-  }
   ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate), serial >> 1 | 1);
 }
 
@@ -127,9 +125,8 @@ std::string pin_of(const X509* certificate) {
 }
 
 std::string parse_pin(std::string_view text) {
-  if (is_pin(text)) {
+  if (is_pin(text))
     return std::string(text);
-  }
   std::string hex(text);
   hex.erase(std::remove(hex.begin(), hex.end(), ':'), hex.end());
   if (hex.size() != 2 * Digest().size() || !is_hex(hex)) {
@@ -138,9 +135,8 @@ std::string parse_pin(std::string_view text) {
                                 "- or _; the server prints it when it starts (?pin=PIN)");
   }
   Digest digest{};
-  for (size_t i = 0; i < digest.size(); ++i) {
+  for (size_t i = 0; i < digest.size(); ++i)
     digest[i] = static_cast<unsigned char>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
-  }
   return encode(digest);
 }
 
@@ -150,9 +146,8 @@ std::string names_of(const X509* certificate) {
   std::string all;
   for (int i = 0; names && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const std::string name = text_of(*sk_GENERAL_NAME_value(names.get(), i));
-    if (!name.empty()) {
+    if (!name.empty())
       all += (all.empty() ? "" : ", ") + name;
-    }
   }
   return all.empty() ? "no host" : all.substr(0, 256);
 }

@@ -19,9 +19,8 @@ constexpr long kMaxClientChain = 12 << 10;
 [[noreturn]] void refuse_file(const char* what, const std::string& file) {
   const std::string doing = std::string("TLS: cannot use ") + what + " '" + file + "'";
   const unsigned long error = ERR_peek_error();
-  if (ERR_SYSTEM_ERROR(error)) {
+  if (ERR_SYSTEM_ERROR(error))
     throw std::invalid_argument(describe_errno(doing, ERR_GET_REASON(error)));
-  }
   const char* const reason = ERR_reason_error_string(error);
   throw std::invalid_argument(doing + ": " + (reason == nullptr ? "unknown error" : reason));
 }
@@ -40,9 +39,8 @@ int check_server(X509_STORE_CTX* chain, void* /*unused*/) noexcept {
     X509_STORE_CTX_set_error(chain, X509_V_ERR_OUT_OF_MEM);
     return 0;
   }
-  if (seen->wanted_pin.empty()) {
+  if (seen->wanted_pin.empty())
     return X509_verify_cert(chain) == 1 ? 1 : 0;
-  }
   const bool is_right = seen->pin == seen->wanted_pin;
   X509_STORE_CTX_set_error(chain, is_right ? X509_V_OK : X509_V_ERR_CERT_REJECTED);
   return is_right ? 1 : 0;
@@ -67,33 +65,28 @@ TlsContext::~TlsContext() {
 
 void TlsContext::use_identity(const std::string& cert, const std::string& key) {
   ERR_clear_error();
-  if (SSL_CTX_use_certificate_chain_file(context_, cert.c_str()) != 1) {
+  if (SSL_CTX_use_certificate_chain_file(context_, cert.c_str()) != 1)
     refuse_file("the certificate", cert);
-  }
   const std::string& key_file = key.empty() ? cert : key;
   if (SSL_CTX_use_PrivateKey_file(context_, key_file.c_str(), SSL_FILETYPE_PEM) != 1 ||
-      SSL_CTX_check_private_key(context_) != 1) {
+      SSL_CTX_check_private_key(context_) != 1)
     refuse_file("the key", key_file);
-  }
 }
 
 std::shared_ptr<const TlsContext> TlsContext::client(const Address& address) {
   const std::shared_ptr<TlsContext> made(new TlsContext(false));
   made->host_ = address.host;
-  if (!address.pin.empty()) {
+  if (!address.pin.empty())
     made->pin_ = parse_pin(address.pin);
-  } else if (address.ca.empty()) {
+  else if (address.ca.empty())
     SSL_CTX_set_default_verify_paths(made->context_);
-  }
   ERR_clear_error();
-  if (!address.ca.empty() && SSL_CTX_load_verify_file(made->context_, address.ca.c_str()) != 1) {
+  if (!address.ca.empty() && SSL_CTX_load_verify_file(made->context_, address.ca.c_str()) != 1)
     refuse_file("the certificate authority", address.ca);
-  }
-  if (!address.cert.empty()) {
+  if (!address.cert.empty())
     made->use_identity(address.cert, address.key);
-  } else if (!address.key.empty()) {
+  else if (!address.key.empty())
     throw std::invalid_argument("TLS: key= needs cert=, the client's certificate");
-  }
   SSL_CTX_set_verify(made->context_, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_cert_verify_callback(made->context_, check_server, nullptr);
   return made;
@@ -105,14 +98,12 @@ std::shared_ptr<const TlsContext> TlsContext::server(const std::string& cert,
   const std::shared_ptr<TlsContext> made(new TlsContext(true));
   made->use_identity(cert, key);
   made->pin_ = pin_of(SSL_CTX_get0_certificate(made->context_));
-  if (client_ca.empty()) {
+  if (client_ca.empty())
     return made;
-  }
   ERR_clear_error();
   STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(client_ca.c_str());
-  if (names == nullptr || SSL_CTX_load_verify_file(made->context_, client_ca.c_str()) != 1) {
+  if (names == nullptr || SSL_CTX_load_verify_file(made->context_, client_ca.c_str()) != 1)
     refuse_file("the certificate authority of clients", client_ca);
-  }
   SSL_CTX_set_client_CA_list(made->context_, names);
   SSL_CTX_set_max_cert_list(made->context_, kMaxClientChain);
   SSL_CTX_set_verify(made->context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);

@@ -81,9 +81,8 @@ bool looks_like_tls(std::span<const std::byte> first) {
 }
 
 void throw_no_tls(const TlsContext& context) {
-  if (context.is_server()) {
+  if (context.is_server())
     throw TlsError("the client does not speak TLS; it must connect to tls://, not to tcp://");
-  }
   throw TlsError(
       "no TLS is spoken there; if it is a torch-remote server without TLS, connect to tcp:// in "
       "place of tls://");
@@ -94,17 +93,14 @@ void throw_tls_failure(const SSL* ssl, const TlsContext& context, const SeenCert
   const unsigned long error = ERR_peek_error();
   const int reason = ERR_GET_REASON(error);
   const long verdict = SSL_get_verify_result(ssl);
-  if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED && !context.is_server()) {
+  if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED && !context.is_server())
     throw TlsError(describe_certificate(verdict, context, seen));
-  }
   const char* const openssl = ERR_reason_error_string(error);
   std::string why = openssl == nullptr ? "unknown error" : openssl;
-  if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED) {
+  if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED)
     why = X509_verify_cert_error_string(verdict);
-  }
-  if (const std::string setup = describe_setup(reason); !setup.empty()) {
+  if (const std::string setup = describe_setup(reason); !setup.empty())
     throw TlsError(setup + " (" + why + ")");
-  }
   throw ConnectionError(doing + ": TLS: " + why);
 }
 

@@ -68,9 +68,8 @@ class TlsStream : public Stream {
       return;
     }
     SSL_set_connect_state(ssl_.get());
-    if (seen_.wanted_pin.empty()) {
+    if (seen_.wanted_pin.empty())
       expect_host(ssl_.get(), context_->host());
-    }
   }
 
   void secure(std::span<const std::byte> preamble) override EXCLUDES(mutex_) {
@@ -79,9 +78,8 @@ class TlsStream : public Stream {
       buffers_.outgoing.assign(preamble.begin(), preamble.end());
     }
     size_t received = 0;
-    while (!advance_handshake()) {
+    while (!advance_handshake())
       receive_handshake(received);
-    }
     MutexLock lock(mutex_);
     constexpr std::string_view kLabel = "EXPORTER-Channel-Binding";  // RFC 9266
     check_internal(SSL_export_keying_material(
@@ -97,13 +95,11 @@ class TlsStream : public Stream {
 
   size_t read_some(std::span<std::byte> into) override EXCLUDES(mutex_) {
     for (size_t got = 0;;) {
-      if (decrypt(into, got)) {
+      if (decrypt(into, got))
         return got;
-      }
       const size_t received = inner_->read_some(raw_);
-      if (received == 0) {
+      if (received == 0)
         return 0;
-      }
       MutexLock lock(mutex_);
       buffers_.incoming = std::span<const std::byte>(raw_).first(received);
     }
@@ -124,14 +120,12 @@ class TlsStream : public Stream {
           staged += taken;
         }
         part = part.subspan(taken);
-        if (staged == kRecord) {
+        if (staged == kRecord)
           encrypt(std::span(record_).first(std::exchange(staged, 0)));
-        }
       }
     }
-    if (staged > 0) {
+    if (staged > 0)
       encrypt(std::span(record_).first(staged));
-    }
     send_encrypted(0);
   }
 
@@ -151,9 +145,8 @@ class TlsStream : public Stream {
       ERR_clear_error();
       const int result = SSL_do_handshake(ssl_.get());
       is_done = result == 1;
-      if (!is_done && SSL_get_error(ssl_.get(), result) != SSL_ERROR_WANT_READ) {
+      if (!is_done && SSL_get_error(ssl_.get(), result) != SSL_ERROR_WANT_READ)
         failure = make_failure("the TLS handshake with ");
-      }
     }
     if (failure != nullptr) {
       send_alert();
@@ -167,12 +160,10 @@ class TlsStream : public Stream {
     const size_t most = context_->is_server() ? kMaxFromClient : kMaxFromServer;
     const size_t got = inner_->read_some(std::span(raw_).first(kHandshakeRead));
     const std::span<const std::byte> bytes = std::span<const std::byte>(raw_).first(got);
-    if (got == 0) {
+    if (got == 0)
       throw ConnectionError(peer() + " closed the connection during the TLS handshake");
-    }
-    if (received == 0 && !looks_like_tls(bytes)) {
+    if (received == 0 && !looks_like_tls(bytes))
       refuse_plain();
-    }
     received += got;
     if (received > most) {
       throw ConnectionError(peer() + " sent more than " + std::to_string(most) +
@@ -215,19 +206,15 @@ class TlsStream : public Stream {
     ERR_clear_error();
     got = 0;
     const int result = SSL_read_ex(ssl_.get(), into.data(), into.size(), &got);
-    if (buffers_.outgoing.size() > kMostUnsent) {
+    if (buffers_.outgoing.size() > kMostUnsent)
       throw ConnectionError(peer() + " asks for new keys too often");
-    }
-    if (result == 1) {
+    if (result == 1)
       return true;
-    }
     const int error = SSL_get_error(ssl_.get(), 0);
-    if (error == SSL_ERROR_WANT_READ) {
+    if (error == SSL_ERROR_WANT_READ)
       return false;
-    }
-    if (error == SSL_ERROR_ZERO_RETURN) {
+    if (error == SSL_ERROR_ZERO_RETURN)
       return true;
-    }
     std::rethrow_exception(make_failure("reading from "));
   }
 
@@ -236,9 +223,8 @@ class TlsStream : public Stream {
       MutexLock lock(mutex_);
       ERR_clear_error();
       size_t written = 0;
-      if (SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &written) != 1) {
+      if (SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &written) != 1)
         std::rethrow_exception(make_failure("writing to "));
-      }
       since_rekey_ += written;
       if (since_rekey_ >= options_.rekey_after) {
         since_rekey_ = 0;
@@ -252,9 +238,8 @@ class TlsStream : public Stream {
   void send_encrypted(size_t at_least) EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
-      if (buffers_.outgoing.empty() || buffers_.outgoing.size() < at_least) {
+      if (buffers_.outgoing.empty() || buffers_.outgoing.size() < at_least)
         return;
-      }
       sending_.clear();
       std::swap(sending_, buffers_.outgoing);
     }

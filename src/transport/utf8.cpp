@@ -16,15 +16,12 @@ struct Lead {
 constexpr Lead kInvalid{SIZE_MAX, 0, 0};
 
 Lead lead_of(uint8_t byte) noexcept {
-  if (byte < 0x80) {
+  if (byte < 0x80)
     return {0, 0, 0};
-  }
-  if (byte < 0xc2 || byte > 0xf4) {
+  if (byte < 0xc2 || byte > 0xf4)
     return kInvalid;
-  }
-  if (byte < 0xe0) {
+  if (byte < 0xe0)
     return {1, 0x80, 0xbf};
-  }
   if (byte < 0xf0) {
     return {2, static_cast<uint8_t>(byte == 0xe0 ? 0xa0 : 0x80),
             static_cast<uint8_t>(byte == 0xed ? 0x9f : 0xbf)};
@@ -34,16 +31,14 @@ Lead lead_of(uint8_t byte) noexcept {
 }
 
 bool follows(std::span<const std::byte> bytes, const Lead& lead) noexcept {
-  if (bytes.size() < lead.follow) {
+  if (bytes.size() < lead.follow)
     return false;
-  }
   uint8_t low = lead.low;
   uint8_t high = lead.high;
   for (const std::byte next : bytes.first(lead.follow)) {
     const auto code = std::to_integer<uint8_t>(next);
-    if (code < low || code > high) {
+    if (code < low || code > high)
       return false;
-    }
     low = 0x80;
     high = 0xbf;
   }
@@ -56,9 +51,8 @@ bool is_utf8(std::span<const std::byte> bytes) noexcept {
   while (!bytes.empty()) {
     const Lead lead = lead_of(std::to_integer<uint8_t>(bytes.front()));
     bytes = bytes.subspan(1);
-    if (!follows(bytes, lead)) {
+    if (!follows(bytes, lead))
       return false;
-    }
     bytes = bytes.subspan(lead.follow);
   }
   return true;

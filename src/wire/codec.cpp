@@ -44,9 +44,8 @@ uint64_t Reader::long_varint() {
 }
 
 void Reader::finish() const {
-  if (at_ != end_) {
+  if (at_ != end_)
     throw ProtocolError(std::to_string(end_ - at_) + " bytes after the end of the message");
-  }
 }
 
 void Reader::refuse_short(uint64_t count) const {

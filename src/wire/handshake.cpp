@@ -77,9 +77,8 @@ std::array<std::byte, kPreambleBytes> encode_preamble(const Preamble& preamble) 
 }
 
 Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes) {
-  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0)
     throw ProtocolError("the peer does not speak torch-remote's protocol");
-  }
   Reader reader(bytes.subspan(kMagic.size()));
   Preamble preamble;
   preamble.min = version(reader);
@@ -300,9 +299,8 @@ std::array<std::byte, 32> sha256(std::span<const std::byte> bytes) {
   std::array<std::byte, 32> digest{};
   unsigned length = 0;
   if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()),
-                 &length, EVP_sha256(), nullptr) != 1) {
+                 &length, EVP_sha256(), nullptr) != 1)
     throw InternalError("SHA-256 failed");
-  }
   return digest;
 }
 

@@ -61,10 +61,9 @@ void encode_tensor(Writer& key, Dtype dtype, uint8_t flags, const Sizes& sizes,
   key.u8(static_cast<uint8_t>(sizes.size()));
   for (const int64_t size : sizes)
     key.varint(static_cast<uint64_t>(size));
-  if ((flags & kSpecContiguous) == 0) {
+  if ((flags & kSpecContiguous) == 0)
     for (const int64_t stride : strides)
       key.varint(static_cast<uint64_t>(stride));
-  }
   key.varint(storage);
 }
 

@@ -11,14 +11,12 @@ constexpr uint8_t kCoalesced = 1;
 // PyTorch counts the elements of a sparse tensor in 63 bits too, the zeros included.
 void check_elements(const std::vector<int64_t>& sizes) {
   int64_t elements = 1;
-  for (const int64_t size : sizes) {
+  for (const int64_t size : sizes)
     if (size == 0)
       return;
-  }
-  for (const int64_t size : sizes) {
+  for (const int64_t size : sizes)
     if (__builtin_mul_overflow(elements, size, &elements))
       throw ProtocolError("the elements of a sparse tensor do not fit 63 bits");
-  }
 }
 
 }  // namespace

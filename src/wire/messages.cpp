@@ -18,9 +18,8 @@ uint64_t storage_name(Reader& reader) {
 
 template <typename Enum>
 Enum checked_enum(uint8_t value, Enum last, const char* what) {
-  if (value > static_cast<uint8_t>(last)) {
+  if (value > static_cast<uint8_t>(last))
     throw ProtocolError(std::string("no ") + what + " " + std::to_string(value));
-  }
   return static_cast<Enum>(value);
 }
 

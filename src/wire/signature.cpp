@@ -131,9 +131,8 @@ void decode_list(Reader& reader, Scope& scope, Value& value) {
         const bool is_number = (kind >= static_cast<uint8_t>(ValueKind::kScalarInt) &&
                                 kind <= static_cast<uint8_t>(ValueKind::kScalarBool)) ||
                                kind == static_cast<uint8_t>(ValueKind::kScalarUnsigned);
-        if (!is_number) {
+        if (!is_number)
           throw ProtocolError("a list of numbers holds something else");
-        }
         value.integers.push_back(kind);
         break;
       }
@@ -205,9 +204,8 @@ Introduction decode_introduction(Reader& reader) {
   introduction.name = reader.text(kMaxText, "operator name");
   introduction.overload = reader.text(kMaxText, "overload name");
   const uint64_t n = reader.count(kMaxArguments, "arguments");
-  for (uint64_t i = 0; i < n; ++i) {
+  for (uint64_t i = 0; i < n; ++i)
     introduction.arguments.emplace_back(reader.text(kMaxText, "argument name"));
-  }
   return introduction;
 }
 
@@ -259,17 +257,15 @@ Signature decode_signature(Reader& reader, uint32_t next_operator) {
   if (signature.operator_id == next_operator)
     signature.introduction = decode_introduction(reader);
   const uint64_t defaults = reader.count(kMaxArguments, "defaults");
-  for (uint64_t i = 0; i < defaults; ++i) {
+  for (uint64_t i = 0; i < defaults; ++i)
     signature.defaults.push_back(static_cast<uint32_t>(reader.count(kMaxArguments, "argument")));
-  }
   const uint64_t tensors = decode_key(Reader(reader.bytes(kMaxSignatureBytes, "key")), signature);
   signature.outputs_known = reader.u8() != 0;
   if (!signature.outputs_known)
     return signature;
   const uint64_t n = reader.count(kMaxArguments, "outputs");
-  for (uint64_t i = 0; i < n; ++i) {
+  for (uint64_t i = 0; i < n; ++i)
     signature.outputs.push_back(decode_output(reader, tensors, false));
-  }
   return signature;
 }
 

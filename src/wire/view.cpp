@@ -10,17 +10,15 @@ namespace {
 
 uint64_t checked_multiply(uint64_t a, uint64_t b) {
   uint64_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product) || product > INT64_MAX) {
+  if (__builtin_mul_overflow(a, b, &product) || product > INT64_MAX)
     throw ProtocolError("a tensor's extent does not fit 63 bits");
-  }
   return product;
 }
 
 uint64_t checked_add(uint64_t a, uint64_t b) {
   uint64_t sum = 0;
-  if (__builtin_add_overflow(a, b, &sum) || sum > INT64_MAX) {
+  if (__builtin_add_overflow(a, b, &sum) || sum > INT64_MAX)
     throw ProtocolError("a tensor's extent does not fit 63 bits");
-  }
   return sum;
 }
 

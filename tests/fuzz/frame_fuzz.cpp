@@ -14,9 +14,8 @@ using namespace torch_remote::transport;
 namespace {
 
 void require(bool holds) {
-  if (!holds) {
+  if (!holds)
     std::abort();
-  }
 }
 
 void check_round_trip(const Frame& frame, std::span<const std::byte> bytes) {
@@ -24,12 +23,10 @@ void check_round_trip(const Frame& frame, std::span<const std::byte> bytes) {
   require(std::memcmp(header.data(), bytes.data(), header.size()) == 0);
   require(frame.payload.data() == bytes.data() + kHeaderSize);
   require(frame.payload.size() == frame.header.length);
-  if (frame.header.kind == FrameKind::kClose) {
+  if (frame.header.kind == FrameKind::kClose)
     decode_close_reason(frame.payload);
-  }
-  if (frame.header.kind != FrameKind::kBulk) {
+  if (frame.header.kind != FrameKind::kBulk)
     return;
-  }
   const uint64_t length = frame.payload.size() - kBulkPrefixSize;
   const BulkPrefix prefix = decode_bulk_prefix(frame.payload.first<kBulkPrefixSize>(), length);
   require(prefix.offset + length >= prefix.offset);

@@ -83,20 +83,18 @@ wire::MemoryFigures device_memory(c10::DeviceIndex index, wire::MemoryAction act
 DeviceStats RemoteAllocator::getDeviceStats(c10::DeviceIndex device) {
   const wire::MemoryFigures figures = device_memory(device, wire::MemoryAction::kAsk);
   DeviceStats stats;
-  for (const wire::MemoryStat& figure : figures.stats) {
+  for (const wire::MemoryStat& figure : figures.stats)
     if (Stat* const stat = find_stat(stats, figure.name))
       *stat = {figure.current, figure.peak, figure.allocated, figure.freed};
-  }
   stats.num_alloc_retries = static_cast<int64_t>(figures.retries);
   stats.num_ooms = static_cast<int64_t>(figures.ooms);
   return stats;
 }
 
 void RemoteAllocator::emptyCache(c10::MempoolId_t /*pool*/) {
-  for (c10::DeviceIndex index = 0; index < kMaxDevices; ++index) {
+  for (c10::DeviceIndex index = 0; index < kMaxDevices; ++index)
     if (Machines::instance().has_device(index))
       device_memory(index, wire::MemoryAction::kEmptyCache);
-  }
 }
 
 void RemoteAllocator::recordStream(const c10::DataPtr& data, c10::Stream stream) {

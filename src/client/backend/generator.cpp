@@ -62,9 +62,8 @@ void send_if_open(Session& session, Messages messages) {
 std::array<at::Generator, kMaxDevices>& defaults() {
   static auto* generators = [] {
     auto* made = new std::array<at::Generator, kMaxDevices>;
-    for (c10::DeviceIndex i = 0; i < kMaxDevices; ++i) {
+    for (c10::DeviceIndex i = 0; i < kMaxDevices; ++i)
       (*made)[static_cast<size_t>(i)] = at::make_generator<RemoteGenerator>(i, true);
-    }
     return made;
   }();
   return *generators;

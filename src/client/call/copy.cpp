@@ -48,9 +48,8 @@ void copy_from_elsewhere(const at::Tensor& destination, const at::Tensor& source
   if (plain && same_layout(destination, ready))
     return move(destination, ready, non_blocking);
   ready = ready.contiguous();
-  if (plain && destination.is_contiguous() && destination.sizes().equals(ready.sizes())) {
+  if (plain && destination.is_contiguous() && destination.sizes().equals(ready.sizes()))
     return move(destination, ready, non_blocking);
-  }
   const at::Tensor staged = at::empty(ready.sizes(), destination.options());
   move(staged, ready, non_blocking && ready.is_same(source));
   copy_on_server(destination, staged, non_blocking);

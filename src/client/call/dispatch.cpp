@@ -66,9 +66,8 @@ void capture_call(Capture& capture, const OperatorInfo& info, Arguments argument
 
 // The session and the server's device a call is for.
 DevicePlace place_of(const Capture& capture, c10::DeviceIndex index) {
-  if (const StorageRecord* record = capture.any_record()) {
+  if (const StorageRecord* record = capture.any_record())
     return {session_of(*record), record->server_device};
-  }
   return Machines::instance().place(index);
 }
 
@@ -283,9 +282,8 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(signature->match != nullptr))
     check_match(*signature->match, info, arguments, *place.session);
   place.session->wait_for_credit({&capture});
-  if (!signature->outputs_known) {
+  if (!signature->outputs_known)
     return ask_server(info, std::move(signature), capture, stack, device, place);
-  }
   Outputs outputs(*signature, capture, device, place);
   const bool waits = must_tell_outcome(info, arguments, *signature) ||
                      may_be_missing(place.session->faults(), capture) ||

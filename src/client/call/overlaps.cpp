@@ -30,22 +30,20 @@ bool any_pair(const OperatorInfo& info, Arguments arguments, const Claim& claim)
         !arguments[i].toTensor().defined())
       continue;
     const at::Tensor& written = arguments[i].toTensor();
-    for (size_t j = 0; j < arguments.size(); ++j) {
+    for (size_t j = 0; j < arguments.size(); ++j)
       if (j != i &&
           holds(arguments[j], [&](const at::Tensor& other) { return claim(written, other); }))
         return true;
-    }
   }
   return false;
 }
 
 bool overlaps_itself(const OperatorInfo& info, Arguments arguments) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
+  for (size_t i = 0; i < arguments.size(); ++i)
     if (info.arguments[i].is_written && holds(arguments[i], [](const at::Tensor& written) {
           return at::has_internal_overlap(written) == at::MemOverlap::Yes;
         }))
       return true;
-  }
   return false;
 }
 

@@ -96,11 +96,10 @@ class ResultReader {
 
 bool writes(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
             const at::Tensor& sparse) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
+  for (size_t i = 0; i < arguments.size(); ++i)
     if (info.arguments[i].is_written && arguments[i].isTensor() &&
         arguments[i].toTensor().is_same(sparse))
       return true;
-  }
   return false;
 }
 
@@ -144,10 +143,9 @@ bool to_output(const Result& result, Output& output, std::vector<uint64_t>& nbyt
       return true;
     case ResultKind::kList:
       output.kind = OutputKind::kList;
-      for (const Result& item : result.items) {
+      for (const Result& item : result.items)
         if (!to_output(item, output.items.emplace_back(), nbytes))
           return false;
-      }
       return true;
     default:
       return false;
@@ -163,10 +161,9 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
   known->match = signature.match;
   known->shares_storage = signature.shares_storage;
   known->outputs_known = true;
-  for (const Result& result : results) {
+  for (const Result& result : results)
     if (!to_output(result, known->outputs.emplace_back(), known->output_bytes))
       return;
-  }
   session.stream().with_signatures([&](SignatureTable& table) { table.replace(std::move(known)); });
 }
 
@@ -183,12 +180,11 @@ Results take_results(const AnsweredCall& call, wire::Reader& answer) {
   const std::vector<Result> results = wire::decode_results(answer);
   ResultReader make(call.capture, call.device, call.place, call.first_name);
   Results made;
-  for (const Result& result : results) {
+  for (const Result& result : results)
     if (made.size() == call.info.returns.size() && result.kind == ResultKind::kList)
       follow_changes(call.info, call.capture, call.arguments, result.items, make);
     else
       made.push_back(make.read(result));
-  }
   if (made.size() != call.info.returns.size())
     raise(ErrorClass::kProtocol, "the server sent another number of results than the operator has");
   if (!call.info.depends_on_data && !call.info.is_foreign && results.size() == made.size())

@@ -270,12 +270,11 @@ void Capture::add_list(const ArgumentInfo& info, c10::ArrayRef<c10::IValue> item
   switch (info.kind) {
     case ArgumentKind::kTensorList:
       wire::encode_list(key_, ValueKind::kList, items.size());
-      for (const c10::IValue& item : items) {
+      for (const c10::IValue& item : items)
         if (item.isNone())
           encode_kind(key_, ValueKind::kNone);
         else
           add_tensor(item.toTensor(), info.is_written);
-      }
       return;
     case ArgumentKind::kIntList:
       wire::encode_list(key_, ValueKind::kIntList, items.size());

@@ -217,10 +217,9 @@ at::Tensor mask_for_efficient(const Attention& call) {
     const std::vector<c10::SymInt> padding = {0, kAlignment - last % kAlignment};
     return at::pad_symint(mask, padding).slice_symint(-1, 0, last);
   }
-  for (const int64_t dim : {0, 1, 2}) {
+  for (const int64_t dim : {0, 1, 2})
     if (mask.sym_stride(dim) % kAlignment != 0)
       return mask.contiguous();
-  }
   return mask;
 }
 

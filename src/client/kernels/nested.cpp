@@ -70,10 +70,9 @@ bool fits(const at::Tensor& padded, const at::Tensor& sizes) {
     return false;
   const at::Tensor rows = sizes.contiguous();
   const int64_t* size = rows.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < rows.numel(); ++i) {
+  for (int64_t i = 0; i < rows.numel(); ++i)
     if (size[i] < 0 || size[i] > padded.size(1 + i % rows.size(1)))
       return false;
-  }
   return true;
 }
 
@@ -128,10 +127,9 @@ bool ends_in(const at::Tensor& nested, at::IntArrayRef normalized) {
   const auto count = static_cast<int64_t>(normalized.size());
   if (count == 0 || count >= nested.dim())
     return false;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i)
     if (impl_of(nested).opt_size(nested.dim() - count + i) != normalized[i] || normalized[i] == 0)
       return false;
-  }
   return true;
 }
 

@@ -82,9 +82,8 @@ Three mkldnn_lstm(const at::Tensor& input, at::TensorList hx, at::TensorList par
       cy.push_back(std::get<2>(result));
     }
     layer_input = directions == 1 ? outputs[0] : at::cat(outputs, -1);
-    if (options.dropout != 0 && options.train && layer < options.num_layers - 1) {
+    if (options.dropout != 0 && options.train && layer < options.num_layers - 1)
       layer_input = at::dropout(layer_input, options.dropout, true);
-    }
   }
   return {batch_first ? layer_input.transpose(0, 1) : layer_input, at::stack(hy, 0),
           at::stack(cy, 0)};
@@ -273,9 +272,8 @@ void check_cell_state(const at::Tensor& input, const at::Tensor& state, const at
 Two lstm_cell(const at::Tensor& input, at::TensorList hx, const at::Tensor& w_ih,
               const at::Tensor& w_hh, const std::optional<at::Tensor>& b_ih,
               const std::optional<at::Tensor>& b_hh) {
-  if (!is_on_cpu_server(input)) {
+  if (!is_on_cpu_server(input))
     return at::compositeimplicitautograd::lstm_cell(input, hx, w_ih, w_hh, b_ih, b_hh);
-  }
   const Weights weights{w_ih, w_hh, b_ih.value_or(at::Tensor()), b_hh.value_or(at::Tensor()), {}};
   TORCH_CHECK(hx.size() == 2, "lstm_cell expects two hidden states");
   check_cell_input(input, w_ih);
@@ -288,9 +286,8 @@ Two lstm_cell(const at::Tensor& input, at::TensorList hx, const at::Tensor& w_ih
 at::Tensor gru_cell(const at::Tensor& input, const at::Tensor& hx, const at::Tensor& w_ih,
                     const at::Tensor& w_hh, const std::optional<at::Tensor>& b_ih,
                     const std::optional<at::Tensor>& b_hh) {
-  if (!is_on_cpu_server(input)) {
+  if (!is_on_cpu_server(input))
     return at::compositeimplicitautograd::gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh);
-  }
   const Weights weights{w_ih, w_hh, b_ih.value_or(at::Tensor()), b_hh.value_or(at::Tensor()), {}};
   check_cell_input(input, w_ih);
   check_cell_state(input, hx, w_hh, 0);

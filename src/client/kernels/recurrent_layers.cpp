@@ -116,9 +116,8 @@ std::pair<at::Tensor, std::vector<State>> run_all(Cell cell, Sequence sequence,
       last.push_back(std::move(state));
     }
     at::Tensor joined = directions == 1 ? outputs[0] : at::cat(outputs, outputs[0].dim() - 1);
-    if (options.dropout != 0 && options.train && layer < options.num_layers - 1) {
+    if (options.dropout != 0 && options.train && layer < options.num_layers - 1)
       joined = at::dropout(joined, options.dropout, true);
-    }
     sequence.data = std::move(joined);
   }
   return {sequence.data, std::move(last)};

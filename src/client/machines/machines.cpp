@@ -95,10 +95,9 @@ bool Machines::is_awaited(c10::DeviceIndex index) const {
 
 // The index stays free while the caller holds opening_.
 c10::DeviceIndex Machines::free_index(c10::DeviceIndex begin) {
-  for (auto i = static_cast<size_t>(begin); i < places_.size(); ++i) {
+  for (auto i = static_cast<size_t>(begin); i < places_.size(); ++i)
     if (places_[i].session.load() == nullptr && !places_[i].is_reserved.load())
       return static_cast<c10::DeviceIndex>(i);
-  }
   TORCH_CHECK(false, "all ", static_cast<int>(kMaxDevices),
               " remote devices are in use; stop a machine first");
 }
@@ -261,10 +260,9 @@ DevicePlace Machines::find_place(c10::DeviceIndex index) {
     start(index);
   else
     start_default();
-  if (!has_device(index)) {
+  if (!has_device(index))
     for (const int id : ids())
       learn_devices(id);
-  }
   const DevicePlace there = place_if_there(index);
   if (there.session == nullptr)
     refuse_index(index);
@@ -287,10 +285,9 @@ void Machines::refuse_index(c10::DeviceIndex index) {
 
 c10::DeviceIndex Machines::device_count() {
   c10::DeviceIndex count = 0;
-  for (size_t i = 0; i < places_.size(); ++i) {
+  for (size_t i = 0; i < places_.size(); ++i)
     if (places_[i].session.load() != nullptr)
       count = static_cast<c10::DeviceIndex>(i + 1);
-  }
   return count;
 }
 
@@ -302,11 +299,9 @@ bool Machines::has_others(const Session* session) const {
 }
 
 c10::DeviceIndex Machines::index_of(const Session* session, uint8_t device) const {
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].session.load() == session && places_[i].device.load() == device) {
+  for (size_t i = 0; i < places_.size(); ++i)
+    if (places_[i].session.load() == session && places_[i].device.load() == device)
       return static_cast<c10::DeviceIndex>(i);
-    }
-  }
   return 0;
 }
 
@@ -336,10 +331,9 @@ std::vector<Session*> Machines::sessions() {
 std::vector<int> Machines::ids() {
   MutexLock lock(mutex_);
   std::vector<int> ids;
-  for (const Machine& machine : machines_) {
+  for (const Machine& machine : machines_)
     if (!machine.stopped)
       ids.push_back(machine.id);
-  }
   return ids;
 }
 
@@ -380,9 +374,8 @@ void Machines::stop(int id, bool wait) {
     if (machine.stopped)
       return;
     machine.stopped = true;
-    for (const c10::DeviceIndex index : machine.devices) {
+    for (const c10::DeviceIndex index : machine.devices)
       places_[static_cast<size_t>(index)].session.store(nullptr, std::memory_order_release);
-    }
     if (!has_machine())
       stopped_url_ = session->link().endpoint().url;
     initialized_.store(has_machine(), std::memory_order_release);

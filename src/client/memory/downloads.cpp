@@ -60,10 +60,9 @@ void finish_downloads_to(const at::Tensor& tensor) {
   auto& pending = PendingDownloads::instance();
   if (pending.is_empty())
     return;
-  for (const auto& entry : pending.writers_to(memory_of(tensor))) {
+  for (const auto& entry : pending.writers_to(memory_of(tensor)))
     if (!entry.session->link().is_lost())
       entry.session->wait_quietly(entry.request, "a download");
-  }
 }
 
 at::Tensor empty_for(const at::Tensor& tensor) {
@@ -74,10 +73,9 @@ at::Tensor empty_for(const at::Tensor& tensor) {
 }
 
 void finish_downloads(Session& session) {
-  for (const RequestPtr& request : PendingDownloads::instance().of(session)) {
+  for (const RequestPtr& request : PendingDownloads::instance().of(session))
     if (!request->done)
       session.wait_quietly(request, "a download");
-  }
 }
 
 bool are_downloads_here(Session& session) {

@@ -24,9 +24,8 @@ int written_by(const c10::FunctionSchema& schema, const c10::Argument& result) {
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
     if (alias != nullptr && alias->isWrite() &&
-        alias->beforeSets() == result.alias_info()->beforeSets()) {
+        alias->beforeSets() == result.alias_info()->beforeSets())
       return static_cast<int>(i);
-    }
   }
   return -1;
 }

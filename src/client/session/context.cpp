@@ -25,15 +25,13 @@ bool is_in_backward() {
 
 void ContextMirror::append_difference(wire::Writer& writer) {
   ContextValues now = marshal::read_context();
-  if (has_told_ && is_in_backward()) {
+  if (has_told_ && is_in_backward())
     for (const Setting setting : {Setting::kThreads, Setting::kFlushDenormal})
       value_of(now, setting) = value_of(told_, setting);
-  }
   wire::Context context;
-  for (size_t i = 1; i < now.size(); ++i) {
+  for (size_t i = 1; i < now.size(); ++i)
     if (!has_told_ || told_[i] != now[i])
       context.settings.push_back({static_cast<Setting>(i), now[i]});
-  }
   told_ = now;
   has_told_ = true;
   if (!context.settings.empty())

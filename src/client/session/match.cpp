@@ -28,10 +28,9 @@ std::unique_ptr<OperatorMatch> compare(const OperatorInfo& info,
     return match;
   }
   const auto& ours = info.introduction.arguments;
-  for (uint32_t i = 0; i < ours.size(); ++i) {
+  for (uint32_t i = 0; i < ours.size(); ++i)
     if (std::ranges::find(answer.arguments, ours[i]) == answer.arguments.end())
       match->lacking.push_back(i);
-  }
   return match;
 }
 
@@ -94,10 +93,9 @@ void check_match(const OperatorMatch& match, const OperatorInfo& info,
 
 std::vector<uint32_t> defaults_of(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   std::vector<uint32_t> defaults;
-  for (uint32_t i = 0; i < arguments.size(); ++i) {
+  for (uint32_t i = 0; i < arguments.size(); ++i)
     if (equals_default(info, i, arguments[i]))
       defaults.push_back(i);
-  }
   return defaults;
 }
 

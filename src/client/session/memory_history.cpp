@@ -24,10 +24,9 @@ uint64_t read_size(const char* text) {
   if (rest == text || !(number >= 0) || number > 1e6)
     return 0;
   constexpr std::array<std::string_view, 4> kUnits = {" bytes", " KiB", " MiB", " GiB"};
-  for (size_t i = 0; i < kUnits.size(); ++i) {
+  for (size_t i = 0; i < kUnits.size(); ++i)
     if (std::string_view(rest).starts_with(kUnits[i]))
       return static_cast<uint64_t>(std::llround(std::ldexp(number, static_cast<int>(10 * i))));
-  }
   return 0;
 }
 
@@ -51,10 +50,9 @@ void MemoryHistory::set(const HistoryOptions& options) {
     events_.clear();
     stacks_.clear();
   }
-  for (auto& [device, events] : events_) {
+  for (auto& [device, events] : events_)
     while (events.size() > options.max_events)
       events.pop_front();
-  }
   is_needed_.store(options.is_on || !live_.empty(), std::memory_order_relaxed);
 }
 

@@ -61,10 +61,9 @@ std::vector<std::string> libraries_from_environment() {
   const char* value = std::getenv("TORCH_REMOTE_LIBRARY");
   std::istringstream list(value == nullptr ? "" : value);
   std::vector<std::string> libraries;
-  for (std::string library; std::getline(list, library, ':');) {
+  for (std::string library; std::getline(list, library, ':');)
     if (!library.empty())
       libraries.push_back(library);
-  }
   return libraries;
 }
 

@@ -59,10 +59,9 @@ std::vector<PendingDownloads::Entry> PendingDownloads::writers_to(
     std::span<const std::byte> memory) {
   std::vector<Entry> found;
   MutexLock lock(mutex_);
-  for (const Entry& entry : entries_) {
+  for (const Entry& entry : entries_)
     if (!entry.request->done && overlap(entry.request->destination, memory))
       found.push_back(entry);
-  }
   return found;
 }
 
@@ -72,10 +71,9 @@ std::vector<RequestPtr> PendingDownloads::of(const Session& session) {
     return requests;
   drop_good();
   MutexLock lock(mutex_);
-  for (const Entry& entry : entries_) {
+  for (const Entry& entry : entries_)
     if (entry.session == &session)
       requests.push_back(entry.request);
-  }
   return requests;
 }
 

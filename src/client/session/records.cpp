@@ -61,12 +61,11 @@ std::vector<StorageRecord*> RecordPool::unannounced(const Session* session, uint
   std::vector<StorageRecord*> found;
   MutexLock lock(mutex_);
   for (const auto& slab : slabs_) {
-    for (StorageRecord& record : *slab) {
+    for (StorageRecord& record : *slab)
       if (record.address.load(std::memory_order_relaxed) != 0 && record.session == session &&
           record.server_device == server_device &&
           !record.announced.load(std::memory_order_relaxed))
         found.push_back(&record);
-    }
   }
   return found;
 }

@@ -170,10 +170,9 @@ void Requests::signal_when_done(Request& request, std::shared_ptr<DoneSignal> si
 
 void Requests::signal_all() {
   MutexLock lock(mutex_);
-  for (const auto& [id, request] : open_) {
+  for (const auto& [id, request] : open_)
     for (const auto& signal : request->signals)
       signal->set();
-  }
 }
 
 bool Requests::wait_for(const std::function<bool()>& ready, std::chrono::milliseconds time) {

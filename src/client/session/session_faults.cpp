@@ -150,10 +150,9 @@ void Session::synchronize() {
 }
 
 RequestPtr Session::find_failed_download() {
-  for (const auto& request : PendingDownloads::instance().of(*this)) {
+  for (const auto& request : PendingDownloads::instance().of(*this))
     if (request->done && request->failed && !faults_.has_told(*request))
       return request;
-  }
   return nullptr;
 }
 

@@ -22,10 +22,9 @@ bool flash_for_cpu(Arguments arguments, Outputs& outputs) {
   const at::Tensor& query = tensor(arguments, 0);
   if (!is_full_float(query) || query.numel() == 0)
     return false;
-  for (const size_t i : {0, 1, 2}) {
+  for (const size_t i : {0, 1, 2})
     if (!is_head(tensor(arguments, i), query))
       return false;
-  }
   outputs.push_back(like(query));
   outputs.push_back(transposed(query.scalar_type(), query.sizes().slice(0, 3)));
   return true;

@@ -28,10 +28,9 @@ bool each_elementwise(Arguments arguments, Outputs& outputs) {
     if (!argument.isTensorList())
       continue;
     const auto items = argument.toListRef();
-    for (size_t i = 0; i < items.size(); ++i) {
+    for (size_t i = 0; i < items.size(); ++i)
       if (!has_layout_of(items[i].toTensor(), first[i].toTensor()))
         return false;
-    }
   }
   wire::Output list;
   list.kind = wire::OutputKind::kList;
@@ -85,10 +84,9 @@ bool lists_agree(Arguments arguments) {
     const auto items = argument.toListRef();
     if (items.size() != first.size())
       return false;
-    for (size_t i = 0; i < items.size(); ++i) {
+    for (size_t i = 0; i < items.size(); ++i)
       if (!goes_with(items[i], first[i].toTensor()))
         return false;
-    }
   }
   return true;
 }

@@ -86,9 +86,8 @@ bool stack(Arguments arguments, Outputs& outputs) {
     const at::Tensor& other = item.toTensor();
     if (!other.defined() || !other.device().is_privateuseone() || !is_strided(other) ||
         other.scalar_type() != first.scalar_type() || !other.sizes().equals(first.sizes()) ||
-        (has_layouts && !is_standard(other))) {
+        (has_layouts && !is_standard(other)))
       return false;
-    }
   }
   Sizes sizes = first.sizes().vec();
   sizes.insert(sizes.begin() + dim, static_cast<int64_t>(items.size()));
@@ -116,10 +115,9 @@ bool roll(Arguments arguments, Outputs& outputs) {
   const Sizes dims = integers(arguments[2]);
   if (!is_standard(input) || dims.empty() || integers(arguments[1]).size() != dims.size())
     return false;
-  for (const int64_t dim : dims) {
+  for (const int64_t dim : dims)
     if (wrap_dim(dim, input.dim()) < 0)
       return false;
-  }
   outputs.push_back(like(input));
   return true;
 }
@@ -166,9 +164,8 @@ bool put(Arguments arguments, Outputs& outputs) {
   const at::Tensor& index = tensor(arguments, 1);
   const at::Tensor& source = tensor(arguments, 2);
   if (!is_cloned_as_it_is(input) || index.scalar_type() != at::kLong ||
-      source.scalar_type() != input.scalar_type() || source.numel() != index.numel()) {
+      source.scalar_type() != input.scalar_type() || source.numel() != index.numel())
     return false;
-  }
   outputs.push_back(like(input));
   return true;
 }

@@ -50,9 +50,8 @@ std::vector<Output> outputs_of(c10::ArrayRef<c10::IValue> results, MetaArguments
     }
     Output list;
     list.kind = OutputKind::kList;
-    for (const c10::IValue& item : result.toListRef()) {
+    for (const c10::IValue& item : result.toListRef())
       list.items.push_back(output_of(item.toTensor(), arguments, mentioned));
-    }
     outputs.push_back(std::move(list));
   }
   return outputs;
@@ -117,9 +116,8 @@ Inference ask_dispatcher(const OperatorInfo& info, Arguments arguments, Mentione
     return run_meta(info, arguments, mentioned,
                     [&](torch::jit::Stack& stack) { info.handle.callBoxed(stack); });
   } catch (const std::exception& error) {
-    if (log_enabled(LogLevel::kDebug)) {
+    if (log_enabled(LogLevel::kDebug))
       log(LogLevel::kDebug, "Meta does not know", {{"operator", info.name}, {"why", error.what()}});
-    }
     return {};
   }
 }

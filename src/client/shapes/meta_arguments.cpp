@@ -72,9 +72,8 @@ c10::IValue MetaArguments::convert(const c10::IValue& value) {
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& item : value.toListRef()) {
+    for (const c10::IValue& item : value.toListRef())
       list.push_back(item.isNone() ? std::optional<at::Tensor>() : convert_tensor(item.toTensor()));
-    }
     return list;
   }
   return value;

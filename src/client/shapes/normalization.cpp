@@ -45,9 +45,8 @@ bool layer_norm(Arguments arguments, Outputs& outputs) {
   const at::Tensor weight = optional_tensor(arguments, 2);
   const Sizes normalized = integers(arguments[1]);
   if (!is_float(input) || normalized.empty() || !ends_with(input.sizes(), normalized) ||
-      !layer_norm_parameters_fit(input, weight, optional_tensor(arguments, 3), normalized)) {
+      !layer_norm_parameters_fit(input, weight, optional_tensor(arguments, 3), normalized))
     return false;
-  }
   Sizes sizes = input.sizes().vec();
   outputs.push_back(contiguous(input.scalar_type(), sizes));
   std::fill(sizes.end() - static_cast<long>(normalized.size()), sizes.end(), 1);
@@ -93,10 +92,9 @@ bool parameters_fit(Arguments arguments, size_t from, size_t count, const at::Te
                     at::ScalarType dtype) {
   if (dtype == at::ScalarType::Undefined)
     return false;
-  for (size_t i = from; i < from + count; ++i) {
+  for (size_t i = from; i < from + count; ++i)
     if (!fits(optional_tensor(arguments, i), dtype, {input.size(1)}))
       return false;
-  }
   return true;
 }
 
@@ -159,9 +157,8 @@ bool batch_norm_backward(Arguments arguments, Outputs& outputs) {
 bool group_norm(Arguments arguments, Outputs& outputs) {
   const at::Tensor& input = tensor(arguments, 0);
   if (!is_standard(input) || !is_batch(input) || !is_full_float(input) ||
-      !parameters_fit(arguments, 1, 2, input, input.scalar_type())) {
+      !parameters_fit(arguments, 1, 2, input, input.scalar_type()))
     return false;
-  }
   const Sizes statistics = {arguments[3].toInt(), arguments[6].toInt()};
   if (statistics[0] != input.size(0) || statistics[1] <= 0 || input.size(1) % statistics[1] != 0)
     return false;
@@ -178,9 +175,8 @@ bool group_norm_backward(Arguments arguments, Outputs& outputs) {
   if (!is_standard(input) || !is_batch(input) || !is_standard(tensor(arguments, 0)))
     return false;
   if (!is_full_float(input) || !weight.defined() ||
-      !parameters_fit(arguments, 4, 1, input, input.scalar_type())) {
+      !parameters_fit(arguments, 4, 1, input, input.scalar_type()))
     return false;
-  }
   return gradients(arguments[9], {input, weight, weight}, outputs);
 }
 

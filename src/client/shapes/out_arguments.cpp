@@ -90,9 +90,8 @@ bool resize_outs(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
     if (out.numel() == metas[i].numel() && info.has(kFillsAnyShape))
       continue;
     resized |= at::native::resize_output(out, metas[i].sizes());
-    if (!out.strides().equals(metas[i].strides()) && out.sizes().equals(metas[i].sizes())) {
+    if (!out.strides().equals(metas[i].strides()) && out.sizes().equals(metas[i].sizes()))
       out.unsafeGetTensorImpl()->set_sizes_and_strides(metas[i].sizes(), metas[i].strides());
-    }
   }
   return resized;
 }

@@ -157,16 +157,14 @@ bool ctc_loss(Arguments arguments, Outputs& outputs) {
   const auto batch = static_cast<size_t>(log_probs.size(1));
   if (batch == 0 || given.size() != batch || wanted.size() != batch)
     return false;
-  for (const int64_t length : given) {
+  for (const int64_t length : given)
     if (length < 0 || length > log_probs.size(0))
       return false;
-  }
   const int64_t longest = *std::max_element(wanted.begin(), wanted.end());
   const int64_t all = std::accumulate(wanted.begin(), wanted.end(), int64_t{0});
   if (*std::min_element(wanted.begin(), wanted.end()) < 0 ||
-      (targets.dim() == 1 ? targets.size(0) != all : targets.size(1) < longest)) {
+      (targets.dim() == 1 ? targets.size(0) != all : targets.size(1) < longest))
     return false;
-  }
   outputs.push_back(contiguous(log_probs.scalar_type(), {log_probs.size(1)}));
   outputs.push_back(
       contiguous(log_probs.scalar_type(), {log_probs.size(1), log_probs.size(0), 2 * longest + 1}));

@@ -11,9 +11,8 @@ ShapeFunction find_shape_function(std::string_view name) {
          {shapes::elementwise_table(), shapes::activation_table(), shapes::normalization_table(),
           shapes::convolution_table(), shapes::indexing_table(), shapes::attention_table(),
           shapes::reduction_table(), shapes::loss_table(), shapes::view_gradient_table(),
-          shapes::factory_table(), shapes::linalg_table()}) {
+          shapes::factory_table(), shapes::linalg_table()})
       all->insert(part.begin(), part.end());
-    }
     return all;
   }();
   const auto found = table->find(name);

@@ -128,14 +128,12 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
 
 void Executor::check_index_storages(const Plan& plan) const {
   c10::SmallVector<const Entry*, 8> written;
-  for (const TensorRecipe& view : plan.tensors) {
+  for (const TensorRecipe& view : plan.tensors)
     if (view.is_written && view.is_argument)
       written.push_back(entries_[view.storage]);
-  }
-  for (const marshal::SparseRecipe& sparse : plan.sparse) {
+  for (const marshal::SparseRecipe& sparse : plan.sparse)
     if (sparse.is_written)
       written.push_back(entries_[plan.tensors[sparse.parts.back()].storage]);
-  }
   for (const marshal::SparseRecipe& sparse : plan.sparse) {
     for (size_t i = 0; i + 1 < sparse.parts.size(); ++i) {
       const Entry* indices = entries_[plan.tensors[sparse.parts[i]].storage];
@@ -294,10 +292,9 @@ Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint6
     return answer;
   try {
     answer.results = describe_results(first, names);
-    for (const marshal::SparseRecipe& recipe : call.plan.sparse) {
+    for (const marshal::SparseRecipe& recipe : call.plan.sparse)
       for (const uint32_t part : recipe.parts)  // a kernel may have resized it; the client has not
         storages_.settle_growth(*entries_[call.plan.tensors[part].storage], false);
-    }
   } catch (...) {
     answer.failure = fail(std::current_exception(), call, slots);
   }

@@ -79,14 +79,11 @@ void Generators::apply(const wire::GeneratorMessage& message, Origin here) {
         throw ProtocolError("no such generator to free");
       return;
     case wire::GeneratorAction::kMake:
-      if (message.name < wire::kFirstGenerator || message.seed >= wire::kMaxDevices) {
+      if (message.name < wire::kFirstGenerator || message.seed >= wire::kMaxDevices)
         throw ProtocolError("a generator is made with a name or device that is not allowed");
-      }
       wire::check_limit("generators of a session", made_.size() + 1, wire::kMaxGenerators);
-      if (!made_.emplace(message.name, Made{make(static_cast<uint8_t>(message.seed)), here})
-               .second) {
+      if (!made_.emplace(message.name, Made{make(static_cast<uint8_t>(message.seed)), here}).second)
         throw ProtocolError("a generator's name is taken");
-      }
       return;
     case wire::GeneratorAction::kCopy: {
       at::Generator generator = find(message.name);

@@ -114,9 +114,8 @@ void Interpreter::on_signature(wire::Reader& reader) {
 }
 
 const CallPlan& Interpreter::plan_at(uint64_t slot) const {
-  if (slot >= signatures_.size() || signatures_[slot] == nullptr) {
+  if (slot >= signatures_.size() || signatures_[slot] == nullptr)
     throw ProtocolError("a call uses a signature that was never sent");
-  }
   return *signatures_[slot];
 }
 

@@ -34,17 +34,15 @@ void load(const std::string& path) {
 std::vector<c10::OperatorName> load_libraries(const std::vector<std::string>& paths) {
   auto& dispatcher = c10::Dispatcher::singleton();
   std::unordered_set<c10::OperatorName> before;
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames())
     if (dispatcher.findSchema(name))
       before.insert(name);
-  }
   for (const std::string& path : paths)
     load(path);
   std::vector<c10::OperatorName> added;
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames())
     if (!before.contains(name) && dispatcher.findSchema(name))
       added.push_back(name);
-  }
   if (!paths.empty())
     log(LogLevel::kInfo, "libraries loaded",
         {{"libraries", paths.size()}, {"operators", added.size()}});

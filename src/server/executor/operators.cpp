@@ -86,23 +86,19 @@ bool travels(const c10::Type& type) {
     default:
       break;
   }
-  for (const auto& inner : type.containedTypes()) {
+  for (const auto& inner : type.containedTypes())
     if (!travels(*inner))
       return false;
-  }
   return true;
 }
 
 std::string refuse_schema(const c10::FunctionSchema& schema) {
-  for (const c10::Argument& argument : schema.arguments()) {
-    if (!travels(*argument.type())) {
+  for (const c10::Argument& argument : schema.arguments())
+    if (!travels(*argument.type()))
       return "takes a " + argument.type()->str() + ", which cannot be sent";
-    }
-  }
-  for (const c10::Argument& result : schema.returns()) {
+  for (const c10::Argument& result : schema.returns())
     if (!travels(*result.type()))
       return "returns a " + result.type()->str() + ", which cannot be sent";
-  }
   return {};
 }
 
@@ -204,10 +200,9 @@ wire::OperatorAnswer OperatorTable::describe(const wire::OperatorQuery& query) c
     answer.reason = operation.callee.refusal;
     return answer;
   }
-  for (const c10::Argument& argument : operation.callee.schema->arguments()) {
+  for (const c10::Argument& argument : operation.callee.schema->arguments())
     if (marshal::knows(operation.callee, argument.name()))
       answer.arguments.push_back(argument.name());
-  }
   return answer;
 }
 

@@ -39,10 +39,9 @@ std::string describe_shortage(const char* device, const MemoryShortage& shortage
 
 uint64_t host_figure(const std::string& name) {
   std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);) {
+  for (std::string line; std::getline(info, line);)
     if (line.starts_with(name))
       return std::stoull(line.substr(name.size())) * 1024;
-  }
   return 0;
 }
 

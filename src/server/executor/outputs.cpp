@@ -45,14 +45,12 @@ bool is_plain(const at::Tensor& tensor) {
 }
 
 bool have_same_places(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b) {
-  for (size_t i = 0; i < sizes.size(); ++i) {
+  for (size_t i = 0; i < sizes.size(); ++i)
     if (sizes[i] == 0)
       return true;
-  }
-  for (size_t i = 0; i < sizes.size(); ++i) {
+  for (size_t i = 0; i < sizes.size(); ++i)
     if (sizes[i] != 1 && a[i] != b[i])
       return false;
-  }
   return true;
 }
 
@@ -163,10 +161,8 @@ Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted) {
     return {std::move(actual), {}};
   std::string difference = "predicted " + describe(predicted) + ", got " + describe(actual) +
                            (is_own ? "" : " that is not alone in its storage");
-  if (same_bits && is_own &&
-      have_same_places(actual.sizes(), actual.strides(), predicted.strides)) {
+  if (same_bits && is_own && have_same_places(actual.sizes(), actual.strides(), predicted.strides))
     return {std::move(actual), std::move(difference)};
-  }
   return {copy_to_layout(actual, predicted.strides, predicted.conj, predicted.neg),
           std::move(difference)};
 }
@@ -209,9 +205,8 @@ wire::Result describe_result(c10::IValue value, const Mentioned& mentioned,
   result.kind = wire::ResultKind::kList;
   if (value.isTensorList()) {
     c10::List<at::Tensor> list = std::move(value).toTensorList();
-    for (size_t i = 0; i < list.size(); ++i) {
+    for (size_t i = 0; i < list.size(); ++i)
       result.items.push_back(tensor_result(list.extract(i), mentioned, index, fresh));
-    }
     return result;
   }
   for (const c10::IValue& item : value.toListRef())

@@ -19,10 +19,9 @@ SchemaFile read_schema_file(const std::string& path) {
   }
   SchemaFile read;
   read.torch_version = line.substr(kFirstLine.size());
-  while (std::getline(file, line)) {
+  while (std::getline(file, line))
     if (!line.empty())
       read.schemas.push_back(line);
-  }
   return read;
 }
 

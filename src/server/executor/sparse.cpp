@@ -127,10 +127,9 @@ bool is_unchanged(const at::Tensor& sparse, const marshal::SparseRecipe& recipe,
   if (marshal::sparse_spec_of(sparse) != recipe.spec)
     return false;
   const marshal::Parts parts = marshal::parts_of(sparse);
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; i < parts.size(); ++i)
     if (!is_same_view(parts[i], tensors[recipe.parts[i]]))
       return false;
-  }
   return true;
 }
 

@@ -183,10 +183,9 @@ void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
 }
 
 void StorageTable::allocate_all(uint8_t device) {
-  for (auto& [name, entry] : entries_) {
+  for (auto& [name, entry] : entries_)
     if (entry->number == device && entry->missing == nullptr && entry->upload == nullptr)
       ensure_memory(*entry);
-  }
 }
 
 void StorageTable::hold(Entry& entry, uint64_t nbytes) {
@@ -225,9 +224,8 @@ at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view
   uint64_t begin = 0;
   uint64_t end = 0;
   if (__builtin_mul_overflow(offset, uint64_t{c10::elementSize(view.dtype)}, &begin) ||
-      __builtin_add_overflow(begin, view.extent, &end) || end > INT64_MAX) {
+      __builtin_add_overflow(begin, view.extent, &end) || end > INT64_MAX)
     refuse_view(entry, view, offset);
-  }
   // A tensor without elements needs no memory, whatever its offset.
   const uint64_t present = entry.storage ? entry.storage.nbytes() : entry.nbytes;
   if (view.extent != 0 && end > present)
@@ -329,10 +327,9 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
 }
 
 void StorageTable::settle_stream(uint8_t device, uint64_t stream) {
-  for (Entry* const entry : uploading_) {
+  for (Entry* const entry : uploading_)
     if (entry->number == device && entry->upload_stream == stream)
       settle(*entry);
-  }
 }
 
 void StorageTable::keep(Entry& entry, uint8_t device, uint64_t stream) {

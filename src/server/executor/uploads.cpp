@@ -48,9 +48,8 @@ std::span<std::byte> Uploads::target(uint64_t lane, uint64_t offset, uint64_t le
     throw ProtocolError("bytes of an upload that has not begun");
   Staging& staging = *found->second.staging;
   if (staging.is_complete_ || offset != staging.received_ ||
-      length > staging.length_ - staging.received_) {
+      length > staging.length_ - staging.received_)
     throw ProtocolError("bytes of an upload have a wrong offset or length");
-  }
   if (staging.is_lost()) {
     ignored_bytes_.resize(length);
     return ignored_bytes_;

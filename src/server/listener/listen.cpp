@@ -136,17 +136,15 @@ class Listener {
       polled_.push_back({client.is_waiting() ? -1 : client.socket.get(), POLLIN, 0});
     const timespec interval{0, std::chrono::nanoseconds(Activity::kInterval).count()};
     if (::ppoll(polled_.data(), polled_.size(), &interval, &signals_.during_wait()) < 0 &&
-        errno != EINTR) {
+        errno != EINTR)
       throw_system_errno("ppoll", errno);
-    }
   }
 
   void reap() {
     int status = 0;
-    for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
       if (refusing_.erase(pid) == 0)
         note_exit(sessions_.remove(pid, status), status);
-    }
   }
 
   void note_exit(const std::string& peer, int status) {
@@ -187,13 +185,12 @@ class Listener {
       HalfOpen client = std::move(half_open_.front());
       half_open_.pop_front();
       const HalfOpen::Progress progress = client.read();
-      if (progress == HalfOpen::Progress::kComplete) {
+      if (progress == HalfOpen::Progress::kComplete)
         route(std::move(client));
-      } else if (progress == HalfOpen::Progress::kWaiting && Clock::now() < client.deadline) {
+      else if (progress == HalfOpen::Progress::kWaiting && Clock::now() < client.deadline)
         half_open_.push_back(std::move(client));
-      } else if (!client.is_refused) {
+      else if (!client.is_refused)
         log(LogLevel::kInfo, "a connection ended before its preamble");
-      }
     }
   }
 
@@ -344,9 +341,8 @@ void check_address(const std::string& url, const ServeOptions& options) {
         "refusing to listen on " + url +
         " without a token: add --token-file FILE (it is made if it is missing)");
   }
-  if ((address.scheme == "tls") != (options.tls != nullptr)) {
+  if ((address.scheme == "tls") != (options.tls != nullptr))
     throw std::invalid_argument("TLS is for tls:// addresses, and they need it; got " + url);
-  }
   if (to_string(address) != short_name(address)) {
     throw std::invalid_argument("the options of " + url +
                                 " are for clients; a server has --cert, --key and --client-ca");

@@ -52,10 +52,9 @@ void rehearse(const std::function<void()>& attempt) {
   telling.reset();
   const std::string failure = read_all(told);
   int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
+  while (::waitpid(pid, &status, 0) < 0)
     if (errno != EINTR)
       throw_system_errno("waitpid", errno);
-  }
   if (!failure.empty())
     throw std::invalid_argument(failure);
   if (status == 0)

@@ -82,10 +82,9 @@ void Sessions::remember(uint64_t route, std::string end) {
 
 bool Sessions::evict_unproven_session() {
   std::map<uint64_t, pid_t> unproven;  // the oldest first
-  for (const auto& [pid, session] : sessions_) {
+  for (const auto& [pid, session] : sessions_)
     if (!session.page->has_begun() && !session.is_dropped)
       unproven.emplace(session.number, pid);
-  }
   if (unproven.empty())
     return false;
   std::vector<std::string> peers;

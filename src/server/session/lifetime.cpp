@@ -26,9 +26,8 @@ int64_t Activity::now() noexcept {
 
 std::optional<std::string> Activity::reason_to_end(const LifetimeLimits& limits) const {
   const int64_t time = now();
-  if (limits.age.count() > 0 && time - start_ >= limits.age.count()) {
+  if (limits.age.count() > 0 && time - start_ >= limits.age.count())
     return "it has reached its --max-lifetime of " + std::to_string(limits.age.count()) + " ms";
-  }
   if (limits.idle.count() > 0 && time - last_.load() >= limits.idle.count()) {
     return "nobody has used it for its --idle-timeout of " + std::to_string(limits.idle.count()) +
            " ms";

@@ -45,12 +45,11 @@ bool Session::run() {
   connection_.start();
   try {
     Frame frame;
-    for (Work work = next_work(frame); work != Work::kEnd; work = next_work(frame)) {
+    for (Work work = next_work(frame); work != Work::kEnd; work = next_work(frame))
       if (work == Work::kFrame)
         apply(frame);
       else
         interpreter_.write_arrived();
-    }
   } catch (const ConnectionError&) {
     // on_end() has kept the first cause.
   } catch (const DeviceLost& lost) {

@@ -18,9 +18,8 @@ TEST(ByteCount, EachUnitIsUnderstood) {
 
 TEST(ByteCount, AnythingElseIsRefused) {
   for (const char* text : {"", "5", "GiB", "0GiB", "-1GiB", "+1GiB", "1.5GiB", "1 GiB", " 1GiB",
-                           "1gib", "99999999999TiB", "99999999999999999999KiB"}) {
+                           "1gib", "99999999999TiB", "99999999999999999999KiB"})
     EXPECT_THROW(parse_bytes("--x", text), std::invalid_argument) << text;
-  }
 }
 
 TEST(ByteCount, TheErrorNamesTheOptionAndSaysWhatToWrite) {

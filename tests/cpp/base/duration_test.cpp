@@ -20,9 +20,8 @@ TEST(Duration, EachUnitIsUnderstood) {
 
 TEST(Duration, AnythingElseIsRefused) {
   for (const char* text : {"", "s", "10", "10 s", " 10s", "-1s", "+1s", "1.5s", "1d", "10sm",
-                           "99999999999999999999s", "9999999999h", "00"}) {
+                           "99999999999999999999s", "9999999999h", "00"})
     EXPECT_THROW(parse_duration("--x", text), std::invalid_argument) << text;
-  }
 }
 
 TEST(Duration, TheErrorNamesTheOptionAndSaysWhatToWrite) {

@@ -12,9 +12,8 @@ namespace {
 TEST(Hash, EveryPrefixOfZerosHasAHashOfItsOwn) {
   const std::vector<std::byte> zeros(300);
   std::set<uint64_t> hashes;
-  for (size_t size = 0; size <= zeros.size(); ++size) {
+  for (size_t size = 0; size <= zeros.size(); ++size)
     hashes.insert(hash_bytes(std::span(zeros).first(size)));
-  }
   EXPECT_EQ(hashes.size(), zeros.size() + 1);
 }
 
@@ -44,9 +43,8 @@ TEST(Hash, EachBitOfTheInputChangesHalfOfTheOutput) {
 
 TEST(Hash, CountersDoNotCollide) {
   std::set<uint64_t> hashes;
-  for (uint64_t i = 0; i < 100'000; ++i) {
+  for (uint64_t i = 0; i < 100'000; ++i)
     hashes.insert(hash_bytes(std::as_bytes(std::span(&i, 1))));
-  }
   EXPECT_EQ(hashes.size(), 100'000U);
 }
 

@@ -25,9 +25,8 @@ bool is_readable(const Fd& descriptor, int timeout_ms) {
 
 std::string read_line(const Fd& descriptor) {
   std::string line;
-  for (char c = 0; ::read(descriptor.get(), &c, 1) == 1 && c != '\n';) {
+  for (char c = 0; ::read(descriptor.get(), &c, 1) == 1 && c != '\n';)
     line += c;
-  }
   return line;
 }
 
@@ -57,9 +56,8 @@ TEST(Platform, ThePeerOfAUnixSocketIsAProcessOfAUser) {
 TEST(Platform, ThisProcessIsAnotherOneInAForkedChild) {
   EXPECT_EQ(this_process(), ::getpid());
   const pid_t child = ::fork();
-  if (child == 0) {
+  if (child == 0)
     ::_exit(this_process() == ::getpid() ? 0 : 1);
-  }
   int status = -1;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
@@ -69,9 +67,8 @@ TEST(Platform, ThisProcessIsAnotherOneInAForkedChild) {
 TEST(Platform, DescriptorsAreCloseOnExec) {
   const auto [a, b] = socket_pair();
   const auto [in, out] = pipe_pair();
-  for (const Fd* descriptor : {&a, &b, &in, &out}) {
+  for (const Fd* descriptor : {&a, &b, &in, &out})
     EXPECT_NE(::fcntl(descriptor->get(), F_GETFD) & FD_CLOEXEC, 0);
-  }
 }
 
 void fill(const Fd& pipe) {

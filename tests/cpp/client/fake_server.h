@@ -302,10 +302,9 @@ class FakeServer : private transport::Connection::Handler {
   void wait_until(Condition condition) {
     MutexLock lock(mutex_);
     const auto deadline = CondVar::Clock::now() + kPatience;
-    while (!condition()) {
+    while (!condition())
       if (!changed_.wait_until(mutex_, deadline))
         throw std::runtime_error("the fake server waited in vain");
-    }
   }
 
   Mutex mutex_;

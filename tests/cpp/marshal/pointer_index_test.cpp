@@ -23,10 +23,9 @@ TEST(PointerIndex, OfTwoTheFirstIsFound) {
   const std::vector<int> values(50);
   std::vector<const int*> list;
   PointerIndex index;
-  for (int round = 0; round < 2; ++round) {
+  for (int round = 0; round < 2; ++round)
     for (const int& value : values)
       list.push_back(&value);
-  }
   EXPECT_EQ(index.find(list, &values[7]), 7);
 }
 

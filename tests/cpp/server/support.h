@@ -337,10 +337,9 @@ class Server {
     interpreter.apply(frame.bytes());
     std::vector<std::byte> sent = replies.take();
     std::vector<Reply> decoded = decode_replies(sent);
-    for (const Reply& reply : decoded) {
+    for (const Reply& reply : decoded)
       if (reply.request == 0)
         notices.push_back(reply.error);
-    }
     std::erase_if(decoded, [](const Reply& reply) { return reply.request == 0; });
     return decoded;
   }

@@ -69,10 +69,9 @@ class WireClient : private transport::Connection::Handler {
   std::string wait_for_end() {
     MutexLock lock(mutex_);
     const auto deadline = CondVar::Clock::now() + kPatience;
-    while (!has_ended_) {
+    while (!has_ended_)
       if (!changed_.wait_until(mutex_, deadline))
         throw std::runtime_error("no end");
-    }
     return cause_;
   }
 

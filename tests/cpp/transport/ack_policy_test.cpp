@@ -26,9 +26,8 @@ TEST(AckPolicy, TheFirstFrameStartsTheClock) {
 
 TEST(AckPolicy, ManyFramesOrBytesAreAcknowledgedAtOnce) {
   AckPolicy frames;
-  for (int i = 0; i < 7; ++i) {
+  for (int i = 0; i < 7; ++i)
     frames.received(1, false, kNow);
-  }
   EXPECT_FALSE(at_once(frames));
   frames.received(1, false, kNow);
   EXPECT_TRUE(at_once(frames));
@@ -46,9 +45,8 @@ TEST(AckPolicy, TheLastChunkIsAcknowledgedAtOnce) {
 
 TEST(AckPolicy, EightAppliedFramesAreToldAtOnce) {
   AckPolicy policy;
-  for (int i = 0; i < 7; ++i) {
+  for (int i = 0; i < 7; ++i)
     policy.applied(kNow);
-  }
   EXPECT_EQ(policy.due(), kNow + std::chrono::milliseconds(20));
   policy.applied(kNow);
   EXPECT_TRUE(at_once(policy));

@@ -40,9 +40,8 @@ class ConnectionPeerTest : public ::testing::Test {
   bool read(std::span<std::byte> into) {
     for (size_t done = 0; done < into.size();) {
       const size_t got = peer_->read_some(into.subspan(done));
-      if (got == 0) {
+      if (got == 0)
         return false;
-      }
       done += got;
     }
     return true;
@@ -50,9 +49,8 @@ class ConnectionPeerTest : public ::testing::Test {
 
   std::optional<ReceivedFrame> read_frame() {
     std::array<std::byte, kHeaderSize> header{};
-    if (!read(header)) {
+    if (!read(header))
       return std::nullopt;
-    }
     ReceivedFrame frame{decode_header(header, FrameLimits()), {}};
     frame.payload.resize(frame.header.length);
     EXPECT_TRUE(read(frame.payload));
@@ -121,14 +119,12 @@ TEST_F(ConnectionPeerTest, MessagesGoBetweenTheChunksOfABulk) {
 
 TEST_F(ConnectionPeerTest, AFewFramesAreAcknowledgedTogetherAfterAMoment) {
   start();
-  for (uint64_t sequence = 1; sequence <= 5; ++sequence) {
+  for (uint64_t sequence = 1; sequence <= 5; ++sequence)
     write(messages(sequence), "m");
-  }
   handler_.wait_for_events(5);
   auto ack = read_frame();
-  while (ack->header.acknowledged < 5) {  // a slow machine may see them in two goes
+  while (ack->header.acknowledged < 5)  // a slow machine may see them in two goes
     ack = read_frame();
-  }
   EXPECT_EQ(ack->header.kind, FrameKind::kAck);
   EXPECT_EQ(ack->header.applied, 0U);
   EXPECT_LE(connection_->totals().frames_sent, 3U);
@@ -161,9 +157,8 @@ TEST_F(ConnectionPeerTest, AppliedTravelsWithTheNextFrame) {
   connection_->flush();
 
   auto frame = read_frame();
-  while (frame->header.kind != FrameKind::kMessages) {
+  while (frame->header.kind != FrameKind::kMessages)
     frame = read_frame();
-  }
 
   EXPECT_EQ(frame->header.acknowledged, 1U);
   EXPECT_EQ(frame->header.applied, 1U);
@@ -341,9 +336,8 @@ TEST_F(ConnectionPeerTest, FlushSoonTakesAWholeBatchInOneGo) {
   Connection::Options options;
   options.flush_delay = std::chrono::seconds(3600);
   start(options);
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 1000; ++i)
     connection_->flush_soon();
-  }
   EXPECT_EQ(handler_.takes(), 0);
   handler_.put("m");
   connection_->flush();
@@ -371,9 +365,8 @@ TEST_F(ConnectionPeerTest, WhileThePeerHasSomethingToDoMessagesGatherForLonger) 
   handler_.put("the peer has nothing to do");
   connection_->flush_soon();
   EXPECT_EQ(text_of(read_frame()->payload), "the peer has nothing to do");
-  while (handler_.takes() < 2) {  // the writer has looked for more, and found nothing
+  while (handler_.takes() < 2)  // the writer has looked for more, and found nothing
     std::this_thread::yield();
-  }
 
   handler_.put("it has");
   connection_->flush_soon();
@@ -387,9 +380,8 @@ class TakerHandler : public RecordingHandler {
  public:
   Bytes take_messages(uint32_t& calls) override {
     Bytes taken = RecordingHandler::take_messages(calls);
-    if (!taken.empty()) {
+    if (!taken.empty())
       taker_ = std::this_thread::get_id();
-    }
     return taken;
   }
 
@@ -423,11 +415,9 @@ class CallersFlushTest : public ConnectionPeerTest {
   // The writer has to come to rest first.
   bool comes_to_be_written_here() {
     const auto deadline = std::chrono::steady_clock::now() + RecordingHandler::kPatience;
-    while (std::chrono::steady_clock::now() < deadline) {
-      if (is_written_here("small")) {
+    while (std::chrono::steady_clock::now() < deadline)
+      if (is_written_here("small"))
         return true;
-      }
-    }
     return false;
   }
 
@@ -450,9 +440,8 @@ TEST_F(CallersFlushTest, WhatIsLargeIsLeftToTheWriterAndKeepsItsPlace) {
   takers_.put(large);
   takers_.put("behind");
   connection_->flush();
-  for (const std::string& text : {std::string("before"), large, std::string("behind")}) {
+  for (const std::string& text : {std::string("before"), large, std::string("behind")})
     EXPECT_EQ(text_of(read_frame()->payload), text);
-  }
   EXPECT_NE(takers_.taker(), std::this_thread::get_id());
 }
 

@@ -35,9 +35,8 @@ class CutStream : public Stream {
     for (std::span<const std::byte> part : parts) {
       const bool is_cut = part.size() > left_;
       part = part.first(is_cut ? left_ : part.size());
-      if (left_ != kNever) {
+      if (left_ != kNever)
         left_ -= part.size();
-      }
       inner_->write({&part, 1});
       if (is_cut) {
         inner_->shutdown();
@@ -75,9 +74,8 @@ class End : public RecordingHandler {
 
   void on_broken(std::exception_ptr /*cause*/, uint64_t received) override {
     ++breaks;
-    if (redial_) {
+    if (redial_)
       redial_(received);
-    }
   }
 
   std::future<bool> send_bulk(uint64_t lane, const Bytes& bytes) {
@@ -128,9 +126,8 @@ class Line {
   void redial(uint64_t received) {
     const auto cause = std::make_exception_ptr(ConnectionError("the other end dialed again"));
     const std::optional<uint64_t> theirs = b.connection->suspend(cause);
-    if (!theirs) {
+    if (!theirs)
       return;
-    }
     auto [first, second] = make_link();
     EXPECT_TRUE(b.connection->resume(std::move(second), received));
     EXPECT_TRUE(a.connection->resume(std::move(first), *theirs));
@@ -141,9 +138,8 @@ class Line {
 
 Bytes pattern(size_t size) {
   Bytes bytes(size);
-  for (size_t i = 0; i < size; ++i) {
+  for (size_t i = 0; i < size; ++i)
     bytes[i] = static_cast<std::byte>(i * 31 + 5);
-  }
   return bytes;
 }
 
@@ -196,9 +192,8 @@ TEST(ConnectionResume, ACutAtAnyByteOfEitherDirectionLosesAndRepeatsNothing) {
     expect_everything_once(there, 2, 20);
     Line back = cut_once({kNever, at});
     expect_everything_once(back, 2, 20);
-    if (HasFailure()) {
+    if (HasFailure())
       return;
-    }
   }
 }
 
@@ -318,11 +313,10 @@ TEST(ConnectionResume, AbortAndCloseEndABrokenConnection) {
     a.start(std::move(first));
     const auto cause = std::make_exception_ptr(ConnectionError("test"));
     ASSERT_TRUE(a.connection->suspend(cause));
-    if (by_close) {
+    if (by_close)
       a.connection->close("done", std::chrono::milliseconds(20));
-    } else {
+    else
       a.connection->abort();
-    }
     EXPECT_NE(a.wait_for_end(), "(still open)");
     EXPECT_FALSE(a.connection->suspend(cause));
     EXPECT_FALSE(a.connection->resume(std::move(second), 0));

@@ -39,9 +39,8 @@ class ConnectionTest : public ::testing::TestWithParam<StreamKind> {
 
 std::shared_ptr<const Bytes> pattern(size_t size) {
   auto bytes = std::make_shared<Bytes>(size);
-  for (size_t i = 0; i < size; ++i) {
+  for (size_t i = 0; i < size; ++i)
     (*bytes)[i] = static_cast<std::byte>(i * 7 + i / 1000);
-  }
   return bytes;
 }
 

@@ -58,9 +58,8 @@ TEST(DelayLine, TheDelayAppearsOnceAndNotOncePerWrite) {
   constexpr size_t kFrames = 1000;  // one after the other they would take 50 s
 
   const auto start = Clock::now();
-  for (size_t i = 0; i < kFrames; ++i) {
+  for (size_t i = 0; i < kFrames; ++i)
     write_all(*ours, frame);
-  }
   read_all(*theirs, kFrames * frame.size());
 
   EXPECT_GE(Clock::now() - start, milliseconds(50));
@@ -129,9 +128,8 @@ TEST(DelayLine, ASpecIsParsed) {
 }
 
 TEST(DelayLine, AMalformedSpecIsRefusedWithASentence) {
-  for (const char* text : {"", "a", "1,", "1,2,3,4", "-1", "nan", "inf", "1ms", "1e30"}) {
+  for (const char* text : {"", "a", "1,", "1,2,3,4", "-1", "nan", "inf", "1ms", "1e30"})
     EXPECT_THROW(parse_delay(text), std::invalid_argument) << text;
-  }
 }
 
 }  // namespace

@@ -44,9 +44,8 @@ TEST(Address, EverySchemeIsParsedAndWrittenBack) {
   for (const char* url :
        {"unix:///run/torch.sock", "tcp://127.0.0.1:4711", "tcp://[::1]:80",
         "tcp://gpu-box.example:0", "tls://gpu-box.example:4711", "tls://[::1]:80?pin=abc",
-        "tls://host:1?pin=abc&cert=/a%20b/c.pem&key=/k&ca=/x%26y"}) {
+        "tls://host:1?pin=abc&cert=/a%20b/c.pem&key=/k&ca=/x%26y"})
     EXPECT_EQ(to_string(parse_address(url)), url);
-  }
   EXPECT_EQ(parse_address("tls://host:1?cert=/a%20b&pin=p").cert, "/a b");
   EXPECT_EQ(short_name(parse_address("tls://host:1?pin=abc")), "tls://host:1");
   EXPECT_EQ(parse_address("tcp://[::1]:80").host, "::1");
@@ -76,9 +75,8 @@ TEST(Address, AMalformedOneIsRefusedWithASentence) {
                           "tls://host:1?cert=%2",
                           "tls://host:1?cert=%zz",
                           "tls://host:1?cert=%00",
-                          "tcp://host:1?pin=x"}) {
+                          "tcp://host:1?pin=x"})
     EXPECT_THROW(parse_address(url), std::invalid_argument) << url;
-  }
   EXPECT_EQ(message_of<std::invalid_argument>([] { parse_address("tcp://host"); }),
             "'tcp://host' is not an address: the port is missing. Write unix:///path/to.sock, "
             "tcp://host:port or tls://host:port?pin=PIN.");

@@ -88,9 +88,8 @@ TEST(Frame, AnUnknownKindIsRefused) {
     Bytes bytes = encode_header(header_of(FrameKind::kAck, 0));
     bytes[4] = static_cast<std::byte>(kind);
     const bool known = kind >= 3 && kind <= 6;  // 1 and 2 want a sequence number
-    if (!known) {
+    if (!known)
       expect_refused(bytes);
-    }
   }
 }
 
@@ -160,24 +159,21 @@ TEST(Frame, ParsingTellsAnIncompleteFrameFromAWholeOne) {
   bytes.insert(bytes.end(), header.begin(), header.end());
   bytes.resize(bytes.size() + 4);
 
-  for (size_t size = 0; size < kHeaderSize + 3; ++size) {
+  for (size_t size = 0; size < kHeaderSize + 3; ++size)
     EXPECT_FALSE(parse_frame(std::span(bytes).first(size), FrameLimits())) << size;
-  }
   EXPECT_EQ(parse_frame(bytes, FrameLimits())->payload.size(), 3U);
 }
 
 TEST(Utf8, WellFormedTextIsAccepted) {
   for (const char* text : {"", "a", "\xc2\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80",
-                           "\xf4\x8f\xbf\xbf"}) {
+                           "\xf4\x8f\xbf\xbf"})
     EXPECT_TRUE(is_utf8(bytes_of(text))) << text;
-  }
 }
 
 TEST(Utf8, MalformedTextIsRefused) {
   for (const char* text : {"\x80", "\xc0\x80", "\xc1\xbf", "\xc2", "\xe0\x9f\xbf", "\xed\xa0\x80",
-                           "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5", "\xe1\x80", "\xc2z"}) {
+                           "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5", "\xe1\x80", "\xc2z"})
     EXPECT_FALSE(is_utf8(bytes_of(text))) << text;
-  }
 }
 
 }  // namespace

@@ -44,9 +44,8 @@ class RecordingHandler : public Connection::Handler {
     MutexLock lock(mutex_);
     ++takes_;
     changed_.notify_all();
-    if (outbox_.empty()) {
+    if (outbox_.empty())
       return {};
-    }
     took_all_ = outbox_.size() == 1;
     calls = outbox_.front().second;
     Bytes payload = std::move(outbox_.front().first);
@@ -65,9 +64,8 @@ class RecordingHandler : public Connection::Handler {
       EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     Bytes& bytes = lanes_[lane];
-    if (bytes.size() < offset + length) {
+    if (bytes.size() < offset + length)
       bytes.resize(offset + length);
-    }
     return std::span(bytes).subspan(offset, length);
   }
 
@@ -96,12 +94,10 @@ class RecordingHandler : public Connection::Handler {
   std::string wait_for_end() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const auto deadline = CondVar::Clock::now() + kPatience;
-    while (ends_ == 0 && CondVar::Clock::now() < deadline) {
+    while (ends_ == 0 && CondVar::Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
-    }
-    if (ends_ == 0) {
+    if (ends_ == 0)
       return "(still open)";
-    }
     return describe(cause_);
   }
 
@@ -109,9 +105,8 @@ class RecordingHandler : public Connection::Handler {
   std::vector<std::string> wait_for_events(size_t count) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const auto deadline = CondVar::Clock::now() + kPatience;
-    while (events_.size() < count && CondVar::Clock::now() < deadline) {
+    while (events_.size() < count && CondVar::Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
-    }
     return events_;
   }
 
@@ -120,9 +115,8 @@ class RecordingHandler : public Connection::Handler {
   bool wait_until(Condition condition) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const auto deadline = CondVar::Clock::now() + kPatience;
-    while (!condition() && CondVar::Clock::now() < deadline) {
+    while (!condition() && CondVar::Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
-    }
     return condition();
   }
 
@@ -148,9 +142,8 @@ class RecordingHandler : public Connection::Handler {
 
  private:
   static std::string describe(const std::exception_ptr& cause) {
-    if (!cause) {
+    if (!cause)
       return "";
-    }
     try {
       std::rethrow_exception(cause);
     } catch (const std::exception& error) {

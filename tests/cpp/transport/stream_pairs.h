@@ -29,9 +29,8 @@ inline StreamPair listen_and_dial(Address address) {
 
 inline StreamPair unix_pair() {
   std::string folder = "/tmp/torch_remote_test.XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) {
+  if (::mkdtemp(folder.data()) == nullptr)
     throw std::runtime_error("mkdtemp");
-  }
   const std::string path = folder + "/s";
   StreamPair pair = listen_and_dial(parse_address("unix://" + path));
   ::unlink(path.c_str());

@@ -30,9 +30,8 @@ void write_all(Stream& stream, std::span<const std::byte> bytes) {
 std::vector<std::byte> read_until_end(Stream& stream) {
   std::vector<std::byte> all;
   std::vector<std::byte> buffer(10000);
-  for (size_t got = stream.read_some(buffer); got > 0; got = stream.read_some(buffer)) {
+  for (size_t got = stream.read_some(buffer); got > 0; got = stream.read_some(buffer))
     all.insert(all.end(), buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(got));
-  }
   return all;
 }
 
@@ -53,14 +52,12 @@ TEST_P(StreamTest, BytesArriveInOrderInBothDirections) {
   std::thread b_writes([&] { write_all(*b, back); });
   std::thread b_reads([&] {
     got_there.resize(there.size());
-    for (size_t done = 0; done < there.size();) {
+    for (size_t done = 0; done < there.size();)
       done += b->read_some(std::span(got_there).subspan(done));
-    }
   });
   got_back.resize(back.size());
-  for (size_t done = 0; done < back.size();) {
+  for (size_t done = 0; done < back.size();)
     done += a->read_some(std::span(got_back).subspan(done));
-  }
   a_writes.join();
   b_writes.join();
   b_reads.join();
@@ -113,9 +110,8 @@ TEST_P(StreamTest, ShutdownWakesABlockedWriter) {
   std::thread writer([&] {
     EXPECT_THROW(
         {
-          for (;;) {
+          for (;;)
             write_all(*pair_.first, bytes);
-          }
         },
         ConnectionError);
   });
@@ -133,9 +129,8 @@ TEST_P(StreamTest, WritingToAPeerThatIsGoneIsAConnectionErrorAndNoSignal) {
   const auto bytes = pattern(100'000);
   EXPECT_THROW(
       {
-        for (;;) {
+        for (;;)
           write_all(*pair_.first, bytes);
-        }
       },
       ConnectionError);
 }

@@ -20,9 +20,8 @@ inline std::string temporary_file(const std::string& contents) {
   std::string name = "/tmp/torch_remote_test.XXXXXX";
   const int descriptor = ::mkstemp(name.data());
   if (descriptor < 0 || ::write(descriptor, contents.data(), contents.size()) !=
-                            static_cast<ssize_t>(contents.size())) {
+                            static_cast<ssize_t>(contents.size()))
     throw std::runtime_error("mkstemp");
-  }
   ::close(descriptor);
   return name;
 }

@@ -46,9 +46,8 @@ TEST(Codec, VarintsOfEveryLengthComeBack) {
 TEST(Codec, ZigzagKeepsTheExtremes) {
   for (const int64_t value :
        {int64_t{0}, int64_t{-1}, int64_t{1}, std::numeric_limits<int64_t>::min(),
-        std::numeric_limits<int64_t>::max()}) {
+        std::numeric_limits<int64_t>::max()})
     EXPECT_EQ(from_zigzag(to_zigzag(value)), value);
-  }
   EXPECT_EQ(to_zigzag(-1), 1);
 }
 

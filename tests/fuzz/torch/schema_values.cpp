@@ -130,7 +130,7 @@ void draw_list(Draw& draw, const c10::Type& element, Key& key) {
            : is_number ? ValueKind::kScalarList
                        : ValueKind::kList);
   key.values.varint(count);
-  for (uint64_t i = 0; i < std::min<uint64_t>(count, 8); ++i) {
+  for (uint64_t i = 0; i < std::min<uint64_t>(count, 8); ++i)
     if (is_int)
       key.values.zigzag(draw.signed_number());
     else if (is_bool)
@@ -139,7 +139,6 @@ void draw_list(Draw& draw, const c10::Type& element, Key& key) {
       key.values.u8(static_cast<uint8_t>(8 + draw.below(4)));
     else
       draw_value(draw, element, key);
-  }
 }
 
 void draw_value(Draw& draw, const c10::Type& type, Key& key) {
@@ -242,10 +241,9 @@ const std::vector<c10::OperatorHandle>& all_operators() {
       return std::tie(a.name, a.overload_name) < std::tie(b.name, b.overload_name);
     });
     std::vector<c10::OperatorHandle> all;
-    for (const auto& name : names) {
+    for (const auto& name : names)
       if (const auto handle = dispatcher.findSchema(name))
         all.push_back(*handle);
-    }
     return all;
   }();
   return kAll;

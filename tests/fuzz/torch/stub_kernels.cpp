@@ -111,10 +111,9 @@ class Results {
  public:
   Results(const c10::OperatorHandle& operation, const torch::jit::Stack& arguments, Choice choice)
       : schema_(operation.schema()), arguments_(arguments), choice_(choice) {
-    for (const c10::IValue& value : arguments) {
+    for (const c10::IValue& value : arguments)
       if (value.isTensor() && !first_.defined())
         first_ = value.toTensor();
-    }
   }
 
   torch::jit::Stack make() {

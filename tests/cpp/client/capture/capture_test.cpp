@@ -174,10 +174,9 @@ TEST_F(CaptureTest, EveryPartOfATensorsMetadataIsInTheKey) {
         return key({tensor(value)});
       }(),
   };
-  for (size_t i = 0; i < keys.size(); ++i) {
+  for (size_t i = 0; i < keys.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       EXPECT_NE(keys[i], keys[j]) << i << " and " << j;
-  }
 }
 
 TEST_F(CaptureTest, OperatorEnvironmentAndServersDeviceAreInTheKey) {

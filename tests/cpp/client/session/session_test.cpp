@@ -28,12 +28,11 @@ TEST_F(SessionTest, MessagesOfEightThreadsArriveInTheOrderInWhichTheyWereSubmitt
   std::vector<std::thread> threads;
   for (uint8_t thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&, thread] {
-      for (uint64_t i = 1; i <= kEach; ++i) {
+      for (uint64_t i = 1; i <= kEach; ++i)
         session.submit(1, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
           encode(writer, wire::Resize{++next, thread, i});
           return true;
         });
-      }
     });
   }
   for (std::thread& thread : threads)

@@ -31,10 +31,9 @@ const OperatorInfo& operator_named(const char* name, const char* overload = "") 
 
 Inference infer_call(const OperatorInfo& info, const std::vector<c10::IValue>& arguments) {
   std::vector<const at::TensorImpl*> mentioned;
-  for (const c10::IValue& argument : arguments) {
+  for (const c10::IValue& argument : arguments)
     if (argument.isTensor() && argument.toTensor().defined())
       mentioned.push_back(argument.toTensor().unsafeGetTensorImpl());
-  }
   return infer(info, arguments, mentioned);
 }
 

@@ -21,17 +21,15 @@ TEST(Operators, WhatTouchesFilesStoragesOrRawMemoryIsRefused) {
                            "aten::_nested_from_padded", "aten::_nested_tensor_from_mask",
                            "aten::as_strided_", "aten::from_file", "aten::_pin_memory",
                            "aten::record_stream", "aten::_sparse_coo_tensor_unsafe",
-                           "aten::fbgemm_linear_fp16_weight", "aten::_print", "aten::resize"}) {
+                           "aten::fbgemm_linear_fp16_weight", "aten::_print", "aten::resize"})
     EXPECT_NE(refuse_operator(name), "") << name;
-  }
 }
 
 TEST(Operators, OrdinaryOperatorsAreNot) {
   for (const char* name :
        {"aten::add", "aten::as_strided_scatter", "aten::_cudnn_init_dropout_state",
-        "aten::_local_scalar_dense", "aten::item", "aten::copy_", "aten::setdiff"}) {
+        "aten::_local_scalar_dense", "aten::item", "aten::copy_", "aten::setdiff"})
     EXPECT_EQ(refuse_operator(name), "") << name;
-  }
 }
 
 TEST(Operators, OtherNamespacesAreToldAboutLibraries) {
