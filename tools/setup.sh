@@ -2,7 +2,7 @@
 # What has to be on the machine, in parts, each fast when it is done already:
 #   setup.sh system   Debian packages to build and test
 #   setup.sh checks   Debian packages for `make lint`, `make fuzz` and clang's checks
-#   setup.sh programs for CI: a browser, and an sshd in build/programs, so that no test of them is skipped
+#   setup.sh programs a browser, and an sshd in build/programs: without them their tests are skipped
 #   setup.sh python   the virtual environment .venv with torch and the tools
 set -euo pipefail
 cd "$(dirname "$0")/.."

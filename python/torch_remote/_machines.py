@@ -137,9 +137,9 @@ def connect(
     """Connects a new machine and returns it. Without a URL: the configured one, else `local`.
 
     A URL is `local`, `unix:///path`, `tcp://host:port`, `tls://host:port`, or that of a provider,
-    such as `ssh://host`; or it is a name from the configuration file. The first machine of a process is
-    `remote:0`; later ones get the next indices. `token`, or what is in `token_file`, is for this
-    machine only; `token=""` means none. Without either it is taken from TORCH_REMOTE_TOKEN_FILE or
+    such as `ssh://host`; or it is a name from the configuration file. The first machine of a
+    process is `remote:0`; later ones get the next indices. `token`, or what is in `token_file`, is
+    for this machine only; `token=""` means none. Without either it is TORCH_REMOTE_TOKEN_FILE or
     TORCH_REMOTE_TOKEN.
     """
     url = _config.choose_default() if url is None else url

@@ -71,8 +71,12 @@ py::dict properties_of(int index) {
   return to_dict(welcome.devices.at(place.device), welcome.host);
 }
 
+Session* machine_session(int id) {
+  return Machines::instance().sessions().at(static_cast<size_t>(id));
+}
+
 py::dict machine_info(int id) {
-  Session* session = Machines::instance().session(id);
+  Session* session = machine_session(id);
   const bool was_stopped = session->link().state() == "stopped";
   const wire::Welcome& welcome = was_stopped ? session->link().welcome() : session->welcome();
   py::dict info;
@@ -88,7 +92,7 @@ py::dict machine_info(int id) {
 // Of its devices, without waiting: none before the handshake.
 std::vector<py::dict> machine_properties(int id) {
   std::vector<py::dict> all;
-  const client::Link& link = Machines::instance().session(id)->link();
+  const client::Link& link = machine_session(id)->link();
   if (!link.is_open())
     return all;
   for (const wire::DeviceProperties& device : link.welcome().devices)
@@ -98,9 +102,9 @@ std::vector<py::dict> machine_properties(int id) {
 
 // Needs no handshake.
 py::tuple machine_summary(int id) {
-  Session* session = Machines::instance().session(id);
+  Session* session = machine_session(id);
   std::vector<int> devices;
-  for (const auto index : Machines::instance().known_devices_of(id))
+  for (const auto index : Machines::instance().devices_of(id, false))
     devices.push_back(index);
   return py::make_tuple(session->link().endpoint().url, devices, session->link().state());
 }
@@ -160,7 +164,7 @@ std::pair<uint64_t, uint64_t> bytes_moved() {
 uint64_t server_mispredicted() {
   uint64_t count = 0;
   for (const int id : Machines::instance().ids())
-    count += client::server_counters(*Machines::instance().session(id)).mispredicted;
+    count += client::server_counters(*machine_session(id)).mispredicted;
   return count;
 }
 
@@ -247,9 +251,9 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_exception_types", torch::wrap_pybind_function(set_exception_types));
   module.def("set_library_folders", set_library_folders);
   module.def("set_server_path",
-             [](std::string path) { Machines::instance().set_server_path(std::move(path)); });
+             [](std::string path) { Machines::instance().set_embedded_server(std::move(path)); });
   module.def("set_embedded_options", [](std::vector<std::string> options) {
-    Machines::instance().set_embedded_options(std::move(options));
+    Machines::instance().set_embedded_server(std::nullopt, std::move(options));
   });
   module.def("set_start", set_start);
   module.def("connect", torch::wrap_pybind_function(connect), py::arg("url"), py::arg("token"),

@@ -189,7 +189,7 @@ void set_take_back(py::object function) {
 
 void set_start(py::object function) {
   start_function = function.release().ptr();
-  client::Machines::instance().set_start(&start_machine);
+  client::Machines::instance().hooks().start = &start_machine;
 }
 
 void set_progress_hooks(py::object begin, py::object update, py::object end) {

@@ -102,7 +102,7 @@ void register_backend() {
   record_lookup.find_slowly = &find_record_slowly;
   record_lookup.generator_name = &generator_name;
   record_lookup.check_session = &check_session;
-  Machines::instance().set_attach(&attach_default_generator);
+  Machines::instance().hooks().attach = &attach_default_generator;
   c10::SetAllocator(c10::kPrivateUse1, &RemoteAllocator::instance());
   at::setHostAllocator(c10::kPrivateUse1, pinned_allocator());
   at::RegisterPrivateUse1HooksInterface(new RemoteHooks);

@@ -27,6 +27,14 @@ std::optional<uint64_t> decode_optional(Reader& reader) {
 
 }  // namespace
 
+void encode_telemetry_query(Writer& writer, uint8_t device) {
+  writer.u8(device);
+}
+
+uint8_t decode_telemetry_query(Reader& reader) {
+  return reader.u8();
+}
+
 void encode(Writer& writer, const Telemetry& telemetry) {
   writer.u8(telemetry.reason.empty() ? 1 : 0);
   if (!telemetry.reason.empty())

@@ -42,6 +42,8 @@ struct Telemetry {
   void set(TelemetryFigure figure, uint64_t value) { figures[static_cast<size_t>(figure)] = value; }
 };
 
+void encode_telemetry_query(Writer& writer, uint8_t device);
+uint8_t decode_telemetry_query(Reader& reader);
 void encode(Writer& writer, const Telemetry& telemetry);
 Telemetry decode_telemetry(Reader& reader);
 

@@ -37,14 +37,13 @@ Machines& Machines::instance() {
   return *machines;
 }
 
-void Machines::set_server_path(std::string path) {
+void Machines::set_embedded_server(std::optional<std::string> path,
+                                   std::optional<std::vector<std::string>> options) {
   MutexLock lock(mutex_);
-  server_path_ = std::move(path);
-}
-
-void Machines::set_embedded_options(std::vector<std::string> options) {
-  MutexLock lock(mutex_);
-  embedded_options_ = std::move(options);
+  if (path)
+    server_path_ = std::move(*path);
+  if (options)
+    embedded_options_ = std::move(*options);
 }
 
 Session* Machines::open(const std::string& url, std::optional<std::string> token) {
@@ -113,7 +112,7 @@ c10::DeviceIndex Machines::first_index(std::optional<c10::DeviceIndex> wanted) {
 // Gives a device of a machine its index. The server gets the seed of its default generator before
 // any thread can find the device.
 void Machines::publish(int id, Session* session, uint8_t device, c10::DeviceIndex index) {
-  attach_(index, *session, device, [&] {
+  const auto publish_it = [&] {
     MutexLock lock(mutex_);
     Machine& machine = machines_[static_cast<size_t>(id)];
     if (machine.stopped)
@@ -125,7 +124,10 @@ void Machines::publish(int id, Session* session, uint8_t device, c10::DeviceInde
     place.session.store(session, std::memory_order_release);
     if (index == 0)
       has_had_zero_ = true;
-  });
+  };
+  if (hooks_.attach == nullptr)
+    return publish_it();
+  hooks_.attach(index, *session, device, publish_it);
 }
 
 c10::DeviceIndex Machines::reserve(c10::DeviceIndex begin) {
@@ -151,7 +153,7 @@ int Machines::connect(const std::string& url, std::optional<std::string> token,
     const c10::DeviceIndex first = first_index(index);  // raises before anything is started
     id = add(open(url, std::move(token)), first);
   }
-  if (!index && this->session(id)->link().endpoint().has_listener)
+  if (!index && sessions()[static_cast<size_t>(id)]->link().endpoint().has_listener)
     learn_devices(id);
   return id;
 }
@@ -182,8 +184,8 @@ void Machines::start(c10::DeviceIndex index) {
     return;
   if (in_forked_child())
     refuse_in_forked_child();
-  if (start_ != nullptr)
-    return start_(index);
+  if (hooks_.start != nullptr)
+    return hooks_.start(index);
   MutexLock opening(opening_);  // one thread starts it, the others wait
   if (!has_device(0))
     add(open(default_url()), 0);
@@ -305,19 +307,11 @@ c10::DeviceIndex Machines::index_of(const Session* session, uint8_t device) cons
   return 0;
 }
 
-std::vector<c10::DeviceIndex> Machines::devices_of(int id) {
-  learn_devices(id);
-  return known_devices_of(id);
-}
-
-std::vector<c10::DeviceIndex> Machines::known_devices_of(int id) {
+std::vector<c10::DeviceIndex> Machines::devices_of(int id, bool waits) {
+  if (waits)
+    learn_devices(id);
   MutexLock lock(mutex_);
   return machines_.at(static_cast<size_t>(id)).devices;
-}
-
-Session* Machines::session(int id) {
-  MutexLock lock(mutex_);
-  return machines_.at(static_cast<size_t>(id)).session;
 }
 
 std::vector<Session*> Machines::sessions() {
@@ -418,7 +412,7 @@ bool Machines::shutdown(bool is_interrupted) {
   const auto end = Clock::now() + (is_interrupted ? kInterruptedPatience : kExitPatience);
   for (const int id : ids()) {
     const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
-    report_untold(*session(id), std::max(left, milliseconds(1)));
+    report_untold(*sessions()[static_cast<size_t>(id)], std::max(left, milliseconds(1)));
   }
   mark_exiting();
   for (const int id : ids())

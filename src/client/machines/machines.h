@@ -40,11 +40,13 @@ class Machines : private SessionOwner {
   // or throws. Called without locks; may be called by several threads at once.
   using Start = void (*)(c10::DeviceIndex index);
 
-  // Once, before the first machine.
-  void set_attach(Attach attach) { attach_ = attach; }
+  struct Hooks {
+    Attach attach = nullptr;  // nullptr: the device is published
+    Start start = nullptr;    // nullptr: the default machine is TORCH_REMOTE, else embedded
+  };
 
-  // Once, before the first machine. Without it the default machine is TORCH_REMOTE, else embedded.
-  void set_start(Start start) { start_ = start; }
+  // To be set before the first machine.
+  Hooks& hooks() { return hooks_; }
 
   // Connects to a new machine and returns its id. Its first device gets `index`, else the first
   // index that is free and not reserved; so the first machine becomes remote:0. Without `token`,
@@ -94,16 +96,15 @@ class Machines : private SessionOwner {
   bool has_others(const Session* session) const override;
   // Which remote:k a server's device is; 0 for a machine that was stopped.
   c10::DeviceIndex index_of(const Session* session, uint8_t device) const;
-  std::vector<c10::DeviceIndex> devices_of(int id);
-  // The devices that have an index now, without waiting for the handshake.
-  std::vector<c10::DeviceIndex> known_devices_of(int id);
-  Session* session(int id);
+  // Without `waits`: those that have an index now, also before the handshake.
+  std::vector<c10::DeviceIndex> devices_of(int id, bool waits = true);
+  // By id.
   std::vector<Session*> sessions();
   std::vector<int> ids();
 
-  void set_server_path(std::string path);
-  // Further options of embedded servers that are started from now on.
-  void set_embedded_options(std::vector<std::string> options);
+  // For embedded servers that are started from now on: the program, and further options.
+  void set_embedded_server(std::optional<std::string> path,
+                           std::optional<std::vector<std::string>> options = std::nullopt);
   void abandon_in_forked_child() noexcept;
   // At exit: waits for what was sent and stops all machines. After an interrupt it waits only
   // shortly. False: something was printed to stderr, failures or calls whose outcome is unknown.
@@ -144,13 +145,10 @@ class Machines : private SessionOwner {
   void start(c10::DeviceIndex index);
   void release_ended();
 
-  Attach attach_ = [](c10::DeviceIndex, Session&, uint8_t, const std::function<void()>& publish) {
-    publish();
-  };
   // Prints what the user was not told of.
   void report_untold(Session& session, std::chrono::milliseconds patience) noexcept;
 
-  Start start_ = nullptr;
+  Hooks hooks_;
   std::array<Place, kMaxDevices> places_;
   std::atomic<bool> has_had_zero_{false};  // a machine was remote:0
   std::atomic<bool> has_reported_{false};  // something was printed

@@ -8,8 +8,9 @@ wire::Telemetry device_telemetry(Session& session, uint8_t device) {
   TORCH_CHECK_NOT_IMPLEMENTED((session.welcome().capabilities & wire::kTelemetryCapability) != 0,
                               "the server of ", session.describe(device),
                               " is older than this client and tells no NVML figures; update it");
-  const auto body = session.query(wire::QueryKind::kTelemetry, "NVML figures",
-                                  [&](wire::Writer& writer) { writer.u8(device); });
+  const auto body =
+      session.query(wire::QueryKind::kTelemetry, "NVML figures",
+                    [&](wire::Writer& writer) { wire::encode_telemetry_query(writer, device); });
   wire::Reader reader(body);
   wire::Telemetry telemetry = wire::decode_telemetry(reader);
   reader.finish();

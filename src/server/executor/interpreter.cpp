@@ -235,7 +235,7 @@ void Interpreter::answer_view(const wire::Read& read) {
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
   if (!view.is_cpu())
     return answer_from_device(read.request, view, entry);
-  replies_.tensor(read.request, view, StorageTable::sending_token(entry));
+  replies_.tensor(read.request, view, entry.sending_token());
 }
 
 void Interpreter::on_query(wire::Reader& reader) {
@@ -281,7 +281,7 @@ void Interpreter::on_query(wire::Reader& reader) {
 }
 
 void Interpreter::query_telemetry(uint64_t request, wire::Reader& reader) {
-  const c10::Device device = devices_.device(reader.u8());
+  const c10::Device device = devices_.device(wire::decode_telemetry_query(reader));
   wire::Telemetry telemetry;
   if (device.is_cuda())
     telemetry = cuda_telemetry(device.index());

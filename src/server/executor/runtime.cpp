@@ -102,7 +102,7 @@ void Interpreter::answer_from_device(uint64_t request, const at::Tensor& view, E
 void Interpreter::answer_in_pieces(uint64_t request, const at::Tensor& view, Entry& entry) {
   DeviceReads::Read read{request, view.resolve_conj().resolve_neg().contiguous(), nullptr};
   if (read.value.is_alias_of(view))
-    read.token = StorageTable::sending_token(entry);
+    read.token = entry.sending_token();
   const auto answer = [this, read = std::move(read)](std::exception_ptr failure) {
     if (failure != nullptr)
       return answer_done(read.request)(failure);

@@ -45,6 +45,13 @@ struct Entry {
   bool is_uploaded = false;             // its memory came from an upload: Note [Warm blocks]
   std::shared_ptr<const void> sending;  // replies that are sent from this memory hold it too
   at::Tensor last_view;                 // most calls use the same view as the call before
+
+  // For a reply that is sent from the storage's memory, to hold until it is sent.
+  std::shared_ptr<const void> sending_token() {
+    if (sending == nullptr)
+      sending = std::make_shared<const char>();
+    return sending;
+  }
 };
 
 // True if the view is the whole storage.
@@ -103,13 +110,6 @@ class StorageTable {
   void settle_stream(uint8_t device, uint64_t stream);
   // The stream uses the storage; its memory is not reused before that is done.
   void keep(Entry& entry, uint8_t device, uint64_t stream);
-
-  // For a reply that is sent from the storage's memory, to hold until it is sent.
-  static std::shared_ptr<const void> sending_token(Entry& entry) {
-    if (entry.sending == nullptr)
-      entry.sending = std::make_shared<const char>();
-    return entry.sending;
-  }
 
   // Call before the memory is used: a pending upload of the storage is waited for and written. And
   // before it is changed: if a reply is still being sent from it, the storage moves to a copy.

@@ -112,7 +112,9 @@ class Stress : public ::testing::Test {
     client::python_hooks.check_signals = nullptr;
   }
 
-  client::Session& session() { return *client::Machines::instance().session(machine_); }
+  client::Session& session() {
+    return *client::Machines::instance().sessions().at(static_cast<size_t>(machine_));
+  }
 
   bool wait_until_all_is_freed();
   void work(int thread);
