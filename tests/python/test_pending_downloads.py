@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from failures import bad_gather
-from helpers import assert_runs, assert_same, run_python
+from helpers import assert_runs, assert_same, run_python, wait_until
 
 import torch_remote
 
@@ -44,7 +44,7 @@ def test_a_download_into_pinned_memory_waits_for_nothing(
         lambda: torch.accelerator.synchronize(),
         lambda: torch.remote.current_stream().synchronize(),
         lambda: torch.remote.current_stream().record_event().synchronize(),
-        lambda: torch.remote.current_stream().query(),
+        lambda: wait_until(torch.remote.current_stream().query),
     ],
     ids=["all", "accelerator", "stream", "event", "query"],
 )

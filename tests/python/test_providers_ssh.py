@@ -65,8 +65,12 @@ def sshd(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "ssh_config").write_text(
         f"IdentityFile {tmp_path}/user\nIdentitiesOnly yes\nUserKnownHostsFile {tmp_path}/known\n"
     )
+    # sshd wants a folder and a user of its own; it gets them in a mount namespace of its own.
+    users = Path("/etc/passwd").read_text()
+    (tmp_path / "passwd").write_text(users + "sshd:x:64999:65534::/run/sshd:/usr/sbin/nologin\n")
     start = (
-        f"mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec {SSHD} -D "
+        f"mount --bind {tmp_path}/passwd /etc/passwd && mount -t tmpfs none /run && "
+        f"mkdir -m 755 /run/sshd && exec {SSHD} -D "
         f"-f {tmp_path}/sshd_config -E {tmp_path}/sshd.log"
     )
     libraries = ":".join(map(str, UNPACKED.glob("lib/*-linux-gnu")))
@@ -74,7 +78,8 @@ def sshd(tmp_path: Path) -> Iterator[str]:
         ["unshare", "-m", "sh", "-c", start], env=os.environ | {"LD_LIBRARY_PATH": libraries}
     )
     try:
-        assert wait_until((tmp_path / "pid").exists)
+        wait_until(lambda: (tmp_path / "pid").exists() or server.poll() is not None)
+        assert server.poll() is None, (tmp_path / "sshd.log").read_text()
         yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}?config={tmp_path}/ssh_config"
     finally:
         server.terminate()

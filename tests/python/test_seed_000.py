@@ -81,6 +81,7 @@ def test_the_installation_takes_every_package() -> None:
         "torch_modal",
         "torch_modal_remote",
         "torch_remote",
+        "torch_remote_cli",
         "torch_remote_execution",
     ]
     assert all(f'"python/{package}"' in text for package in packages)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
 #include <c10/util/Exception.h>
 
@@ -21,9 +22,30 @@ using std::chrono::milliseconds;
 constexpr milliseconds kExitPatience = std::chrono::hours(24 * 365);
 constexpr milliseconds kInterruptedPatience{500};
 
+// Empty if it is not set.
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 std::string default_url() {
-  const char* url = std::getenv("TORCH_REMOTE");
-  return url == nullptr || *url == '\0' ? "local" : url;
+  const std::string url = variable("TORCH_REMOTE");
+  return url.empty() ? "local" : url;
+}
+
+// Whether the default machine is one that this side connects alone, without Python: the program
+// names an address, or it names none and there is no configuration file.
+bool is_plain_default() {
+  const std::string url = variable("TORCH_REMOTE");
+  if (!url.empty())
+    return url == "local" || url.starts_with("unix://") || url.starts_with("tcp://") ||
+           url.starts_with("tls://");
+  std::string folder = variable("XDG_CONFIG_HOME");
+  if (folder.empty())
+    folder = variable("HOME") + "/.config";
+  std::error_code unknown;  // then Python says what is wrong
+  const auto status = std::filesystem::status(folder + "/torch-remote/config.toml", unknown);
+  return status.type() == std::filesystem::file_type::not_found;
 }
 
 void abandon_machines() {
@@ -174,6 +196,11 @@ int Machines::connect_through(const std::string& url, std::vector<std::string> c
   return id;
 }
 
+bool Machines::has_embedded_options() {
+  MutexLock lock(mutex_);
+  return !embedded_options_.empty();
+}
+
 void Machines::start_default() {
   if (!is_initialized())
     start(0);
@@ -184,7 +211,9 @@ void Machines::start(c10::DeviceIndex index) {
     return;
   if (in_forked_child())
     refuse_in_forked_child();
-  if (hooks_.start != nullptr)
+  // Not Python where it is not needed: a caller that holds a lock of PyTorch's (KeepGil) and waits
+  // for the GIL would wait for a thread that has the GIL and waits for the lock.
+  if (hooks_.start != nullptr && (index != 0 || has_embedded_options() || !is_plain_default()))
     return hooks_.start(index);
   MutexLock opening(opening_);  // one thread starts it, the others wait
   if (!has_device(0))

@@ -129,6 +129,7 @@ class Machines : private SessionOwner {
   // Warns once that a new machine replaces one that the user has stopped: a program must not go on
   // with this machine's CPU in place of a remote GPU unnoticed.
   void warn_after_stop();
+  bool has_embedded_options();
   int add(Session* session, c10::DeviceIndex index) REQUIRES(opening_);
   bool has_machine() REQUIRES(mutex_);
   void learn_devices(int id);
