@@ -30,3 +30,4 @@ def same_start() -> Iterator[None]:
     yield
     torch.set_default_dtype(dtype)
     torch.set_printoptions(profile="default")
+    torch_remote.get_device_registry().clear()

@@ -63,6 +63,8 @@ void Session::abandon(const RequestPtr& request) {
 }
 
 void Session::free_results(const Request& request) {
+  if (request.first_name == 0)
+    return;  // an abandoned READ
   wire::Reader reader(request.body);
   uint64_t name = request.first_name;
   const std::function<void(const std::vector<wire::Result>&)> free_fresh =
