@@ -48,8 +48,8 @@ TEST(Telemetry, FlagsAndNumbersOfProcessesAreChecked) {
   EXPECT_THROW(decoded(from_hex("0102")), ProtocolError);
   EXPECT_THROW(decoded(from_hex("0100000000000002")), ProtocolError);
   Writer writer;
-  for (const uint8_t byte : {1, 0, 0, 0, 0, 0, 0, 1})
-    writer.u8(byte);
+  for (const int byte : {1, 0, 0, 0, 0, 0, 0, 1})
+    writer.u8(static_cast<uint8_t>(byte));
   writer.varint(kMaxGpuProcesses + 1);
   EXPECT_THROW(decoded(writer.take()), ProtocolError);
 }
