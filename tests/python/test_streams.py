@@ -137,3 +137,12 @@ def test_calls_cost_no_further_bytes_where_streams_are_not_used() -> None:
         for _ in range(100):
             x + 1
     assert counted.bytes_sent < 100 * 30
+
+
+def test_a_large_upload_may_be_the_first_thing_on_a_stream() -> None:
+    buffer = torch.zeros(1 << 20, device="remote")
+    torch.remote.synchronize()
+    values = torch.arange(float(1 << 20))
+    with torch.remote.stream(torch.remote.Stream()):
+        buffer.copy_(values)
+        assert buffer.sum().item() == values.sum().item()

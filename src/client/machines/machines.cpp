@@ -41,6 +41,8 @@ bool is_plain_default() {
     return url == "local" || url.starts_with("unix://") || url.starts_with("tcp://") ||
            url.starts_with("tls://");
   std::string folder = variable("XDG_CONFIG_HOME");
+  if (folder.empty() && variable("HOME").empty())
+    return false;  // Python asks the password database
   if (folder.empty())
     folder = variable("HOME") + "/.config";
   std::error_code unknown;  // then Python says what is wrong

@@ -14,12 +14,12 @@ namespace {
 constexpr auto kChunkPatience = std::chrono::seconds(1);
 
 void take_body(Request& request, std::span<const std::byte> body) {
-  if (request.is_abandoned)
-    return;
-  if (request.destination.empty()) {
+  if (request.destination.empty()) {  // also of an abandoned one: it names what is to be freed
     request.body.assign(body.begin(), body.end());
     return;
   }
+  if (request.is_abandoned)
+    return;
   if (body.size() != request.destination.size()) {
     throw ProtocolError("a reply of " + std::to_string(body.size()) + " bytes where " +
                         std::to_string(request.destination.size()) + " were asked for");
@@ -48,7 +48,8 @@ void Requests::forget(const Request& request) {
 
 bool Requests::abandon_answer(Request& request) {
   MutexLock lock(mutex_);
-  request.is_abandoned = true;
+  // Once it is done, the reader thread does not look again: the caller frees.
+  request.is_abandoned = !request.done;
   return request.done;
 }
 

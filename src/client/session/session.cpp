@@ -45,6 +45,7 @@ void Session::upload(const wire::Begin& begin, CallSite site, std::span<const st
                      std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged) {
   welcome();  // bulk bytes need an open connection
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) NO_THREAD_SAFETY_ANALYSIS {
+    stream_.use_current_stream(site.device);  // or STREAM would come between the cut and BEGIN
     stream_.cut_frame();
     stream_.number_call(site);
     encode(writer, begin);

@@ -73,6 +73,10 @@ WAITS: dict[str, list[str]] = {
         "linalg.lstsq",
         "linalg.lstsq.grad_oriented",
     ],
+    "only the server knows how many elements a sparse result has": [
+        "sparse.sampled_addmm",
+        "to_sparse",
+    ],
 }
 
 # They ask once for each signature: the layout depends on the kernel, or CPU and CUDA differ.
@@ -181,5 +185,9 @@ ASKS: dict[str, list[str]] = {
         "nn.functional.max_unpool2d",
         "nn.functional.max_unpool3d",
         "nonzero_static",
+    ],
+    "of sparse tensors only the server knows the result": [
+        "sparse.mm.reduce",
+        "sparse.sampled_addmm",
     ],
 }
