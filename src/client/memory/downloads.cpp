@@ -25,14 +25,19 @@ Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
   read.storage = record.name;
   read.offset = offset_of(*tensor.unsafeGetTensorImpl(), record);
   read.spec = marshal::spec_of(tensor);
-  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    // Creating a storage cannot fail, so no line is noted.
-    session.stream().announce(writer, record, {0, record.server_device});
-    session.stream().use_current_stream(record.server_device);
-    download.call = session.stream().last_call();
-    encode(writer, read);
-    return true;
-  });
+  try {
+    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      // Creating a storage cannot fail, so no line is noted.
+      session.stream().announce(writer, record, {0, record.server_device});
+      session.stream().use_current_stream(record.server_device);
+      download.call = session.stream().last_call();
+      encode(writer, read);
+      return true;
+    });
+  } catch (...) {  // or the server could still answer, into memory that is freed by then
+    session.requests().forget(*download.request);
+    throw;
+  }
   return download;
 }
 

@@ -45,8 +45,17 @@ std::shared_ptr<const at::Tensor> ReadBlocks::take(bool pinned) {
       free_.pop_back();
     }
   }
-  if (!block.defined())
-    block = make_block(pinned);
+  try {
+    if (!block.defined())
+      block = make_block(pinned);
+  } catch (...) {
+    {
+      MutexLock lock(mutex_);
+      --made_;
+    }
+    changed_.notify_all();
+    throw;
+  }
   return {new at::Tensor(std::move(block)), [blocks = shared_from_this()](at::Tensor* used) {
             blocks->give_back(std::move(*used));
             delete used;
