@@ -8,6 +8,7 @@
 
 #include "draw.h"
 #include "wire/signature.h"
+#include "wire/slots.h"
 
 // Draws signatures and slots for operators of the installed torch: mostly valid ones, sometimes
 // with a wrong or hostile part.
