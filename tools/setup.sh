@@ -63,7 +63,10 @@ unpack() {
   local folder=build/programs
   [ ! -x $folder/usr/sbin/sshd ] || return 0
   mkdir -p $folder/packages
-  (cd $folder/packages && apt-get download "$@") || return
+  # On a machine that has everything else, the lists of packages may not be there yet.
+  (cd $folder/packages && { apt-get download "$@" ||
+    { apt-get update && apt-get download "$@"; }; }) ||
+    return
   for package in $folder/packages/*.deb; do dpkg -x "$package" $folder; done
 }
 
