@@ -69,6 +69,11 @@ def remove_built(package: Path) -> None:
     shutil.rmtree(package / "bin", ignore_errors=True)
 
 
+def redirect_extension(built: Path) -> Path | None:
+    """TorchDevice's own extension."""
+    return next(iter((built / "TorchDevice").glob("_C.*.so")), None)
+
+
 def link_into_venv(extension: Path, server: Path, venv: Path) -> None:
     site = next(iter(sorted((venv / "lib").glob("python3*/site-packages"))), None)
     if site is None:
@@ -83,6 +88,10 @@ def link_into_venv(extension: Path, server: Path, venv: Path) -> None:
     (package / "bin").mkdir()
     (package / extension.name).symlink_to(extension)
     (package / "bin" / SERVER).symlink_to(server)
+    redirect = redirect_extension(extension.parent)
+    if redirect is not None:
+        remove_built(PYTHON / "TorchDevice")
+        (PYTHON / "TorchDevice" / redirect.name).symlink_to(redirect)
 
     (site / "torch_remote.pth").write_text(f"{PYTHON}\n")
     write_metadata(site, ["torch_remote.pth", "../../../bin/torch-remote"])
@@ -101,6 +110,9 @@ def copy_to_folder(extension: Path, server: Path, folder: Path) -> None:
     (package / "bin").mkdir(parents=True)
     shutil.copy2(extension, package / extension.name)
     shutil.copy2(server, package / "bin" / SERVER)
+    redirect = redirect_extension(extension.parent)
+    if redirect is not None:
+        shutil.copy2(redirect, target / "TorchDevice" / redirect.name)
     write_metadata(target, [])
     write_command(
         folder / "bin/torch-remote",

@@ -45,6 +45,8 @@ struct Situation {
   Order order = default_order(false);
 };
 
+static_assert(sizeof(Situation) == 8);
+
 enum class Reason : uint8_t {
   kAsAsked,      // not redirected
   kNoDevice,     // no device was named

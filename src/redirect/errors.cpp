@@ -1,0 +1,41 @@
+#include "redirect/errors.h"
+
+#include "redirect/ref.h"
+
+namespace torch_remote::redirect {
+namespace {
+
+PyObject* handler = nullptr;
+
+}  // namespace
+
+void set_error_handler(PyObject* function) {
+  Ref::steal(handler);
+  handler = Ref::share(function).release();
+}
+
+bool should_try_again(int attempt) {
+  if (handler == nullptr)
+    return false;
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  const Ref answer = Ref::steal(PyObject_CallFunction(handler, "Oi", value, attempt));
+  if (!answer)
+    PyErr_WriteUnraisable(handler);
+  if (!answer || answer.get() == Py_None) {
+    PyErr_Restore(type, value, trace);
+    return false;
+  }
+  Ref::steal(type);
+  Ref::steal(value);
+  Ref::steal(trace);
+  if (answer.get() == Py_True)
+    return true;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(answer.get())), answer.get());
+  return false;
+}
+
+}  // namespace torch_remote::redirect

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <torch/csrc/python_headers.h>
+
+namespace torch_remote::redirect {
+
+// A hooked function: what it was, and its name in the log.
+struct Method {
+  PyCFunctionWithKeywords original = nullptr;
+  const char* api = nullptr;
+};
+
+// What a hooked function does instead. Called with the GIL, may throw C++ exceptions.
+using Body = PyObject* (*)(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs);
+
+// factory    makes a tensor; no device means the accelerator
+// converter  the same, but follows a tensor among its first two arguments: torch.tensor, as_tensor
+// follower   follows its tensor unless a device is named: *_like, new_*
+// to         the first argument or `device=` may be a device
+// cuda, cpu, pin_memory, is_pinned, numpy, record_stream, type    methods of Tensor
+// parse_to   the function that Module.to calls first
+//
+// Null for another name.
+Body find_body(const char* kind);
+
+}  // namespace torch_remote::redirect

@@ -1,0 +1,168 @@
+#include "redirect/redirect.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstdint>
+#include <string_view>
+
+#include <c10/core/DeviceType.h>
+#include <torch/csrc/Device.h>
+
+#include "redirect/callers.h"
+#include "redirect/frames.h"
+#include "redirect/sites.h"
+#include "redirect/state.h"
+
+namespace torch_remote::redirect {
+namespace {
+
+Kind kind_of_name(std::string_view name) {
+  if (name == "cuda")
+    return Kind::kCuda;
+  if (name == "cpu")
+    return Kind::kCpu;
+  if (name == "mps")
+    return Kind::kMps;
+  if (c10::is_privateuse1_backend_registered() && name == c10::get_privateuse1_backend())
+    return Kind::kRemote;
+  return Kind::kOther;
+}
+
+// "cuda", "cuda:1", "cpu:-1". What torch would not parse is kOther: torch says what is wrong.
+Request read_name(std::string_view text) {
+  if (text == "cpu")
+    return {Kind::kCpu, kNoIndex};
+  if (text == "cuda")
+    return {Kind::kCuda, kNoIndex};
+  const size_t colon = text.find(':');
+  const Kind kind = kind_of_name(text.substr(0, colon));
+  if (colon == std::string_view::npos || kind == Kind::kOther)
+    return {kind, kNoIndex};
+  const std::string_view digits = text.substr(colon + 1);
+  if (kind == Kind::kCpu && digits == "-1")
+    return {Kind::kToggle, -1};
+  int index = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, index);
+  if (error != std::errc() || stop != end || index < 0)
+    return {Kind::kOther, kNoIndex};
+  return {kind, index};
+}
+
+// Note [Recent calls]
+//
+// Most calls come from a line that has called before. What was decided for it is found by the line
+// and by what is in force, without looking at the caller's module or making a frame object.
+struct Recent {
+  PyCodeObject* code = nullptr;  // the site keeps it alive
+  PyObject* globals = nullptr;
+  const char* api = nullptr;
+  int offset = 0;
+  Policy limit = Policy::kFull;
+  Request request;
+  Situation situation;
+  uint64_t generation = 0;
+  Decision decision;
+  c10::Device device = c10::DeviceType::CPU;
+  PyObject* object = nullptr;
+  Site* site = nullptr;
+};
+
+std::array<Recent, 256> recent_calls;
+
+Recent& place_of(const TopFrame& frame, const char* api) {
+  const auto mixed = reinterpret_cast<uintptr_t>(frame.code) + static_cast<uintptr_t>(frame.offset);
+  const uintptr_t value = mixed ^ reinterpret_cast<uintptr_t>(api);
+  return recent_calls[value * 0x9E3779B97F4A7C15 >> 56];
+}
+
+bool equal(const Situation& one, const Situation& other) {
+  return std::bit_cast<uint64_t>(one) == std::bit_cast<uint64_t>(other);
+}
+
+// Whether the place has this very call, with nothing changed since.
+bool matches(const Recent& place, const TopFrame& frame, const Request& request, const char* api,
+             Policy limit, const Situation& now) {
+  if (place.code != frame.code || place.code == nullptr || place.offset != frame.offset ||
+      place.globals != frame.globals || place.api != api || place.limit != limit ||
+      place.request.kind != request.kind || place.request.index != request.index ||
+      !equal(place.situation, now) || place.generation != generation())
+    return false;
+  return place.decision.index != kCurrent || device_of(place.decision) == place.device;
+}
+
+// Calls of libraries are not kept: which line of the user's made them differs.
+bool is_kept(const TopFrame& frame, const Request& request, const Site* site) {
+  return frame.code != nullptr && site != nullptr && request.kind != Kind::kToggle &&
+         !is_child_process() && !is_library(frame.code);
+}
+
+}  // namespace
+
+Request read_request(PyObject* device) {
+  if (device == nullptr || device == Py_None)
+    return {};
+  if (THPDevice_Check(device)) {
+    const c10::Device value = reinterpret_cast<THPDevice*>(device)->device;
+    return {kind_of(value.type()), value.index()};
+  }
+  if (PyUnicode_Check(device)) {
+    Py_ssize_t length = 0;
+    const char* const text = PyUnicode_AsUTF8AndSize(device, &length);
+    if (text != nullptr)
+      return read_name({text, static_cast<size_t>(length)});
+    PyErr_Clear();
+    return {Kind::kOther, kNoIndex};
+  }
+  if (PyLong_CheckExact(device)) {
+    const long index = PyLong_AsLong(device);
+    if (index >= 0 && index <= 127)
+      return {Kind::kCuda, static_cast<int>(index)};
+    PyErr_Clear();
+  }
+  return {Kind::kOther, kNoIndex};
+}
+
+bool may_redirect(const Request& request) {
+  return decide(request, situation()).is_redirected();
+}
+
+PyObject* redirect(const Request& request, const char* api, Policy limit) {
+  const Situation in_force = situation();
+  Situation now = in_force;
+  now.policy = std::min(now.policy, limit);
+  const bool is_foreign = request.kind == Kind::kCuda || request.kind == Kind::kMps;
+  if (!is_foreign && !decide(request, now).is_redirected())
+    return nullptr;
+  const TopFrame frame = top_frame();
+  Recent& place = place_of(frame, api);
+  if (matches(place, frame, request, api, limit, in_force)) {
+    count(*place.site);
+    return place.object;
+  }
+  const Policy caller = caller_limit();
+  if (request.kind == Kind::kToggle && caller != Policy::kFull)
+    return nullptr;  // a library that only looks at the argument must not turn the override over
+  now.policy = std::min(now.policy, caller);
+  Decision decision = decide(request, now);
+  if (decision.reason == Reason::kNoSuchIndex) {
+    recount();
+    now.remote = situation().remote;
+    decision = decide(request, now);
+  }
+  if (!decision.is_redirected())
+    return nullptr;
+  if (decision.reason == Reason::kToggledOn || decision.reason == Reason::kToggledOff)
+    set_toggled(decision.reason == Reason::kToggledOn);
+  const c10::Device device = device_of(decision);
+  PyObject* const object = object_of(device);
+  Site* const site = note(api, request, device, decision.reason);
+  if (is_kept(frame, request, site))
+    place = {frame.code, frame.globals, api,      frame.offset, limit,  request,
+             in_force,   generation(),  decision, device,       object, site};
+  return object;
+}
+
+}  // namespace torch_remote::redirect

@@ -1,0 +1,200 @@
+#include "redirect/sites.h"
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <frameobject.h>
+
+#include "redirect/ref.h"
+
+namespace torch_remote::redirect {
+namespace {
+
+constexpr size_t kMaxSites = 10000;  // code made in a loop would otherwise fill the memory
+
+struct Key {
+  PyCodeObject* code = nullptr;
+  int offset = -1;
+  const char* api = nullptr;
+  uint64_t devices = 0;  // asked, used and reason, packed
+
+  bool operator==(const Key&) const = default;
+};
+
+size_t hash(const Key& key) {
+  size_t value = reinterpret_cast<uintptr_t>(key.code) ^ reinterpret_cast<uintptr_t>(key.api);
+  value = (value + static_cast<size_t>(key.offset)) * 0x9E3779B97F4A7C15;
+  return (value ^ key.devices) * 0x9E3779B97F4A7C15;
+}
+
+struct Hash {
+  size_t operator()(const Key& key) const { return hash(key); }
+};
+
+}  // namespace
+
+struct Site {
+  Key key;
+  int line = 0;
+  Request asked;
+  c10::Device used = c10::DeviceType::CPU;
+  Reason reason = Reason::kAsAsked;
+  uint64_t count = 0;
+};
+
+namespace {
+
+using Sites = std::unordered_map<Key, Site, Hash>;
+
+Sites& sites() {
+  static auto* const all = new Sites;
+  return *all;
+}
+
+uint64_t cleared = 0;
+
+Log log_mode = Log::kQuiet;
+PyObject* log_function = nullptr;
+
+std::vector<std::string>& library_folders() {
+  static auto* const folders = new std::vector<std::string>;
+  return *folders;
+}
+
+}  // namespace
+
+bool is_library(PyCodeObject* code) {
+  static auto* const known = new std::unordered_map<PyCodeObject*, bool>;
+  const auto found = known->find(code);
+  if (found != known->end())
+    return found->second;
+  const char* const file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  const std::string name = file;
+  bool is = name.starts_with("<frozen ") || name.starts_with("<eval_with_key>");
+  for (const std::string& folder : library_folders())
+    is = is || name.starts_with(folder);
+  if (known->size() < kMaxSites) {
+    Py_INCREF(code);  // so that no other code object gets this address
+    known->emplace(code, is);
+  }
+  return is;
+}
+
+namespace {
+
+int offset_in(PyFrameObject* frame) {
+#if PY_VERSION_HEX >= 0x030B0000
+  return PyFrame_GetLasti(frame);
+#else
+  return PyFrame_GetLineNumber(frame);
+#endif
+}
+
+// The innermost frame outside libraries, or the innermost of all. Null outside Python.
+Ref user_frame() {
+  Ref frame = Ref::share(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  Ref first = Ref::share(frame.get());
+  while (frame) {
+    auto* const object = reinterpret_cast<PyFrameObject*>(frame.get());
+    const Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(object)));
+    if (!is_library(reinterpret_cast<PyCodeObject*>(code.get())))
+      return frame;
+    frame = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(object)));
+  }
+  return first;
+}
+
+uint64_t pack(const Request& asked, c10::Device used, Reason reason) {
+  const auto byte = [](auto value, int shift) {
+    return static_cast<uint64_t>(static_cast<uint8_t>(value)) << shift;
+  };
+  return byte(asked.kind, 0) | byte(asked.index, 8) | byte(used.type(), 16) |
+         byte(used.index(), 24) | byte(reason, 32);
+}
+
+void call_log(const Site& site, bool is_new) {
+  const Key& key = site.key;
+  const Ref result = Ref::steal(
+      PyObject_CallFunction(log_function, "ssssOOiO", key.api, to_text(site.asked).c_str(),
+                            site.used.str().c_str(), to_text(site.reason), key.code->co_filename,
+                            key.code->co_name, site.line, is_new ? Py_True : Py_False));
+  if (!result)
+    PyErr_WriteUnraisable(log_function);
+}
+
+}  // namespace
+
+void count(Site& site) {
+  ++site.count;
+  const bool is_new = site.count == 1;
+  const bool wanted = log_mode == Log::kEveryCall || (log_mode == Log::kNewSites && is_new);
+  if (wanted && log_function != nullptr)
+    call_log(site, is_new);
+}
+
+uint64_t generation() {
+  return cleared;
+}
+
+void set_log(Log log, PyObject* function) {
+  log_mode = log;
+  Ref::steal(log_function);
+  log_function = Ref::share(function).release();
+}
+
+bool set_library_folders(PyObject* folders) {
+  library_folders().clear();
+  for (Py_ssize_t i = 0; i < PyList_Size(folders); ++i) {
+    const char* const folder = PyUnicode_AsUTF8(PyList_GetItem(folders, i));
+    if (folder == nullptr)
+      return false;
+    library_folders().emplace_back(folder);
+  }
+  return PyErr_Occurred() == nullptr;
+}
+
+Site* note(const char* api, const Request& asked, c10::Device used, Reason reason) {
+  const Ref frame = user_frame();
+  if (!frame)
+    return nullptr;
+  auto* const object = reinterpret_cast<PyFrameObject*>(frame.get());
+  const Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(object)));
+  const Key key = {reinterpret_cast<PyCodeObject*>(code.get()), offset_in(object), api,
+                   pack(asked, used, reason)};
+  auto found = sites().find(key);
+  if (found == sites().end()) {
+    if (sites().size() >= kMaxSites)
+      return nullptr;
+    Py_INCREF(key.code);
+    const int line = PyFrame_GetLineNumber(object);
+    found = sites().emplace(key, Site{key, line, asked, used, reason, 0}).first;
+  }
+  count(found->second);
+  return &found->second;
+}
+
+PyObject* list_sites() {
+  Ref list = Ref::steal(PyList_New(0));
+  for (const auto& [key, site] : sites()) {
+    const Ref row = Ref::steal(Py_BuildValue(
+        "(OOissssK)", key.code->co_filename, key.code->co_name, site.line, key.api,
+        to_text(site.asked).c_str(), site.used.str().c_str(), to_text(site.reason), site.count));
+    if (!row || PyList_Append(list.get(), row.get()) != 0)
+      return nullptr;
+  }
+  return list.release();
+}
+
+void clear_sites() {
+  ++cleared;
+  for (const auto& entry : sites())
+    Py_DECREF(entry.first.code);
+  sites().clear();
+}
+
+}  // namespace torch_remote::redirect
