@@ -194,6 +194,14 @@ def _warn_of_local_cuda() -> None:
         )
 
 
+def _tell_redirect() -> None:
+    """TorchDevice, if it was imported earlier, uses this device from now on."""
+    redirect = sys.modules.get("TorchDevice._state")
+    if redirect is not None:
+        redirect.look_again()
+
+
 # The package that the program imports first chooses the name: torch_modal imports this one.
 _install("modal" if "torch_modal" in sys.modules else "remote")
 _warn_of_local_cuda()
+_tell_redirect()

@@ -1,0 +1,39 @@
+"""Errors of redirected calls, as a CUDA program expects them."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+
+_SHOWN = 5
+# What torch's allocators of the CPU say; CUDA's raise torch.OutOfMemoryError themselves.
+_NO_MEMORY = ("can't allocate memory", "not enough memory")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(each in text for each in _NO_MEMORY)
+
+
+def _largest_tensors() -> str:
+    tensors = {
+        id(each): each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)
+    }.values()
+    rows = sorted(((each.nbytes, each) for each in tensors), key=lambda row: -row[0])[:_SHOWN]
+    return ", ".join(f"{size} bytes {tuple(t.shape)} {t.dtype} {t.device}" for size, t in rows)
+
+
+def on_error(error: BaseException, attempt: int) -> Any:
+    """C++ calls this for a RuntimeError of a hooked call: None leaves it, True tries again."""
+    if not is_out_of_memory(error):
+        return None
+    if attempt == 0:
+        gc.collect()
+        torch.cuda.empty_cache()  # of the device in use
+        return True
+    free, total = torch.cuda.mem_get_info()
+    return torch.OutOfMemoryError(
+        f"{error}\n{free} of {total} bytes are free. The largest tensors: {_largest_tensors()}"
+    )

@@ -1,0 +1,84 @@
+"""Which functions and types of torch are hooked. C++ does what they do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._device import _device_constructors
+
+from . import _C
+from ._rehash import rehashing
+
+# These follow a tensor among their arguments when no device is named.
+_CONVERTERS = {"tensor", "as_tensor", "asarray", "linspace", "logspace", "scalar_tensor", "normal"}
+_LIKE = ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
+_NEW = ("empty", "empty_strided", "full", "ones", "tensor", "zeros")
+_TENSOR_METHODS = {
+    "to": "to",
+    "cuda": "cuda",
+    "cpu": "cpu",
+    "pin_memory": "pin_memory",
+    "is_pinned": "is_pinned",
+    "numpy": "numpy",
+    "type": "type",
+    "record_stream": "record_stream",
+}
+_KINDS = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+
+
+def _api(function: Any) -> str:
+    name = function.__name__
+    return f"torch.{name.replace('fft_', 'fft.')}"
+
+
+def _factories() -> Iterator[tuple[Any, str, str]]:
+    builtin = type(torch.zeros)
+    for function in _device_constructors():
+        if type(function) is not builtin:  # nested_tensor calls the one below
+            continue
+        name = function.__name__
+        follows = name in _CONVERTERS or name.startswith("sparse_") or "quantized" in name
+        yield function, "converter" if follows else "factory", _api(function)
+    yield torch.normal, "converter", "torch.normal"
+    yield torch._C._nested.nested_tensor, "factory", "torch.nested.nested_tensor"
+
+
+def _methods() -> Iterator[tuple[Any, str, str]]:
+    yield from _factories()
+    for name in _LIKE:
+        function = getattr(torch, f"{name}_like")
+        yield function, "follower", _api(function)
+    base = torch._C.TensorBase
+    for name in _NEW:
+        yield getattr(base, f"new_{name}"), "follower", f"Tensor.new_{name}"
+    for name, kind in _TENSOR_METHODS.items():
+        yield getattr(base, name), kind, f"Tensor.{name}"
+    yield torch._C._nn._parse_to, "parse_to", "Module.to"
+
+
+def install() -> None:
+    """Hooks everything. Doing it twice is the same as once."""
+    methods = list(_methods())
+    with rehashing(function for function, _, _ in methods):
+        for function, kind, api in methods:
+            _C.hook_method(function, kind, api)
+    _C.hook_type(torch.device, "device")
+    _C.hook_type(torch.Generator, "generator")
+    for kind in (torch.Stream, torch.Event):
+        _C.hook_type(kind, "stream")
+    for kind in (torch._C.StorageBase, torch.UntypedStorage):
+        _C.hook_type(kind, "storage")
+    _C.hook_type(torch.Tensor, "tensor")
+    for name in _KINDS:
+        _C.hook_type(getattr(torch, f"{name}Tensor"), "legacy")
+        _C.hook_type(getattr(torch.cuda, f"{name}Tensor"), "legacy_cuda")
+    for name in ("is_cuda", "device"):
+        _C.hook_getter(vars(torch._C.TensorBase)[name], name)
+
+
+def remove() -> None:
+    """Takes all hooks back."""
+    with rehashing(function for function, _, _ in _methods()):
+        _C.unhook()

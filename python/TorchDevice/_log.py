@@ -1,0 +1,146 @@
+"""The log: one line for each place in the user's program, and the report of all of them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _C
+
+logger = logging.getLogger("TorchDevice")
+
+_QUIET, _NEW_SITES, _EVERY_CALL = range(3)
+_warned: set[tuple[str, str, int]] = set()
+_FOLDERS = [f"{Path(file).parent}/" for file in (torch.__file__, __file__)]
+
+
+def _on_redirect(
+    api: str, asked: str, used: str, reason: str, file: str, function: str, line: int, new: bool
+) -> None:
+    overridden = "override is on" in reason and asked != "cpu:-1"
+    level = logging.DEBUG if not new else logging.WARNING if overridden else logging.INFO
+    logger.log(
+        level, "%s:%d %s(): %s: %s -> %s (%s)", file, line, function, api, asked, used, reason
+    )
+
+
+def set_level(level: str | int) -> None:
+    """DEBUG: every redirected call; INFO: each call site once; WARNING, ERROR: less."""
+    logger.setLevel(level)
+    sync_level()
+
+
+def sync_level() -> None:
+    """Tells C++ what the logger wants, so that a quiet log costs nothing."""
+    if logger.isEnabledFor(logging.DEBUG):
+        mode = _EVERY_CALL
+    else:
+        mode = _NEW_SITES if logger.isEnabledFor(logging.WARNING) else _QUIET
+    _C.set_log(mode, _on_redirect)
+
+
+def install() -> None:
+    """Sets the level, and a handler for stderr unless the user has configured logging."""
+    _C.set_library_folders(_FOLDERS)
+    level = os.environ.get("TORCHDEVICE_LOG_LEVEL", "INFO").upper()
+    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise ValueError(
+            f"TORCHDEVICE_LOG_LEVEL is {level}; it may be DEBUG, INFO, WARNING or ERROR"
+        )
+    if logger.level == logging.NOTSET:
+        logger.setLevel(level)
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("TorchDevice: %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    sync_level()
+
+
+def _user_line() -> tuple[str, int]:
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(tuple(_FOLDERS)):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def warn_once(api: str, text: str) -> None:
+    """A warning for a call that does less than CUDA's, once for each line of the user's."""
+    file, line = _user_line()
+    if (api, file, line) not in _warned:
+        _warned.add((api, file, line))
+        logger.warning("%s:%d: %s %s", file, line, api, text)
+
+
+def log_info(message: str, *args: object) -> None:
+    """Writes a message of the user's own to the log."""
+    logger.info(message, *args)
+
+
+def auto_log() -> Callable[[Any], Any]:
+    """A decorator, `@auto_log()`: logs each call of a function of the user's own, at INFO."""
+
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def logged(*args: Any, **kwargs: Any) -> Any:
+            logger.info("%s:%d: %s() is called", *_user_line(), function.__qualname__)
+            return function(*args, **kwargs)
+
+        return logged
+
+    return decorate
+
+
+class Site(NamedTuple):
+    """A place in the program, and what was redirected there."""
+
+    file: str
+    function: str
+    line: int
+    api: str
+    asked: str
+    used: str
+    reason: str
+    count: int  # type: ignore[assignment]  # tuple.count is not needed
+
+
+class Report(list[Site]):
+    """All sites. `str()` is a table, `json()` is for tools."""
+
+    def __str__(self) -> str:
+        if not self:
+            return "TorchDevice has redirected nothing."
+        rows = [("where", "call", "asked", "used", "count")]
+        rows += [
+            (f"{each.file}:{each.line}", each.api, each.asked, each.used, str(each.count))
+            for each in self
+        ]
+        widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def json(self) -> str:
+        return json.dumps([each._asdict() for each in self], indent=2)
+
+
+def sites() -> Report:
+    """What was redirected so far, by file and line."""
+    return Report(sorted(Site(*each) for each in _C.sites()))
+
+
+def report(*, as_json: bool = False) -> Report:
+    """Prints what was redirected: call site, asked, used, count. Returns it too."""
+    found = sites()
+    print(found.json() if as_json else found)
+    return found

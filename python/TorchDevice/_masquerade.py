@@ -1,0 +1,171 @@
+"""`torch.cuda` while something else is in use: its attributes answer for that device.
+
+`_table.py` says what becomes of each name. With real CUDA nothing is replaced.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import torch
+
+from . import _amp, _mps_names
+from ._callers import truth_for_listed
+from ._log import warn_once
+from ._table import ANSWERED, KERNELS, REFUSED, REFUSED_BELOW
+from ._target import Target, refusal
+from ._undo import Changes, own_function
+
+_changes = Changes()
+_target: list[Target] = []
+# What libraries ask before they use something that only CUDA has.
+_PROBES = {"is_available", "is_initialized", "device_count", "is_bf16_supported"}
+_MODULES = ("memory", "random", "streams", "graphs")
+
+
+def make_target(accelerator: str) -> Target:
+    """The target for what `_C.accelerator()` says: cpu, mps or remote."""
+    name = {"cpu": "CpuTarget", "mps": "MpsTarget", "remote": "RemoteTarget"}[accelerator]
+    module = importlib.import_module(f"{__package__}._target_{accelerator}")
+    target: Target = getattr(module, name)()
+    return target
+
+
+def current_target() -> Target | None:
+    """What answers for `torch.cuda` now; None: torch's own CUDA."""
+    return _target[0] if _target else None
+
+
+def _refusing(name: str, advice: str) -> Any:
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise refusal(name, advice)
+
+    refused.__name__ = refused.__qualname__ = name.rpartition(".")[2]
+    return refused
+
+
+def install(accelerator: str) -> None:
+    """Replaces what was installed before. Does nothing for real CUDA."""
+    remove()
+    if accelerator == "cuda":
+        return
+    target = make_target(accelerator)
+    _target.append(target)
+    modules = [importlib.import_module(f"torch.cuda.{name}") for name in _MODULES]
+    for owner in (torch.cuda, *modules):
+        _answer(owner, target)
+    for module, names in REFUSED_BELOW.items():
+        owner = importlib.import_module(f"torch.cuda.{module}")
+        for name, advice in names.items():
+            if hasattr(owner, name):
+                _changes.patch(owner, name, _refusing(f"{module}.{name}", advice))
+    _replace_private(target)
+    _replace_nvtx()
+    is_built = truth_for_listed(target.is_available, torch.backends.cuda.is_built)
+    _changes.patch(torch.backends.cuda, "is_built", is_built)
+    _replace_compiler(target)
+    _replace_distributed()
+    _amp.install(_changes, target.kind)
+    _mps_names.install(_changes, target)
+
+
+def remove() -> None:
+    _changes.undo()
+    _target.clear()
+
+
+def _answer(owner: Any, target: Target) -> None:
+    for name in ANSWERED & vars(owner).keys():
+        answer = own_function(getattr(target, name))
+        if name in _PROBES:
+            answer = truth_for_listed(answer, vars(owner)[name])
+        _changes.patch(owner, name, answer)
+    for name, advice in REFUSED.items():
+        if name in vars(owner):
+            _changes.patch(owner, name, _refusing(name, advice))
+
+
+def _replace_private(target: Target) -> None:
+    """What torch itself calls: nothing is to be initialised."""
+    _changes.patch(torch.cuda, "_lazy_init", lambda: None)
+    if hasattr(torch.cuda, "_compile_kernel"):
+        _changes.patch(torch.cuda, "_compile_kernel", _refusing("_compile_kernel", KERNELS))
+
+
+def _replace_nvtx() -> None:
+    """Ranges appear in torch.profiler."""
+    nvtx = importlib.import_module("torch.cuda.nvtx")
+    open_ranges: list[Any] = []
+
+    def range_push(msg: str) -> int:
+        open_ranges.append(torch.profiler.record_function(msg))
+        open_ranges[-1].__enter__()
+        return len(open_ranges) - 1
+
+    def range_pop() -> int:
+        if open_ranges:
+            open_ranges.pop().__exit__(None, None, None)
+        return len(open_ranges)
+
+    def mark(msg: str) -> None:
+        with torch.profiler.record_function(msg):
+            pass
+
+    def range_start(msg: str) -> Any:
+        record = torch.profiler.record_function(msg)
+        record.__enter__()
+        return record
+
+    def range_end(range_id: Any) -> None:
+        range_id.__exit__(None, None, None)
+
+    for function in (range_push, range_pop, mark, range_start, range_end):
+        _changes.patch(nvtx, function.__name__, function)
+    profiler = importlib.import_module("torch.cuda.profiler")
+    for name in ("start", "stop"):
+        if name in vars(profiler):
+            _changes.patch(profiler, name, lambda: None)
+
+
+def _replace_compiler(target: Target) -> None:
+    """torch.compile's default backend makes no code for remote devices."""
+    if target.kind in ("cpu", "mps"):
+        return
+    wrapper = torch._TorchCompileInductorWrapper
+    call = wrapper.__call__
+
+    @functools.wraps(call)
+    def compile_there(self: Any, model: Any, inputs: Any) -> Any:
+        tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
+        if not any(each.device.type == target.kind for each in tensors):
+            return call(self, model, inputs)
+        warn_once(
+            "torch.compile",
+            f"has no inductor for {target.kind} and uses the backend aot_eager",
+        )
+        from torch._dynamo.backends.debugging import aot_eager
+
+        return aot_eager(model, inputs)
+
+    _changes.patch(wrapper, "__call__", compile_there)
+
+
+def _replace_distributed() -> None:
+    """NCCL needs CUDA: Gloo does its work."""
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed import distributed_c10d
+
+    original = distributed_c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(backend, str) and "nccl" in backend.lower():
+            warn_once("init_process_group", "has no NCCL here and uses the backend gloo")
+            backend = backend.lower().replace("nccl", "gloo")
+        return original(backend, *args, **kwargs)
+
+    for module in (distributed_c10d, torch.distributed):
+        _changes.patch(module, "init_process_group", init_process_group)

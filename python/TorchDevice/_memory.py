@@ -1,0 +1,73 @@
+"""`memory_budget`: limits and measures the tensors that a block makes, on any device."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def parse_bytes(size: int | str) -> int:
+    """2048, "2KiB", "1.5 GB" (of 1024, as torch prints them)."""
+    if isinstance(size, int):
+        return size
+    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", size, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{size!r} is not a size such as '2GiB'")
+    return int(float(match.group(1)) * 1024 ** _UNITS[match.group(2).upper()])
+
+
+class memory_budget(TorchDispatchMode):  # type: ignore[misc]
+    """`with memory_budget("2GiB") as m:`; then `m.peak` and `m.allocated` are the block's bytes.
+
+    Raises `torch.OutOfMemoryError` at the operator whose result does not fit. Counts the storages
+    of tensors made in the block and not freed yet, of this thread and of its backward passes.
+    """
+
+    def __init__(self, limit: int | str | None = None) -> None:
+        super().__init__()
+        self.limit = None if limit is None else parse_bytes(limit)
+        self.allocated = 0
+        self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = {self._key(each) for each in tree_flatten((args, kwargs))[0] if _is_tensor(each)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_flatten(result)[0]:
+            if _is_tensor(tensor) and self._key(tensor) not in known:
+                self._add(tensor, str(func))
+        return result
+
+    @staticmethod
+    def _key(tensor: torch.Tensor) -> int:
+        return int(tensor.untyped_storage()._cdata)
+
+    def _add(self, tensor: torch.Tensor, name: str) -> None:
+        key, size = self._key(tensor), tensor.untyped_storage().nbytes()
+        if key in self._seen:
+            return
+        if self.limit is not None and self.allocated + size > self.limit:
+            raise torch.OutOfMemoryError(
+                f"{name} on {tensor.device} needs {size} bytes, and the budget of {self.limit} "
+                f"bytes has {self.limit - self.allocated} left"
+            )
+        self._seen.add(key)
+        self.allocated += size
+        self.peak = max(self.peak, self.allocated)
+        weakref.finalize(tensor.untyped_storage(), self._remove, key, size)
+
+    def _remove(self, key: int, size: int) -> None:
+        if key in self._seen:
+            self._seen.discard(key)
+            self.allocated -= size
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,35 @@
+"""`torch.mps.*` on machines that are not Apple's: the device in use answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._target import Target
+from ._undo import Changes, own_function
+
+
+def _answers(target: Target) -> dict[str, Any]:
+    return {
+        "device_count": target.device_count,
+        "synchronize": target.synchronize,
+        "empty_cache": target.empty_cache,
+        "manual_seed": target.manual_seed,
+        "seed": target.seed,
+        "get_rng_state": target.get_rng_state,
+        "set_rng_state": target.set_rng_state,
+        "set_per_process_memory_fraction": target.set_per_process_memory_fraction,
+        "current_allocated_memory": target.memory_allocated,
+        "driver_allocated_memory": target.memory_reserved,
+        "recommended_max_memory": lambda: target.mem_get_info()[1],
+        "Event": getattr(target, "Event", None),
+    }
+
+
+def install(changes: Changes, target: Target) -> None:
+    if target.kind == "mps" or torch.backends.mps.is_built():
+        return
+    for name, answer in _answers(target).items():
+        if hasattr(torch.mps, name):
+            changes.patch(torch.mps, name, own_function(answer))

@@ -1,0 +1,156 @@
+"""Turning the redirect on and off, and the CPU override."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from typing import Any
+
+import torch
+
+from . import _C, _callers, _errors, _hardware, _hooks, _load, _log, _masquerade
+from ._undo import Changes
+
+POLICIES = ("off", "foreign", "full")
+
+_changes = Changes()
+_enabled: dict[str, Any] = {"policy": "off", "read_as": None}
+
+
+def default_policy() -> str:
+    """`full`, unless `TORCHDEVICE_POLICY` says otherwise. `TORCH_ALLOW_REDIRECTS=true` wins."""
+    if os.environ.get("TORCH_ALLOW_REDIRECTS", "").strip().lower() == "true":
+        return "full"
+    policy = os.environ.get("TORCHDEVICE_POLICY", "full").strip().lower()
+    if policy not in POLICIES:
+        raise ValueError(f"TORCHDEVICE_POLICY is {policy}; it may be full, foreign or off")
+    return policy
+
+
+def _is_data_worker() -> bool:
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return worker is not None and worker._worker_info is not None
+
+
+def _look_at_hardware(*, connect: bool = False) -> None:
+    """Tells C++ what there is; imports the client if a remote machine is to be used."""
+    hardware, order = _hardware.probe(connect=connect), _hardware.order()
+    policy = POLICIES.index(_enabled["policy"])
+    _C.set_situation(*hardware, policy, order)
+    if _C.accelerator() == "remote" and "torch_remote" not in sys.modules:
+        import torch_remote  # noqa: F401
+
+
+def _recount() -> None:
+    """C++ calls this for an index that it does not know: `cuda:1` after a machine connected."""
+    _look_at_hardware(connect=True)
+
+
+def look_again() -> None:
+    """torch_remote calls this at the end of its import, if TorchDevice was imported earlier."""
+    if _enabled["policy"] == "off":
+        return
+    _look_at_hardware()
+    _masquerade.install(_C.accelerator())
+
+
+def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
+    """Redirects from now on. Doing it twice is the same as once.
+
+    policy="full" follows the whole table of docs/redirection.md; "foreign" redirects only
+    accelerators that are not here. read_as="cuda" makes the devices of redirected tensors read
+    as cuda, for programs that compare strings.
+    """
+    policy = default_policy() if policy is None else policy
+    if policy not in POLICIES:
+        raise ValueError(f"policy is {policy!r}; it may be 'full', 'foreign' or 'off'")
+    if read_as not in (None, "cuda"):
+        raise ValueError(f"read_as is {read_as!r}; it may be 'cuda' or None")
+    if is_enabled():
+        disable()
+    if policy == "off":
+        return
+    _enabled.update(policy=policy, read_as=read_as)
+    _log.install()
+    _C.set_callers(_callers.table())
+    _C.set_recount(_recount)
+    _C.set_error_handler(_errors.on_error)
+    _C.set_worker_check(_is_data_worker, multiprocessing.parent_process() is not None)
+    _C.set_reads_as_cuda(read_as == "cuda")
+    _look_at_hardware()
+    _hooks.install()
+    _load.install(_changes)
+    accelerator = _C.accelerator()
+    _C.install_kernels(accelerator != "cuda", accelerator != "mps" and not _has_mps())
+    _masquerade.install(accelerator)
+
+
+def _has_mps() -> bool:
+    return bool(torch.backends.mps.is_built())
+
+
+def disable() -> None:
+    """Takes everything back: each function, type and attribute of torch is the original again."""
+    if not is_enabled():
+        return
+    _enabled.update(policy="off", read_as=None)
+    _hooks.remove()
+    _masquerade.remove()
+    _changes.undo()
+    _C.set_toggled(False)
+    _C.set_reads_as_cuda(False)
+    _C.set_situation(0, False, 0, 0, _hardware.order())
+
+
+def is_enabled() -> bool:
+    return bool(_enabled["policy"] != "off")
+
+
+def policy() -> str:
+    """The policy in force: full, foreign or off."""
+    return str(_enabled["policy"])
+
+
+def default_device() -> torch.device:
+    """The device that redirected calls use now: the accelerator, or the CPU under the override."""
+    accelerator = _C.accelerator()
+    if accelerator == "cpu" or _C.is_overridden():
+        return _device("cpu")
+    if accelerator == "remote":
+        name = torch._C._get_privateuse1_backend_name()
+        return _device(f"{name}:{torch.get_device_module(name).current_device()}")
+    if accelerator == "cuda":
+        return _device(f"cuda:{torch.cuda.current_device()}")
+    return _device("mps:0")
+
+
+def _device(text: str) -> torch.device:
+    return torch.device(text)  # called from TorchDevice: never redirected
+
+
+class CpuOverride:
+    """`with TorchDevice.cpu_override():` keeps everything on the CPU for a block.
+
+    Its truth value says whether the override is on: by a block, or by "cpu:-1". Process-wide, as
+    the toggle is.
+    """
+
+    def __call__(self) -> CpuOverride:
+        return self
+
+    def __enter__(self) -> CpuOverride:
+        _C.change_scopes(1)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _C.change_scopes(-1)
+
+    def __bool__(self) -> bool:
+        return _C.is_overridden()
+
+    def __repr__(self) -> str:
+        return f"<TorchDevice.cpu_override: {'on' if self else 'off'}>"
+
+
+cpu_override = CpuOverride()

@@ -1,0 +1,56 @@
+"""`torch.cuda.*` on a remote machine: the device module `torch.remote` answers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from ._table import ANSWERED, words
+from ._target import Target, index_of
+
+
+def _by_index(function: Any) -> Any:
+    """The same with the device as torch.cuda's callers name it: "cuda:1", 1, torch.device."""
+
+    @functools.wraps(function)
+    def call(device: Any = None) -> Any:
+        return function(index_of(device))
+
+    return call
+
+
+_WITH_DEVICE = words(
+    """
+    set_device synchronize get_device_name get_device_capability get_device_properties
+    memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached
+    max_memory_cached memory_stats memory_stats_as_nested_dict mem_get_info
+    reset_peak_memory_stats reset_accumulated_memory_stats reset_max_memory_allocated
+    reset_max_memory_cached get_rng_state current_stream default_stream utilization temperature
+    power_draw
+    """
+)
+
+
+class RemoteTarget(Target):
+    """What the device module lacks is answered by the class."""
+
+    def __init__(self) -> None:
+        self.kind = torch._C._get_privateuse1_backend_name()
+        self._module = module = torch.get_device_module(self.kind)
+        for name in ANSWERED:
+            function = getattr(module, name, None)
+            if function is not None and name not in ("device", "set_rng_state"):
+                setattr(self, name, _by_index(function) if name in _WITH_DEVICE else function)
+
+        class device(module.device):  # type: ignore[misc, name-defined]
+            """`with torch.cuda.device(i):`"""
+
+            def __init__(self, device: Any) -> None:
+                super().__init__(index_of(device))
+
+        self.device = device
+
+    def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
+        self._module.set_rng_state(new_state, index_of(device))

@@ -1,0 +1,32 @@
+"""The device in use, and how requests are redirected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _C, _state
+from .._device import TorchDevice
+from .._state import cpu_override, default_device
+
+__all__ = ["DeviceManager", "TorchDevice", "cpu_override", "get_default_device"]
+
+get_default_device = default_device
+
+
+class DeviceManager:
+    """What is in force, as functions."""
+
+    cpu_override = _state.cpu_override
+
+    @staticmethod
+    def get_default_device() -> torch.device:
+        return default_device()
+
+    @staticmethod
+    def torch_device_replacement(device: Any = None, index: int | None = None) -> torch.device:
+        """The device that `torch.device(device, index)` gives a user. "cpu:-1" only tells."""
+        asked = device if index is None else f"{device}:{index}"
+        used, _ = _C.decide(asked)
+        return torch.device("cpu" if asked is None else asked) if used is None else used

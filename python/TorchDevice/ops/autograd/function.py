@@ -1,0 +1,5 @@
+"""`torch.autograd.Function`."""
+
+from torch.autograd import Function
+
+__all__ = ["Function"]

@@ -1,0 +1,5 @@
+"""`torch.autograd.Variable`."""
+
+from torch.autograd import Variable
+
+__all__ = ["Variable"]

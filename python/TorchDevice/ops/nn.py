@@ -1,0 +1,3 @@
+"""`torch.nn` needs nothing of its own under redirect."""
+
+from torch.nn import *  # noqa: F403

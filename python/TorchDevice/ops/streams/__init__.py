@@ -1,0 +1,5 @@
+"""Streams of the device in use."""
+
+from . import cuda, mps, sync
+
+__all__ = ["cuda", "mps", "sync"]
