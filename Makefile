@@ -15,7 +15,8 @@ IN_PARALLEL = -n $(WORKERS) --dist worksteal
 SLOW = backend_device call_log command_line cuda_branches custom_operators data_parallel deploy \
        device_module doctor examples exit fork limits local_kernels lost_device machines \
        needs_no_server notebook observability page patches programs progress providers \
-       providers_ssh seed_000 seed_001 seed_002 settings torch_modal_package tracing version_skew
+       providers_ssh redirect redirect_examples redirect_training seed_000 seed_001 seed_002 \
+       settings torch_modal_package tracing version_skew
 
 # $(call need,path): one sentence when a part of the checkout is missing.
 need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not have." >&2; exit 1; }
@@ -126,7 +127,7 @@ gpu-test: gpu-build  ## The tests that need a CUDA device
 	@PYTHONPATH=build/gpu/python:tests/python/gpu/stand_ins python3 -m pytest -q tests/python/gpu
 
 clean:           ## Remove what the build left; .venv stays
-	rm -rf build python/torch_remote/bin python/torch_remote/_C*.so
+	rm -rf build python/torch_remote/bin python/*/_C*.so
 
 setup: setup-system
 	@tools/setup.sh python

@@ -1,0 +1,354 @@
+"""What TorchDevice leaves as it is, and what works under it: the errors of others, each a test."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_runs
+from redirecting import TARGETS, redirected
+
+import TorchDevice
+
+QUIET = {"TORCHDEVICE_LOG_LEVEL": "ERROR"}
+
+
+@pytest.fixture(params=TARGETS)
+def used(request: pytest.FixtureRequest) -> Iterator[str]:
+    with redirected(request.param) as device:
+        yield device
+
+
+@pytest.fixture
+def remote() -> Iterator[str]:
+    with redirected("remote") as device:
+        yield device
+
+
+def test_every_constructor_of_torch_follows(used: str) -> None:
+    shapes: dict[str, Any] = {
+        "arange": (3,), "eye": (2,), "full": ((2,), 1.0), "linspace": (0, 1, 3), "tensor": ([1.0],),
+        "logspace": (0, 1, 3), "randint": (3, (2,)), "randperm": (3,), "tril_indices": (2, 2),
+        "triu_indices": (2, 2), "scalar_tensor": (1.0,), "as_tensor": ([1.0],), "asarray": ([1.0],),
+        "empty_strided": ((2,), (1,)), "empty_permuted": ((2, 2), (0, 1)), "range": (0, 2),
+        "sparse_coo_tensor": ([[0]], [1.0], (2,)), "normal": (0.0, 1.0, (2,)),
+        "sparse_csr_tensor": ([0, 1], [0], [1.0], (1, 1)),
+    }  # fmt: skip
+    simple = (
+        "empty ones zeros rand randn bartlett_window blackman_window hann_window hamming_window"
+    )
+    calls = {**dict.fromkeys(simple.split(), (3,)), **shapes}
+    for name, args in calls.items():
+        for options in ({}, {"device": "cuda"}, {"device": torch.device("cuda", 0)}):
+            made = getattr(torch, name)(*args, **options)
+            assert str(made.device) == used, (name, options)
+    assert str(torch.fft.fftfreq(4, device="cuda").device) == used
+    assert str(torch.fft.rfftfreq(4).device) == used
+    nested = torch.nested.nested_tensor([[1.0]], layout=torch.jagged, device="cuda")
+    assert str(nested.device) == used
+
+
+def test_legacy_constructors_follow(used: str) -> None:
+    assert str(torch.Tensor(2, 3).device) == used
+    assert torch.Tensor([1.0, 2.0]).tolist() == [1.0, 2.0]
+    assert str(torch.Tensor([1.0], device="cuda").device) == used
+    assert str(torch.FloatTensor(2, 3).device) == used
+    made = torch.cuda.HalfTensor([1.0, 2.0])
+    assert (str(made.device), made.dtype, made.tolist()) == (used, torch.float16, [1.0, 2.0])
+    source = torch.from_numpy(np.ones(2, dtype=np.float32))
+    assert torch.Tensor(source).data_ptr() == source.data_ptr()
+
+
+def test_what_follows_a_tensor_keeps_its_device(remote: str) -> None:
+    host = torch.from_numpy(np.ones(3, dtype=np.float32))
+    assert host.device.type == "cpu"
+    assert torch.zeros_like(host).device.type == "cpu"
+    assert host.new_zeros(2).device.type == "cpu"
+    assert torch.tensor(host.clone()).device.type == "cpu"
+    assert torch.as_tensor(host) is host
+    assert str(torch.zeros_like(host, device="cuda").device) == remote
+    assert str(host.new_ones(2, device="cuda").device) == remote
+    there = host.cuda()
+    assert str(torch.empty_like(there).device) == str(there.new_full((2,), 1.0).device) == remote
+    assert torch.zeros(3, out=host).device.type == "cpu"
+
+
+def test_shared_memory_stays_on_the_cpu(remote: str) -> None:
+    assert torch.from_numpy(np.ones(2)).device.type == "cpu"
+    assert torch.frombuffer(bytearray(8), dtype=torch.float32).device.type == "cpu"
+    assert torch.from_dlpack(np.ones(2)).device.type == "cpu"
+
+
+def test_to_keeps_identity_and_dtype(used: str) -> None:
+    x = torch.ones(2, device="cuda")
+    assert x.to("cuda") is x
+    assert x.cuda() is x
+    assert x.cpu().device == x.device
+    assert x.to("cuda", torch.float64).dtype == x.to(torch.float64).dtype == torch.float64
+    assert x.to(device="cuda", dtype=torch.int32, copy=True).dtype == torch.int32
+    assert x.to(x) is x
+    module = torch.nn.Linear(2, 2)
+    assert module.to(torch.float64).weight.dtype == torch.float64
+    assert module.to("cuda", torch.bfloat16).weight.dtype == torch.bfloat16
+    assert str(module.cuda().weight.device) == str(module.cpu().weight.device) == used
+
+
+def test_values_reach_the_host(used: str) -> None:
+    x = torch.arange(3.0, device="cuda")
+    assert x.cpu().numpy().tolist() == np.asarray(x).tolist() == x.tolist() == [0.0, 1.0, 2.0]
+    assert np.asarray(x.detach(), dtype=np.float64).dtype == np.float64
+    assert x.numpy(force=True).tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(RuntimeError, match="requires grad"):
+        torch.ones(2, device="cuda", requires_grad=True).numpy()
+
+
+def test_type_means_a_device_and_a_dtype(used: str) -> None:
+    x = torch.ones(2)
+    for asked in ("torch.cuda.HalfTensor", torch.cuda.HalfTensor, torch.HalfTensor):
+        made = x.type(asked)
+        assert (str(made.device), made.dtype) == (used, torch.float16)
+    assert x.type(torch.float64).dtype == torch.float64
+
+
+def test_a_generator_decides_where_its_numbers_are_made(remote: str) -> None:
+    there, here = torch.Generator("cuda"), torch.Generator()
+    assert str(there.device) == remote
+    assert here.device.type == "cpu"
+    assert there.manual_seed(1) is there
+    assert str(torch.randn(2, generator=there).device) == remote
+    assert torch.randn(2, generator=here).device.type == "cpu"
+    assert torch.manual_seed(3) is torch.default_generator
+
+
+def test_pinned_memory_is_memory_of_the_host(used: str) -> None:
+    host = torch.from_numpy(np.ones(2, dtype=np.float32))
+    assert host.pin_memory().device.type == "cpu"
+    assert host.pin_memory("cuda").device.type == "cpu"
+    assert torch.empty(2, pin_memory=True).device.type == "cpu"
+    x = torch.ones(2, device="cuda")
+    assert x.pin_memory() is x
+    assert str(host.pin_memory().to("cuda", non_blocking=True).device) == used
+    assert host.is_pinned("cuda") in (True, False)
+
+
+def test_storages_streams_and_events_are_made_there(used: str) -> None:
+    assert str(torch.UntypedStorage(4, device="cuda").device) == used
+    assert str(torch.Stream("cuda").device).split(":")[0] == used.split(":")[0]
+    assert isinstance(torch.Event("cuda"), torch.Event)
+    assert isinstance(torch.Stream(), torch.Stream)
+
+
+def test_is_cuda_is_true_on_the_accelerator(remote: str) -> None:
+    assert torch.ones(1).is_cuda
+    assert not torch.from_numpy(np.ones(1)).is_cuda
+    with redirected("cpu"):
+        assert not torch.ones(1).is_cuda
+
+
+def test_default_devices_and_meta_are_honoured(used: str) -> None:
+    with torch.device("meta"):
+        assert torch.zeros(2).device.type == "meta"
+        assert torch.nn.Linear(2, 2).weight.device.type == "meta"
+    with torch.device("cuda"):
+        assert str(torch.zeros(2).device) == used
+    torch.set_default_device("cuda")
+    try:
+        assert str(torch.zeros(2).device) == used
+    finally:
+        torch.set_default_device(None)
+    module = torch.nn.Linear(2, 2, device="meta").to_empty(device="cuda")
+    assert str(module.weight.device) == used
+
+
+def test_fake_tensors_stay_fake(used: str) -> None:
+    from torch._subclasses import FakeTensor, FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.ones(2, device="cuda")
+        y = torch.ones(2).to("cuda") + x
+    assert isinstance(y, FakeTensor)
+    assert str(y.device) == used
+
+
+def test_annotations_accept_devices(used: str) -> None:
+    assert Optional[torch.device] is not None  # noqa: UP045
+    union = torch.device | None
+    assert isinstance(torch.device("cuda"), union)  # type: ignore[arg-type]
+
+
+def test_devices_and_tensors_can_be_copied(used: str) -> None:
+    device = torch.device("cuda")
+    assert copy.deepcopy(device) == device == pickle.loads(pickle.dumps(device))
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    twin = copy.deepcopy(torch.nn.ParameterList([x]))[0]
+    assert twin.device == x.device
+    assert pickle.loads(pickle.dumps(x.detach())).device == x.device
+
+
+def test_pickles_load_without_this_package(tmp_path: Path) -> None:
+    file = tmp_path / "device.pickle"
+    code = f"""
+import TorchDevice, torch, pickle
+open({str(file)!r}, "wb").write(pickle.dumps((torch.device("cuda"), torch.ones(2, device="cuda"))))
+"""
+    assert_runs(code, **QUIET)
+    device, tensor = pickle.loads(file.read_bytes())
+    assert (device, tensor.tolist()) == (torch.device("cpu"), [1.0, 1.0])
+    assert b"TorchDevice" not in file.read_bytes()
+
+
+@pytest.mark.parametrize("location", [None, "cuda", "cuda:0", "cpu", {"cuda:0": "cuda:0"}], ids=str)
+def test_files_load_where_their_device_goes(used: str, location: Any, tmp_path: Path) -> None:
+    file = tmp_path / "x.pt"
+    torch.save({"x": torch.ones(2, device="cuda")}, file)
+    assert str(torch.load(file, map_location=location)["x"].device) == used
+    torch.save(torch.nn.Linear(2, 2).state_dict(), file)
+    state = torch.load(file, map_location=torch.device("cuda"))
+    assert str(state["weight"].device) == used
+
+
+def test_distributions_are_untouched(used: str) -> None:
+    normal = torch.distributions.Normal(0.0, 1.0)
+    assert normal.sample((2,)).device.type == "cpu"
+    there = torch.distributions.Normal(torch.zeros(2, device="cuda"), torch.ones(2, device="cuda"))
+    assert str(there.sample().device) == used
+    assert str(there.log_prob(there.sample()).device) == used
+
+
+def test_optimizers_train_with_default_arguments(used: str) -> None:
+    for kind in (torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop):
+        module = torch.nn.Linear(3, 2).cuda()
+        optimizer = kind(module.parameters(), lr=0.1)
+        before = module.weight.detach().clone()
+        module(torch.ones(1, 3, device="cuda")).sum().backward()
+        optimizer.step()
+        assert not torch.equal(module.weight, before)
+        assert str(module.weight.grad.device) == used
+
+
+class Squares(torch.utils.data.Dataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        made = torch.full((2,), float(index))
+        assert torch.utils.data.get_worker_info() is None or made.device.type == "cpu"
+        return made
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_loaders_work(used: str, workers: int) -> None:
+    loader = torch.utils.data.DataLoader(
+        Squares(), batch_size=3, shuffle=True, num_workers=workers, pin_memory=True,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    rows = torch.cat([batch.to("cuda", non_blocking=True) for batch in loader])
+    assert str(rows.device) == used
+    assert sorted(rows[:, 0].tolist()) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_scripts_say_cuda(used: str, tmp_path: Path) -> None:
+    @torch.jit.script
+    def scripted(x: torch.Tensor) -> torch.Tensor:
+        return (
+            x.to("cuda")
+            + torch.ones(2, device="cuda")
+            + torch.zeros(2, device=torch.device("cuda:0"))
+        )
+
+    assert str(scripted(torch.ones(2)).device) == used
+    torch.jit.save(scripted, str(tmp_path / "f.pt"))
+    assert torch.jit.load(str(tmp_path / "f.pt"))(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_a_script_saved_with_cuda_in_it_loads(tmp_path: Path) -> None:
+    file = str(tmp_path / "cuda.pt")
+    unit = torch.jit.CompilationUnit(
+        """
+def f(x):
+    return x.to("cuda") + torch.ones(2, device="cuda")
+"""
+    )
+    torch.jit.save(unit.f, file)
+    code = f"import TorchDevice, torch; print(torch.jit.load({file!r})(torch.ones(2)).tolist())"
+    assert assert_runs(code, **QUIET) == "[2.0, 2.0]"
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_code_follows(used: str, backend: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x + torch.zeros(2) + torch.ones(2, device="cuda").to("cuda")
+        return y + torch.zeros(2, device=torch.device("cuda")) + torch.zeros(2, device="cpu")
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    made = compiled(torch.ones(2))
+    assert (str(made.device), made.tolist()) == (used, [2.0, 2.0])
+
+
+def test_compile_without_inductor_uses_aot_eager(remote: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: torch.relu(x) * 2, mode="reduce-overhead")
+    assert compiled(torch.ones(2, device="cuda")).tolist() == [2.0, 2.0]
+
+
+def test_a_model_can_be_exported(used: str) -> None:
+    class Adds(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.ones(2, device="cuda")
+
+    program = torch.export.export(Adds(), (torch.ones(2),))
+    assert program.module()(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_function_transforms_and_tracing_work(used: str) -> None:
+    made = torch.vmap(lambda x: x + torch.ones(2, device="cuda"))(torch.zeros(3, 2, device="cuda"))
+    assert str(made.device) == used
+    traced = torch.jit.trace(lambda x: x + torch.ones(2, device="cuda"), torch.ones(2))
+    assert traced(torch.ones(2)).tolist() == [2.0, 2.0]
+    graph = torch.fx.symbolic_trace(torch.nn.Linear(2, 2).cuda())
+    assert str(graph(torch.ones(2)).device) == used
+
+
+def test_packed_sequences_and_embeddings_work(used: str) -> None:
+    rnn = torch.nn.LSTM(2, 3, batch_first=True).cuda()
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        torch.ones(2, 4, 2, device="cuda"), [4, 2], batch_first=True
+    )
+    output, _ = torch.nn.utils.rnn.pad_packed_sequence(rnn(packed)[0], batch_first=True)
+    assert (str(output.device), output.shape) == (used, (2, 4, 3))
+
+
+def test_a_spawned_process_is_redirected_too() -> None:
+    code = """
+import torch, TorchDevice
+import torch.multiprocessing as mp
+
+def work(queue):
+    queue.put(str(torch.ones(2, device="cuda").device))
+
+if __name__ == "__main__":
+    context = mp.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=work, args=(queue,))
+    process.start()
+    print(queue.get())
+    process.join()
+"""
+    assert assert_runs(code, **QUIET) == "cpu"
+
+
+def test_subclasses_made_under_redirect_outlive_it() -> None:
+    with redirected("remote"):
+
+        class Mine(torch.Tensor):  # type: ignore[misc]
+            pass
+
+    assert Mine([1.0]).device.type == "cpu"
+    assert TorchDevice.policy() == "off"
