@@ -37,6 +37,7 @@ TIMES = {
     "bulk": ("bulk", "rate_of_bulk_copies"),
     "tls": ("tls", "figures_of_tls"),
     "network": ("training", "training_over_a_slow_network"),
+    "redirect": ("redirect", "cost_of_redirected_calls"),
 }
 GROUPS = COUNTS | TIMES
 
