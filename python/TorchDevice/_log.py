@@ -15,6 +15,24 @@ import torch
 
 from . import _C
 
+
+class _Logger(logging.Logger):
+    """Tells C++ of a new level, so that a quiet log costs nothing."""
+
+    def setLevel(self, level: int | str) -> None:
+        super().setLevel(level)
+        _sync_level()
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to stderr, unless the user has configured logging, at whatever time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.setStream(sys.stderr)
+            super().emit(record)
+
+
 logger = logging.getLogger("TorchDevice")
 
 _QUIET, _NEW_SITES, _EVERY_CALL = range(3)
@@ -35,11 +53,9 @@ def _on_redirect(
 def set_level(level: str | int) -> None:
     """DEBUG: every redirected call; INFO: each call site once; WARNING, ERROR: less."""
     logger.setLevel(level)
-    sync_level()
 
 
-def sync_level() -> None:
-    """Tells C++ what the logger wants, so that a quiet log costs nothing."""
+def _sync_level() -> None:
     if logger.isEnabledFor(logging.DEBUG):
         mode = _EVERY_CALL
     else:
@@ -48,21 +64,21 @@ def sync_level() -> None:
 
 
 def install() -> None:
-    """Sets the level, and a handler for stderr unless the user has configured logging."""
+    """Sets the level unless the user has, and a handler for stderr."""
     _C.set_library_folders(_FOLDERS)
     level = os.environ.get("TORCHDEVICE_LOG_LEVEL", "INFO").upper()
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ValueError(
             f"TORCHDEVICE_LOG_LEVEL is {level}; it may be DEBUG, INFO, WARNING or ERROR"
         )
+    logger.__class__ = _Logger
     if logger.level == logging.NOTSET:
         logger.setLevel(level)
-    if not logger.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler()
+    if not logger.handlers:
+        handler = _Stderr()
         handler.setFormatter(logging.Formatter("TorchDevice: %(message)s"))
         logger.addHandler(handler)
-        logger.propagate = False
-    sync_level()
+    _sync_level()
 
 
 def _user_line() -> tuple[str, int]:

@@ -301,15 +301,21 @@ def test_the_report_is_json_for_tools(remote: str) -> None:
     assert {"line", "function", "used", "reason", "count"} <= mine[0].keys()
 
 
-def test_a_users_logging_setup_applies() -> None:
-    code = """
-import logging, sys
-logging.basicConfig(stream=sys.stdout, format="mine %(name)s %(message)s")
-import TorchDevice, torch
+@pytest.mark.parametrize("first", ["logging", "TorchDevice"])
+def test_a_users_logging_setup_applies(first: str) -> None:
+    setup = 'import logging, sys; logging.basicConfig(stream=sys.stdout, format="mine %(message)s")'
+    lines = [setup, "import TorchDevice, torch"]
+    code = lines if first == "logging" else lines[::-1]
+    use = """
 torch.zeros(1, device="cuda")
+logging.getLogger("TorchDevice").setLevel("DEBUG")
+for _ in range(2): torch.ones(1, device="cuda")
+logging.getLogger("TorchDevice").setLevel("ERROR")
+torch.ones(2, device="cuda")
 """
-    printed = assert_runs(code, TORCHDEVICE_LOG_LEVEL="INFO")
-    assert printed.startswith("mine TorchDevice <string>:5 <module>(): torch.zeros")
+    printed = assert_runs("\n".join(code) + use, TORCHDEVICE_LOG_LEVEL="INFO").splitlines()
+    assert printed[0].startswith("mine <string>:3 <module>(): torch.zeros: cuda -> cpu")
+    assert [line.split()[3] for line in printed] == ["torch.zeros:", "torch.ones:", "torch.ones:"]
 
 
 def test_the_class_and_helpers_tell_the_device(used: str) -> None:
