@@ -368,6 +368,8 @@ struct Result {
 
 void encode(Writer& writer, const std::vector<Result>& results);
 std::vector<Result> decode_results(Reader& reader);
+// How many names they take.
+uint64_t count_fresh(const std::vector<Result>& results);
 
 enum class ErrorKind : uint8_t {
   kRuntime = 0,

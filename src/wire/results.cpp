@@ -144,4 +144,11 @@ std::vector<Result> decode_results(Reader& reader) {
   return results;
 }
 
+uint64_t count_fresh(const std::vector<Result>& results) {
+  uint64_t count = 0;
+  for (const Result& result : results)
+    count += (result.kind == ResultKind::kFresh ? 1 : 0) + count_fresh(result.items);
+  return count;
+}
+
 }  // namespace torch_remote::wire

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_gradients_match_cpu, assert_matches_cpu
+from helpers import assert_gradients_match_cpu, assert_matches_cpu, assert_runs
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "nonzero": lambda x: x.nonzero(),
@@ -118,3 +118,36 @@ def test_a_cache_written_at_a_growing_offset_matches_the_cpu() -> None:
         return cache
 
     assert_matches_cpu(fill, torch.randn(8, 2, 3))
+
+
+def test_control_c_in_the_wait_leaves_a_session_that_goes_on_and_no_memory() -> None:
+    assert_runs(
+        """
+        import os, signal, threading, torch, torch_remote
+        mask = torch.ones(1000, 1000, device="remote")
+        parts = torch.arange(4000.0, device="remote")
+        torch.remote.synchronize()
+        before = torch.remote.memory_allocated()
+        pid = torch_remote.machines()[0].status()["pid"]
+
+        def interrupted(call):
+            os.kill(pid, signal.SIGSTOP)
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                call()
+                raise SystemExit("it did not stop")
+            except KeyboardInterrupt:
+                pass
+            os.kill(pid, signal.SIGCONT)
+
+        for _ in range(3):
+            interrupted(lambda: mask.nonzero())
+            interrupted(lambda: parts.unique(return_inverse=True, return_counts=True))
+            interrupted(lambda: mask[mask > 0])
+            interrupted(lambda: parts[0].item())
+        assert mask.nonzero().shape == (1_000_000, 2)
+        assert parts.unique(return_counts=True)[1].sum().item() == 4000
+        torch.remote.synchronize()
+        assert torch.remote.memory_allocated() == before, torch.remote.memory_allocated() - before
+        """
+    )

@@ -172,12 +172,12 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
 uint64_t names_for(const OperatorInfo& info, const Capture& capture) {
   const bool has_list = std::any_of(info.returns.begin(), info.returns.end(),
                                     [](const ReturnInfo& result) { return result.is_list; });
-  return has_list ? wire::kMaxTensors
-                  : kMostParts * (info.returns.size() + capture.sparse().size());
+  if (has_list)
+    return wire::kMaxTensors;
+  return std::max<uint64_t>(1, kMostParts * (info.returns.size() + capture.sparse().size()));
 }
 
-Results take_results(const AnsweredCall& call, wire::Reader& answer) {
-  const std::vector<Result> results = wire::decode_results(answer);
+Results take_results(const AnsweredCall& call, const std::vector<wire::Result>& results) {
   ResultReader make(call.capture, call.device, call.place, call.first_name);
   Results made;
   for (const Result& result : results)

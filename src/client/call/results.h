@@ -5,7 +5,7 @@
 
 namespace torch_remote::client {
 
-// How many names a queried call may need. Names that it does not use are lost; there are enough.
+// How many names a queried call may need, at least one. Names that it does not use are lost; there are enough.
 uint64_t names_for(const OperatorInfo& info, const Capture& capture);
 
 // A queried call that the server has answered.
@@ -21,6 +21,6 @@ struct AnsweredCall {
 
 // Makes the results, and changes the arguments that the call has resized or rewritten. Unless the
 // operator depends on data, the signature learns its outputs, so that its next call need not ask.
-Results take_results(const AnsweredCall& call, wire::Reader& answer);
+Results take_results(const AnsweredCall& call, const std::vector<wire::Result>& results);
 
 }  // namespace torch_remote::client

@@ -107,8 +107,9 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   const auto request = session.make_request({}, nullptr);
   request->device = place.device;
   const uint64_t names = names_for(info, capture);
-  const uint64_t first = session.stream().new_names().storages(std::max<uint64_t>(names, 1));
+  const uint64_t first = session.stream().new_names().storages(names);
   request->first_name = first;
+  request->names = names;
   const CallSite site{current_line(), place.device, info.site_number};
   bool sent = false;
   session.submit(1, [&](wire::Writer& writer, wire::NameState& state, SignatureTable& table) {
@@ -127,8 +128,8 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   session.wait_quietly(request, info.name.c_str());
   if (request->failed)
     raise_outcome(session, *request, capture);
-  wire::Reader answer(request->body);
-  return take_results({info, *signature, capture, arguments, device, place, first}, answer);
+  return take_results({info, *signature, capture, arguments, device, place, first},
+                      request->results);
 }
 
 }  // namespace torch_remote::client

@@ -117,6 +117,11 @@ void Link::end_with(ErrorClass kind, std::string cause) noexcept {
   on_change();
 }
 
+void Link::end_and_close(ErrorClass kind, std::string cause) {
+  end_with(kind, cause);
+  connection_->close(cause);
+}
+
 void Link::fail(std::exception_ptr cause) noexcept {
   end_with(class_of(cause), reason_of(cause));
 }
@@ -127,7 +132,9 @@ void Link::stop(std::chrono::milliseconds patience, const std::string& reason) {
   if (!was_lost)
     stopped_.store(true, std::memory_order_relaxed);
   end_with(ErrorClass::kSessionLost, reason);  // first, because it is the cause of what follows
-  if (!was_lost && is_open())
+  if (is_open() && was_lost)
+    connection_->abort();  // does nothing if it has ended
+  else if (is_open())
     connection_->close(reason, patience);
   clean_up();
 }

@@ -66,6 +66,8 @@ class Link : private transport::Connection::Handler {
 
   // Ends it unless it has ended: the first cause is kept.
   void end_with(ErrorClass kind, std::string cause) noexcept;
+  // As end_with(), and the server may end the session too. For a link that is open.
+  void end_and_close(ErrorClass kind, std::string cause);
   // Flushes for at most `patience`, then closes. Later use of the session raises SessionLost.
   void stop(std::chrono::milliseconds patience, const std::string& reason);
   // After stop(). False: its threads have not ended yet.

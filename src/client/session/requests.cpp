@@ -13,8 +13,18 @@ namespace {
 // How long abandon() waits for the chunk that is being received.
 constexpr auto kChunkPatience = std::chrono::seconds(1);
 
+void take_results(Request& request, std::span<const std::byte> body) {
+  wire::Reader reader(body);
+  request.results = wire::decode_results(reader);
+  reader.finish();
+  if (wire::count_fresh(request.results) > request.names)
+    throw ProtocolError("a call gave more storages than it has names for");
+}
+
 void take_body(Request& request, std::span<const std::byte> body) {
-  if (request.destination.empty()) {  // also of an abandoned one: it names what is to be freed
+  if (request.names != 0)  // also if it is abandoned: the results are to be freed
+    return take_results(request, body);
+  if (request.destination.empty()) {
     request.body.assign(body.begin(), body.end());
     return;
   }

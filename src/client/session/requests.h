@@ -22,6 +22,7 @@ struct Request {
   uint64_t call = 0;                 // the call whose outcome it is
   uint64_t storage = 0;              // of a READ: the storage's name
   uint64_t first_name = 0;           // of a QUERY kCall: the name of its first fresh output
+  uint64_t names = 0;                // of a QUERY kCall: how many fresh outputs it may have
   uint64_t after = 0;                // the last call before it, which is done when the answer comes
   uint64_t upload_bytes = 0;         // of an upload: how many
   std::span<std::byte> destination;  // of a READ: for its bytes
@@ -32,6 +33,7 @@ struct Request {
   bool is_abandoned = false;  // nobody waits: what still comes is dropped
   uint64_t received = 0;      // bulk bytes so far, which come in order
   std::vector<std::byte> body;
+  std::vector<wire::Result> results;  // in place of the body, of a QUERY kCall
   wire::Error error;
   std::vector<std::shared_ptr<DoneSignal>> signals;  // to set when it is done
 };

@@ -114,6 +114,8 @@ void Link::on_broken(std::exception_ptr cause, uint64_t received) {
   milliseconds pause = kFirstPause;
   milliseconds attempt = kFirstAttempt;
   while (!connection_->is_ending()) {
+    if (is_lost() && !was_stopped())  // nobody needs the session any more
+      throw ConnectionError(why);
     std::string failure;
     const milliseconds before = since(begin);
     try {

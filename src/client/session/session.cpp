@@ -181,7 +181,7 @@ void Session::lose_device(const wire::Error& error) {
       text += " (the first" + from + "; the last" + to + ")";
     text += "; TORCH_REMOTE_BLOCKING=1 tells which";
   }
-  end_with(ErrorClass::kDeviceLost, text + ": " + error.message);
+  end_and_close(ErrorClass::kDeviceLost, text + ": " + error.message);
 }
 
 void Session::raise_lost() {

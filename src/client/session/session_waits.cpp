@@ -58,14 +58,11 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
 }
 
 void Session::abandon(const RequestPtr& request) {
-  if (request->first_name != 0 && requests_.abandon_answer(*request) && !request->failed)
+  if (request->names != 0 && requests_.abandon_answer(*request) && !request->failed)
     free_results(*request);
 }
 
 void Session::free_results(const Request& request) {
-  if (request.first_name == 0)
-    return;  // an abandoned READ
-  wire::Reader reader(request.body);
   uint64_t name = request.first_name;
   const std::function<void(const std::vector<wire::Result>&)> free_fresh =
       [&](const auto& results) {
@@ -81,7 +78,7 @@ void Session::free_results(const Request& request) {
           free_fresh(result.items);
         }
       };
-  free_fresh(wire::decode_results(reader));
+  free_fresh(request.results);
 }
 
 bool Session::wait_quietly(const RequestPtr& request, const char* what,

@@ -101,6 +101,30 @@ TEST_F(SessionTest, AReplyThatIsCutShortEndsTheSession) {
   EXPECT_THAT(error_of([&] { session.wait(request, "an answer"); }), HasSubstr("is lost"));
 }
 
+TEST_F(SessionTest, MoreFreshResultsThanNamesEndTheSession) {
+  connect();
+  const auto request = ask();
+  request->names = 2;
+  request->first_name = session.stream().new_names().storages(request->names);
+  wire::Result fresh;
+  fresh.kind = wire::ResultKind::kFresh;
+  wire::Result list;
+  list.kind = wire::ResultKind::kList;
+  list.items = {fresh, fresh};
+  server.reply(request->id, body_of(std::vector<wire::Result>{fresh, list}));
+  EXPECT_THAT(error_of([&] { session.wait(request, "an answer"); }), HasSubstr("more storages"));
+}
+
+TEST_F(SessionTest, ALostDeviceEndsTheConnectionToAServerThatStays) {
+  connect();
+  submit(1);
+  wire::Error error{wire::ErrorKind::kAccelerator, 1, "aten::mm", "the device is gone"};
+  error.first = 1;
+  server.refuse(0, error);
+  EXPECT_THAT(wait_for_the_end(), HasSubstr("the device is gone"));
+  server.wait_for_end();
+}
+
 // --- bulk
 
 TEST_F(SessionTest, ABulkDownloadGoesStraightToItsDestination) {
@@ -248,8 +272,9 @@ TEST_F(SessionTest, AnUploadsBeginIsAloneInItsFrameAndItsBytesFollow) {
   EXPECT_TRUE(arrived.get_future().get());
   server.wait_for_messages(3);
   for (const auto& frame : server.wait_for_frames(2)) {
-    if (frame[0].tag == wire::Tag::kBegin)
+    if (frame[0].tag == wire::Tag::kBegin) {
       EXPECT_EQ(frame.size(), 1);
+    }
     for (size_t i = 1; i < frame.size(); ++i)
       EXPECT_NE(frame[i].tag, wire::Tag::kBegin);
   }
