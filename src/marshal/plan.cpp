@@ -122,21 +122,45 @@ void mark_parts(Plan& plan, SparseRecipe& sparse, bool is_written) {
   sparse.is_written |= is_written;
   for (const uint32_t part : sparse.parts) {
     plan.tensors[part].is_written |= is_written;
+    plan.tensors[part].may_change |= is_written;
     plan.tensors[part].is_read = true;
   }
 }
 
+struct Access {
+  bool is_read = true;
+  bool is_written = false;
+  bool may_change = false;
+};
+
+// The batch norms of several backends update their statistics, and their schemas do not say so.
+bool is_running_statistic(const c10::Argument& argument) {
+  return argument.name() == "running_mean" || argument.name() == "running_var";
+}
+
+Access access_of(const c10::Argument& argument, const Callee& callee) {
+  const bool overwrites =
+      argument.is_out() || (callee.overwrites_self && argument.name() == "self");
+  Access access;
+  access.is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  access.is_read = !(access.is_written && overwrites);
+  access.may_change = access.is_written || is_running_statistic(argument);
+  return access;
+}
+
 // One tensor may be several arguments, such as an input and `out`.
-void mark_access(Plan& plan, const Recipe& recipe, bool is_written, bool is_read) {
+void mark_access(Plan& plan, const Recipe& recipe, const Access& access) {
   for (const Recipe& item : recipe.items)
-    mark_access(plan, item, is_written, is_read);
+    mark_access(plan, item, access);
   if (recipe.kind == RecipeKind::kSparse)
-    mark_parts(plan, plan.sparse[recipe.index], is_written);
+    mark_parts(plan, plan.sparse[recipe.index], access.is_written);
   if (recipe.kind != RecipeKind::kTensor)
     return;
-  plan.tensors[recipe.index].is_argument = true;
-  plan.tensors[recipe.index].is_written |= is_written;
-  plan.tensors[recipe.index].is_read |= is_read;
+  TensorRecipe& tensor = plan.tensors[recipe.index];
+  tensor.is_argument = true;
+  tensor.is_written |= access.is_written;
+  tensor.is_read |= access.is_read;
+  tensor.may_change |= access.may_change;
 }
 
 // Goes from the last argument to the first; `met` are the tensors that later arguments use.
@@ -181,10 +205,7 @@ void add_arguments(Plan& plan, const wire::Signature& signature, const Callee& c
     tensor.is_read = false;
   for (const c10::Argument& argument : callee.schema->arguments()) {
     Recipe recipe = make_argument(signature, callee, begins, argument, device);
-    const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    const bool overwrites =
-        argument.is_out() || (callee.overwrites_self && argument.name() == "self");
-    mark_access(plan, recipe, is_written, !(is_written && overwrites));
+    mark_access(plan, recipe, access_of(argument, callee));
     if (is_generator(*argument.type()) && recipe.kind == RecipeKind::kConstant)
       plan.takes_no_generator = true;
     plan.arguments.push_back(std::move(recipe));

@@ -24,6 +24,7 @@ struct TensorRecipe {
   bool is_dense = false;     // its elements fill [offset, offset + extent) without gap or overlap
   bool is_read = true;       // false: the operator overwrites all of it without reading
   bool is_written = false;   // by the operator's schema
+  bool may_change = false;   // written, also where the schema does not say so
   bool is_argument = false;  // not only a part of a sparse tensor
   uint32_t storage = 0;      // which storage of the call
   uint64_t extent = 0;       // bytes needed after the offset; 0 without elements

@@ -24,10 +24,10 @@ void Connection::Impl::send_again(uint64_t resend_after) {
       if (!frame)
         return;
       const bool is_bulk = frame->kind == FrameKind::kBulk;
-      header = stamp(frame->kind, frame->bytes.size() + (is_bulk ? kBulkPrefixSize : 0));
+      const size_t length = frame->bytes.size() + (is_bulk ? kBulkPrefixSize : 0);
+      header = stamp(frame->kind, length, frame->applied);
       header.sequence = frame->sequence;
       header.last = frame->last;
-      header.applied = frame->applied;
     }
     if (frame->kind == FrameKind::kBulk)
       write_frame(header, encode_bulk_prefix(frame->prefix), frame->bytes);
@@ -84,7 +84,7 @@ void Connection::Impl::send(Messages messages) {
   FrameHeader header;
   {
     MutexLock lock(mutex_);
-    header = stamp(FrameKind::kMessages, payload->size());
+    header = stamp(FrameKind::kMessages, payload->size(), told_applied_);
     header.sequence = ledger_->add_messages(payload, messages.calls, header.applied);
     publish_totals();
   }
@@ -109,7 +109,7 @@ void Connection::Impl::send_chunk(const Chunk& chunk) {
   std::shared_ptr<const void> owner;  // for the write: the ledger may release its copy before
   {
     MutexLock lock(mutex_);
-    header = stamp(FrameKind::kBulk, kBulkPrefixSize + chunk.bytes.size());
+    header = stamp(FrameKind::kBulk, kBulkPrefixSize + chunk.bytes.size(), told_applied_);
     header.last = chunk.ends_lane;
     Bulk& bulk = bulks_.front();
     owner = bulk.owner;
@@ -130,7 +130,7 @@ void Connection::Impl::send_control(FrameKind kind, std::string_view reason) {
   FrameHeader header;
   {
     MutexLock lock(mutex_);
-    header = stamp(kind, reason.size());
+    header = stamp(kind, reason.size(), told_applied_);
   }
   write_frame(header, {}, std::as_bytes(std::span(reason)));
 }
@@ -145,14 +145,14 @@ void Connection::Impl::send_due_ack() {
   send_control(FrameKind::kAck);
 }
 
-FrameHeader Connection::Impl::stamp(FrameKind kind, size_t length) {
-  if (told_applied_ == applied_)
+FrameHeader Connection::Impl::stamp(FrameKind kind, size_t length, uint64_t applied) {
+  if (applied == applied_)
     acks_.sent();
   FrameHeader header;
   header.kind = kind;
   header.length = static_cast<uint32_t>(length);
   header.acknowledged = received_;
-  header.applied = told_applied_;
+  header.applied = applied;
   return header;
 }
 

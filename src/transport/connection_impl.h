@@ -129,7 +129,7 @@ class Connection::Impl {
   void send_chunk(const Chunk& chunk) EXCLUDES(mutex_);
   void send_control(FrameKind kind, std::string_view reason = {}) EXCLUDES(mutex_);
   void send_due_ack() EXCLUDES(mutex_);
-  FrameHeader stamp(FrameKind kind, size_t length) REQUIRES(mutex_);
+  FrameHeader stamp(FrameKind kind, size_t length, uint64_t applied) REQUIRES(mutex_);
   void write_frame(const FrameHeader& header, std::span<const std::byte> prefix,
                    std::span<const std::byte> payload);
   void let_reader_end_first(const std::exception_ptr& error) EXCLUDES(mutex_);

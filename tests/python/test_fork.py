@@ -114,6 +114,31 @@ def test_a_data_loader_with_spawned_workers_works() -> None:
     assert said == "496.0"
 
 
+def test_children_free_pinned_memory_while_other_threads_pin() -> None:
+    assert_runs("""
+        import os, signal, threading, torch, torch_remote
+        held = [torch.empty(4096).pin_memory() for _ in range(50)]
+        going = True
+
+        def pin():
+            while going:
+                torch.empty(64, pin_memory=True)
+
+        threads = [threading.Thread(target=pin) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(40):
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)
+                held.clear()
+                torch.empty(64, pin_memory=True)
+                os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+        going = False
+    """)
+
+
 def test_children_inherit_no_descriptor() -> None:
     said = assert_runs("""
         import os, subprocess, torch, torch_remote

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -371,3 +372,13 @@ def test_a_checkpoint_repeats_its_dropout_without_a_wait(
     there, found = x.to("remote").requires_grad_(), []
     assert sync_count(lambda: found.append(step(ours, there))) == 0
     assert_same(found[0], step(block, x.requires_grad_()))
+
+
+def test_generators_are_copied_and_pickled() -> None:
+    generator = torch.Generator("remote").manual_seed(5)
+    torch.rand(3, generator=generator, device="remote")
+    copies = [copy.deepcopy(generator), pickle.loads(pickle.dumps(generator))]
+    expected = torch.rand(7, generator=generator, device="remote").tolist()
+    for other in copies:
+        assert (other.device, other.initial_seed()) == (generator.device, 5)
+        assert torch.rand(7, generator=other, device="remote").tolist() == expected

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -63,6 +64,20 @@ def test_the_value_is_that_of_the_place_in_the_program() -> None:
     future = torch_remote.read(x)
     x.zero_()
     assert future.result().min() == 1 and x.max().item() == 0
+
+
+@pytest.mark.parametrize("norm", [torch.native_batch_norm, torch.batch_norm])
+def test_a_batch_norm_behind_the_read_does_not_change_its_value(norm: Any) -> None:
+    """Its schema does not say that it writes the statistics."""
+    x = torch.randn(2, 1_000_000, device="remote")
+    mean, var = torch.zeros(1_000_000, device="remote"), torch.ones(1_000_000, device="remote")
+    before = torch_remote.read(torch.zeros(64 << 20, dtype=torch.uint8, device="remote"))
+    future = torch_remote.read(mean)
+    rest = (False,) if norm is torch.batch_norm else ()
+    norm(x, None, None, mean, var, True, 1.0, 1e-5, *rest)
+    assert not future.result().any()
+    assert mean.any().item()
+    before.result()
 
 
 def test_the_value_has_no_graph_and_is_independent_memory() -> None:

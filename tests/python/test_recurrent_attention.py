@@ -183,3 +183,22 @@ def test_dropout_with_a_seed_matches_the_cpu(
 ) -> None:
     x = torch.randn(4, 8, 16, dtype=dtype).requires_grad_()
     assert_gradients_match_cpu(lambda a: function(a, 0.3, training=True), x)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_attention_of_one_token_has_the_cpus_strides(dtype: torch.dtype, length: int) -> None:
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        heads = [part.view(2, length, 2, 4).transpose(1, 2) for part in x.split(8, 2)]
+        query, key, value = heads
+        return F.scaled_dot_product_attention(
+            query, torch.cat([key, key], 2), value.repeat(1, 1, 2, 1)
+        )
+
+    x = torch.randn(2, length, 24).to(dtype)
+    local = x.clone().requires_grad_()
+    there = x.to("remote").requires_grad_()
+    assert_same(attend(there), attend(local))
+    attend(local).sum().backward()
+    attend(there).sum().backward()
+    assert_same(there.grad, local.grad)

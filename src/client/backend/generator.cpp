@@ -277,8 +277,10 @@ void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
   remember_seed(seed);
 }
 
+// A CPU's generator has no offset. PyTorch asks for one to pickle any generator but its own CPU's.
 uint64_t RemoteGenerator::get_offset() const {
-  TORCH_CHECK(kind() == wire::DeviceKind::kCuda, "CPU Generator does not use offset");
+  if (kind() == wire::DeviceKind::kCpu)
+    return 0;
   const KeepGil keep;
   const uint64_t wanted = name();
   const std::vector<std::byte> state = place().session->query(
@@ -291,7 +293,10 @@ uint64_t RemoteGenerator::get_offset() const {
 }
 
 void RemoteGenerator::set_offset(uint64_t offset) {
-  TORCH_CHECK(kind() == wire::DeviceKind::kCuda, "CPU Generator does not use offset");
+  if (kind() == wire::DeviceKind::kCpu) {
+    TORCH_CHECK(offset == 0, "CPU Generator does not use offset");
+    return;
+  }
   TORCH_CHECK(offset % kCudaOffsetStep == 0, "offset must be a multiple of 4");
   const uint64_t seed = current_seed();
   GeneratorMessage put = message(name(), GeneratorAction::kSetState, 0);

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <map>
 
+#include <pthread.h>
+
 #include "base/mutex.h"
 
 namespace torch_remote::client {
@@ -58,6 +60,13 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
  private:
+  PinnedAllocator() { pthread_atfork(&before_fork, &after_fork, &after_fork); }
+
+  // The child of a fork frees what the parent has pinned, so no other thread may have the lock.
+  static void before_fork() NO_THREAD_SAFETY_ANALYSIS { instance().mutex_.lock(); }
+
+  static void after_fork() NO_THREAD_SAFETY_ANALYSIS { instance().mutex_.unlock(); }
+
   void free(void* pointer) {
     {
       MutexLock lock(mutex_);

@@ -17,16 +17,18 @@ bool is_head(const at::Tensor& tensor, const at::Tensor& query) {
          tensor.size(3) == query.size(3) && tensor.size(0) == query.size(0) && tensor.numel() > 0;
 }
 
-// (query, key, value, …)
+// (query, key, value, …). PyTorch's shape function gives other strides to a query of length 1.
 bool flash_for_cpu(Arguments arguments, Outputs& outputs) {
   const at::Tensor& query = tensor(arguments, 0);
-  if (!is_full_float(query) || query.numel() == 0)
+  const bool is_half = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
+  if (!(is_half || is_full_float(query)) || query.numel() == 0)
     return false;
   for (const size_t i : {0, 1, 2})
     if (!is_head(tensor(arguments, i), query))
       return false;
   outputs.push_back(like(query));
-  outputs.push_back(transposed(query.scalar_type(), query.sizes().slice(0, 3)));
+  outputs.push_back(
+      transposed(is_half ? at::kFloat : query.scalar_type(), query.sizes().slice(0, 3)));
   return true;
 }
 

@@ -115,7 +115,7 @@ void Executor::resolve_tensors(const Plan& plan, const Slots& slots) {
   arguments_.clear();
   // First for all storages: this may move a storage, and all views of it must see the same memory.
   for (const TensorRecipe& view : plan.tensors)
-    storages_.prepare(*entries_[view.storage], view.is_written);
+    storages_.prepare(*entries_[view.storage], view.may_change);
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const TensorRecipe& view = plan.tensors[i];
     Entry& entry = *entries_[view.storage];

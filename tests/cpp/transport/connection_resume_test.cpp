@@ -5,6 +5,7 @@
 #include <future>
 #include <limits>
 #include <random>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -259,6 +260,42 @@ TEST(ConnectionResume, WhatIsSubmittedWhileBrokenGoesOutAfterwards) {
   EXPECT_TRUE(a.connection->resume(std::move(next_first), 0));
   EXPECT_TRUE(acked.get());
   EXPECT_EQ(b.wait_for_events(3), (std::vector<std::string>{"one", "two", "bulk 3 0 5 last"}));
+}
+
+// Takes what is written and passes nothing on.
+class SwallowingStream : public CutStream {
+ public:
+  using CutStream::CutStream;
+
+  void write(std::span<const std::span<const std::byte>> /*parts*/) override {}
+};
+
+TEST(ConnectionResume, AfterFramesSentAgainThePeerLearnsWhatWasAppliedMeanwhile) {
+  const auto patience = std::chrono::seconds(2);  // well before the first keepalive frame
+  auto [first, second] = memory_pair();
+  auto [next_first, next_second] = memory_pair();
+  End a;
+  End b;
+  b.start(std::make_unique<SwallowingStream>(std::move(second), kNever));
+  a.start(std::move(first));
+  b.put("answer");
+  b.connection->flush();
+  a.put("call", 1);
+  a.connection->flush();
+  b.wait_for_events(1);  // and says that it is applied
+  const auto wait_until = [&](const std::function<bool()>& is_so) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (!is_so() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return is_so();
+  };
+  ASSERT_TRUE(wait_until([&] { return b.connection->totals().frames_sent == 2; }));
+  const auto cause = std::make_exception_ptr(ConnectionError("test"));
+  ASSERT_EQ(a.connection->suspend(cause), 0U);
+  ASSERT_EQ(b.connection->suspend(cause), 1U);
+  EXPECT_TRUE(b.connection->resume(std::move(next_second), 0));
+  EXPECT_TRUE(a.connection->resume(std::move(next_first), 1));
+  EXPECT_TRUE(wait_until([&] { return a.connection->in_flight().last_applied == 1; }));
 }
 
 TEST(ConnectionResume, ASilentPeerBreaksTheLinkAndDoesNotEndTheConnection) {
