@@ -349,6 +349,10 @@ std::span<const SettingAccess> setting_table() {
   return kTable;
 }
 
+ThreadSettings read_thread_settings() {
+  return {at::get_num_threads(), int32_t{flushes_denormal()}};
+}
+
 ContextValues read_context() {
   Context& context = at::globalContext();
   ContextValues values{};
@@ -357,7 +361,7 @@ ContextValues read_context() {
   return values;
 }
 
-bool ContextFingerprint::update() {
+bool ContextFingerprint::update(ThreadSettings thread) {
   static const Watched watched;
   const std::byte* from = watched.end - kFlagBytes;
   uint64_t difference = 0;
@@ -369,9 +373,9 @@ bool ContextFingerprint::update() {
   uint64_t precisions = 0;
   for (const Float32Precision* precision : watched.precisions)
     precisions = precisions << 3 | static_cast<uint64_t>(*precision);
-  const uint64_t others = static_cast<uint64_t>(at::get_num_threads()) << 32 |
+  const uint64_t others = static_cast<uint64_t>(thread.threads) << 32 |
                           static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 1 |
-                          static_cast<uint64_t>(flushes_denormal());
+                          static_cast<uint64_t>(thread.flush_denormal);
   difference |= (precisions ^ precisions_) | (others ^ others_);
   if (difference == 0)
     return false;

@@ -28,7 +28,16 @@ std::span<const SettingAccess> setting_table();
 // Values in the order of wire::Setting (index 0 unused).
 using ContextValues = std::array<int32_t, wire::kMaxSetting + 1>;
 
-// Takes about 100 ns. Flush-denormal and the number of threads are those of the calling thread.
+// The settings that each thread has for itself.
+struct ThreadSettings {
+  int32_t threads = 0;  // PyTorch's number of threads; 0: not read yet
+  int32_t flush_denormal = 0;
+};
+
+// Those of the calling thread.
+ThreadSettings read_thread_settings();
+
+// Takes about 100 ns. The settings of a thread are those of the calling one.
 ContextValues read_context();
 
 // Note [Fingerprint of the context]
@@ -37,11 +46,12 @@ ContextValues read_context();
 // getters cost 2 to 30 ns each and it reports no changes. But its flags are plain members, so
 // update() compares the bytes of at::Context (without the first member: once_flags), the values of
 // its precision table and the three settings kept elsewhere. Equal bytes mean that nothing changed;
-// after a difference read_context() finds out what.
+// after a difference read_context() finds out what. The settings of a thread are given, for they
+// need not be those of the calling thread (Note [Settings of a backward]).
 class ContextFingerprint {  // externally synchronised
  public:
   // True when it differs from the last time, and the first time.
-  bool update();
+  bool update(ThreadSettings thread);
 
  private:
   static constexpr size_t kFlagBytes =

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 import torch
-from helpers import assert_matches_cpu, assert_same
+from helpers import DEADLINE, assert_matches_cpu, assert_same
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_remote
@@ -238,6 +239,86 @@ def test_backward_runs_with_the_threads_of_whoever_called_it() -> None:
     assert [(there["threads"], there["flush_denormal"]) for _, there in seen] == [
         (here["threads"], 1)
     ]
+
+
+# The number of threads and flush-denormal are a thread's own. Autograd's threads have others than
+# the caller of a backward, unless nobody has changed one.
+OF_A_THREAD = ("threads", "flush_denormal")
+
+
+def train(device: str) -> list[torch.Tensor]:
+    """Gradients whose bits depend on the number of threads, forward and backward."""
+    torch.manual_seed(0)
+    layer = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.LayerNorm(64)
+    )
+    layer.to(device)
+    result = layer(torch.randn(5, 3, 6, 6).to(device))
+    result.square().sum().backward()
+    return [result, *(p.grad for p in layer.parameters() if p.grad is not None)]
+
+
+def in_a_thread(function: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result(DEADLINE)
+
+
+def test_what_was_changed_for_a_backward_is_changed_back_after_it() -> None:
+    train("remote")  # starts autograd's threads, with the settings of now
+    with changed(*OF_A_THREAD):
+        assert_same(train("remote"), train("cpu"))
+    assert_same(train("remote"), train("cpu"))
+    here, there = contexts_after_a_call()
+    assert there == here
+
+
+def test_a_backward_in_a_thread_with_other_settings_leaves_the_callers_alone() -> None:
+    train("remote")
+
+    def work() -> None:
+        with changed(*OF_A_THREAD):
+            assert_same(train("remote"), train("cpu"))
+
+    in_a_thread(work)
+    here, there = contexts_after_a_call()
+    assert there == here
+    assert_same(train("remote"), train("cpu"))
+
+
+def test_a_backward_has_its_callers_settings_after_a_call_of_another_thread() -> None:
+    def other() -> None:
+        with changed(*OF_A_THREAD):
+            here, there = contexts_after_a_call()
+            assert there == here
+
+    seen = []
+    product = torch.ones(4, device="remote", requires_grad=True).mul(2)
+
+    def hook(gradient: torch.Tensor) -> None:
+        in_a_thread(other)
+        gradient.neg()
+        seen.append(_C.server_context(0))
+
+    product.register_hook(hook)
+    product.sum().backward()
+    assert seen == [_C.context()]
+
+
+def test_a_backward_that_uses_a_machine_first_has_its_callers_settings_there() -> None:
+    train("remote")  # starts autograd's threads
+    product = torch.ones(4, device="remote", requires_grad=True).mul(2)
+    seen = []
+
+    def hook(gradient: torch.Tensor) -> None:
+        with torch_remote.connect("local") as machine:
+            (device,) = machine.devices
+            torch.ones(2, device=device).neg()
+            seen.append(_C.server_context(device.index))
+
+    product.register_hook(hook)
+    with changed(*OF_A_THREAD):
+        product.sum().backward()
+        assert seen == [_C.context()]
 
 
 def test_the_same_settings_give_the_same_numbers_after_many_changes() -> None:

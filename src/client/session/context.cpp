@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include "marshal/dtype.h"
 
@@ -15,19 +14,12 @@ int32_t& value_of(ContextValues& values, Setting setting) {
   return values[static_cast<size_t>(setting)];
 }
 
-// The number of threads and the treatment of denormals are settings of a thread. A local CPU
-// backward uses its caller's; here autograd's threads make the calls, with their own settings.
-bool is_in_backward() {
-  return torch::autograd::get_current_graph_task_id() != -1;
-}
-
 }  // namespace
 
 void ContextMirror::append_difference(wire::Writer& writer) {
   ContextValues now = marshal::read_context();
-  if (has_told_ && is_in_backward())
-    for (const Setting setting : {Setting::kThreads, Setting::kFlushDenormal})
-      value_of(now, setting) = value_of(told_, setting);
+  value_of(now, Setting::kThreads) = thread_.threads;
+  value_of(now, Setting::kFlushDenormal) = thread_.flush_denormal;
   wire::Context context;
   for (size_t i = 1; i < now.size(); ++i)
     if (!has_told_ || told_[i] != now[i])

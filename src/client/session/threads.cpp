@@ -12,11 +12,14 @@
 namespace torch_remote::client {
 namespace {
 
+using Settings = std::optional<marshal::ThreadSettings>;
+
 class Caller : public c10::DebugInfoBase {
  public:
-  explicit Caller(uint64_t thread) : thread(thread) {}
+  Caller(uint64_t thread, Settings settings) : thread(thread), settings(settings) {}
 
   const uint64_t thread;
+  const Settings settings;
 };
 
 // One of PyTorch's own kinds, which only its tests use.
@@ -61,9 +64,29 @@ uint64_t own_number() {
   return number;
 }
 
-uint64_t number_of_caller() {
-  const auto* const info = dynamic_cast<const Caller*>(c10::ThreadLocalDebugInfo::get(kCaller));
-  return info != nullptr ? info->thread : own_number();
+// Who called the backward that a thread works for.
+struct Backward {
+  int task = -1;
+  uint64_t thread = 0;
+  Settings settings;
+};
+
+Backward read_backward(int task) {
+  const auto* const caller = dynamic_cast<const Caller*>(c10::ThreadLocalDebugInfo::get(kCaller));
+  if (caller == nullptr)
+    return {task, own_number(), std::nullopt};
+  return {task, caller->thread, caller->settings};
+}
+
+// Null outside a backward.
+const Backward* current_backward() {
+  thread_local constinit Backward known;
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (task == -1) [[likely]]
+    return nullptr;
+  if (task != known.task)
+    known = read_backward(task);
+  return &known;
 }
 
 thread_local std::vector<std::unique_ptr<c10::DebugInfoGuard>> backwards;
@@ -71,16 +94,13 @@ thread_local std::vector<std::unique_ptr<c10::DebugInfoGuard>> backwards;
 }  // namespace
 
 uint64_t current_thread() {
-  thread_local int known_task = -1;
-  thread_local uint64_t known_caller = 0;
-  const int task = torch::autograd::get_current_graph_task_id();
-  if (task == -1) [[likely]]
-    return own_number();
-  if (task != known_task) {
-    known_task = task;
-    known_caller = number_of_caller();
-  }
-  return known_caller;
+  const Backward* const backward = current_backward();
+  return backward == nullptr ? own_number() : backward->thread;
+}
+
+std::optional<marshal::ThreadSettings> current_settings() {
+  const Backward* const backward = current_backward();
+  return backward == nullptr ? marshal::read_thread_settings() : backward->settings;
 }
 
 bool has_ended(uint64_t thread) {
@@ -89,8 +109,8 @@ bool has_ended(uint64_t thread) {
 }
 
 void enter_backward() {
-  backwards.push_back(
-      std::make_unique<c10::DebugInfoGuard>(kCaller, std::make_shared<Caller>(current_thread())));
+  backwards.push_back(std::make_unique<c10::DebugInfoGuard>(
+      kCaller, std::make_shared<Caller>(current_thread(), current_settings())));
 }
 
 void leave_backward() {

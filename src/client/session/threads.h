@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+
+#include "marshal/context.h"
 
 namespace torch_remote::client {
 
@@ -14,6 +17,10 @@ namespace torch_remote::client {
 
 // The thread that this thread's calls belong to. On the path of every call.
 uint64_t current_thread();
+
+// The settings of that thread; in a backward, those when it was called. Nothing if C++ called the
+// backward. On the path of every call.
+std::optional<marshal::ThreadSettings> current_settings();
 
 // The thread with this number has ended.
 bool has_ended(uint64_t thread);
