@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import torch_remote
+from torch_remote import _C
 
 
 @pytest.fixture
@@ -22,12 +23,31 @@ def sync_count() -> Callable[[Callable[[], object]], int]:
     return count
 
 
+# torch.export replaces the default of these by TF32, which means the same.
+REPLACED_BY_TORCH = ("cuda_conv_precision", "cuda_rnn_precision")
+
+
+def settings() -> dict[str, object]:
+    """What a test could leave behind that changes results of later tests."""
+    return {
+        **{name: value for name, value in _C.context().items() if name not in REPLACED_BY_TORCH},
+        "default device": torch.get_default_device(),
+        "gradients": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "remote")],
+        "autocast cache": torch.is_autocast_cache_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+    }
+
+
 @pytest.fixture(autouse=True)
 def same_start() -> Iterator[None]:
-    """Every test starts with the same seed and restores global settings."""
+    """Every test starts with the same seed, and leaves the settings of torch as they were."""
     torch.manual_seed(0)
-    dtype = torch.get_default_dtype()
+    before, dtype = settings(), torch.get_default_dtype()
     yield
-    torch.set_default_dtype(dtype)
     torch.set_printoptions(profile="default")
     torch_remote.get_device_registry().clear()
+    after = settings()
+    torch.set_default_dtype(dtype)
+    assert not {name: (before[name], after[name]) for name in before if before[name] != after[name]}

@@ -65,7 +65,11 @@ _call("cudnn_sdp", torch.backends.cuda.enable_cudnn_sdp, False, True)
 _call("overrideable_sdp", torch._C._set_sdp_use_overrideable, False, True)
 _call("math_sdp_reduction", torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp, True, False)
 _call("sdp_order", torch._C._set_sdp_priority_order, [2, 0, 1, 3, 4], _order)
-_call("matmul_precision", torch.set_float32_matmul_precision, "medium", "highest")
+_change(
+    "matmul_precision",
+    lambda: torch.set_float32_matmul_precision("medium"),
+    lambda: _reset_matmul_precision(),
+)
 _call("nnpack_enabled", torch.backends.nnpack.set_flags, False, True)
 _call("sm_carveout", torch._C._set_sm_carveout_experimental, 3, None)
 _call("flush_denormal", torch.set_flush_denormal, True, False)
@@ -82,6 +86,11 @@ _change(  # torch.backends.mkldnn.fp32_precision sets the general one
     lambda: torch._C._set_fp32_precision_setter("mkldnn", "all", "bf16"),
     lambda: torch._C._set_fp32_precision_setter("mkldnn", "all", "none"),
 )
+
+
+def _reset_matmul_precision() -> None:
+    torch.set_float32_matmul_precision("highest")
+    _matmul.fp32_precision = _mkldnn.matmul.fp32_precision = "none"  # it was "ieee" by the setter
 
 
 @contextmanager

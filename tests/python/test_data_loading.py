@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,6 +31,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
     "batches by list": {"num_workers": 2, "collate_fn": list},
 }
+
+
+@pytest.fixture(autouse=True)
+def number_of_threads() -> Iterator[None]:
+    """A loader's thread that pins memory sets the number for all threads that start later."""
+    yield
+    torch.set_num_threads(torch.get_num_threads())
 
 
 @pytest.mark.parametrize("options", OPTIONS)
