@@ -1,7 +1,7 @@
 """`nn.DataParallel` and its functions (torch.nn.parallel.comm) over remote devices.
 
-PyTorch has these functions for CUDA only, but uses them for any accelerator. Copies between two
-remote devices go through this process, so several devices give correct results, not speed.
+PyTorch has these functions for CUDA only, but uses them for any accelerator. Copies between the
+devices of two servers go through this process, so these give correct results, not speed.
 """
 
 from __future__ import annotations

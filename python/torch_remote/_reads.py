@@ -67,9 +67,10 @@ def read(tensor: torch.Tensor) -> ReadFuture:
         return ReadFuture(None, source.to("cpu", copy=True))
     is_wrapper = torch.utils._python_dispatch.is_traceable_wrapper_subclass(source)
     if source.layout != torch.strided or source.is_nested or is_wrapper:
+        kind = "nested" if source.is_nested else str(source.layout).removeprefix("torch.")
         raise NotImplementedError(
             f"torch_remote.read() takes dense tensors; read the parts of this "
-            f"{type(tensor).__name__} ({source.layout}), such as values(), offsets() or unbind()"
+            f"{type(tensor).__name__} ({kind}), such as values(), offsets() or unbind()"
         )
     refuse_in_bad_fork()
     return ReadFuture(_C.start_read(source.clone() if source._is_zerotensor() else source), None)

@@ -68,9 +68,6 @@ class Writer {
 
   void clear() { size_ = 0; }
 
-  // Removes everything after the first `size` bytes.
-  void rewind(size_t size) { size_ = size; }
-
   void patch_u8(size_t at, uint8_t value) { bytes_[at] = std::byte{value}; }
 
   // Writes the number of bytes after `at` as a varint to `at`, where one byte was left for it.

@@ -17,10 +17,9 @@ namespace {
 // Refuses what PyTorch's own copy_ refuses, with the same texts in the same order.
 void check_copy(const at::Tensor& self, const at::Tensor& source) {
   if (self.numel() != 0)
-    if (self.numel() != 0)
-      at::assert_no_internal_overlap(self);
-  if (source.device() ==
-      self.device())  // on two devices they share no memory, and the source may have no storage yet
+    at::assert_no_internal_overlap(self);
+  // On two devices they share no memory, and the source may have no storage yet.
+  if (source.device() == self.device())
     at::assert_no_partial_overlap(self, source);
   if (self.sizes().equals(source.sizes()))
     return;
