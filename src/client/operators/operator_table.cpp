@@ -82,6 +82,8 @@ constexpr OperatorRow kRows[] = {
      {"arange.*", "range.*", "linspace.*", "logspace.*"}},
 
     {kSent, kPlain, "our rms_norm calls it where the server has that kernel", {"_fused_rms_norm"}},
+    {kSent, kPlain, "PyTorch's code for it calls a kernel that no private device can have",
+     {"kaiser_window*"}},
     {kComposed, kPlain, "makes a tensor here, and fills it by one call at most",
      {"_to_copy.out", "empty_like.*", "zeros_like.*", "ones_like.*", "full_like.*", "rand_like.*",
       "randn_like.*", "randint_like.*", "new_empty.*", "new_empty_strided.*", "new_full.*",
