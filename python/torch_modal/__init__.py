@@ -53,4 +53,5 @@ else:
         stacklevel=2,
     )
 _config.choose_default = _switch.choose_default
+torch_remote._C.let_start_choose()  # else C++ would connect to TORCH_REMOTE without asking
 torch_remote._also_change(_change_torch)

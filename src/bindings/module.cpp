@@ -256,6 +256,7 @@ PYBIND11_MODULE(_C, module) {
     Machines::instance().set_embedded_server(std::nullopt, std::move(options));
   });
   module.def("set_start", set_start);
+  module.def("let_start_choose", [] { Machines::instance().hooks().start_chooses = true; });
   module.def("connect", torch::wrap_pybind_function(connect), py::arg("url"), py::arg("token"),
              py::arg("index") = py::none());
   module.def("connect_through", torch::wrap_pybind_function(connect_through), py::arg("url"),

@@ -132,7 +132,8 @@ std::string parse_pin(std::string_view text) {
   if (hex.size() != 2 * Digest().size() || !is_hex(hex)) {
     throw std::invalid_argument("'" + std::string(text) +
                                 "' is not the pin of a certificate: a pin has 43 letters, digits, "
-                                "- or _; the server prints it when it starts (?pin=PIN)");
+                                "- or _; write tls://host:port?pin=PIN as the server prints it "
+                                "when it starts");
   }
   Digest digest{};
   for (size_t i = 0; i < digest.size(); ++i)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 from certificates import Identity, make_authority, make_signed
-from helpers import DEADLINE, serving
+from helpers import DEADLINE, assert_runs, serving
 
 import torch_remote
 
@@ -205,9 +205,28 @@ def test_files_that_cannot_be_used_are_named(
 def test_options_in_the_wrong_place_are_refused(token: tuple[str, str], tmp_path: Path) -> None:
     assert "--listen tls://" in refusal_of(f"unix://{tmp_path}/s", "--cert", "x")
     assert "for clients" in refusal_of("tls://127.0.0.1:0?pin=" + "A" * 43, *token)
-    for url in ("tls://host:1?pin=short", "tls://host:1?cert=/is/not/there", "tls://host"):
-        with pytest.raises((ValueError, RuntimeError), match=r"(pin|/is/not/there|port)"):
+    for url in ("tls://host:1?cert=/is/not/there", "tls://host"):
+        with pytest.raises(ValueError, match=r"(/is/not/there|port)"):
             torch_remote.connect(url)
+
+
+@pytest.mark.parametrize("pin", ["short", "A" * 42, "A" * 44, "A" * 42 + "/", "zz" * 32, "%41"])
+def test_a_pin_of_a_wrong_form_is_a_value_error_that_shows_the_form(pin: str) -> None:
+    with pytest.raises(ValueError, match="43 letters, digits") as raised:
+        torch_remote.connect(f"tls://127.0.0.1:1?pin={pin}")
+    assert "tls://host:port?pin=PIN" in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["tls://127.0.0.1:1?pin=short", "tcp://127.0.0.1"])
+def test_the_first_tensor_raises_a_value_error_for_a_wrong_url(url: str) -> None:
+    code = """
+        import torch, torch_remote
+        try:
+            torch.ones(1, device="remote")
+        except ValueError as error:
+            print(error)
+    """
+    assert "://host:port" in assert_runs(code, TORCH_REMOTE=url)
 
 
 class ManInTheMiddle:

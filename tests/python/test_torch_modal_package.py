@@ -218,6 +218,22 @@ def test_torch_modal_after_torch_remote_shares_its_devices() -> None:
     assert "UserWarning: torch_remote was imported before torch_modal" in done.stderr
 
 
+def test_disabled_before_the_first_use_nothing_connects_to_the_configured_machine(
+    tmp_path: Path,
+) -> None:
+    code = """
+        import torch, torch_remote, torch_modal
+        torch_modal.disable_remote_execution()
+        x = torch.ones(2, device="remote")
+        print(x.sum().item(), [each.status()["url"] for each in torch_remote.machines()])
+        torch_modal.enable_remote_execution()
+        print(x.sum().item(), [each.status()["url"] for each in torch_remote.machines()])
+    """
+    with serving(f"unix://{tmp_path}/s") as url:
+        done = run_python(code, TORCH_REMOTE=url)
+    assert done.stdout.splitlines() == ["2.0 ['local']", f"2.0 [{url!r}]"], done.stderr
+
+
 @pytest.mark.parametrize("autoload", ["0", "1"])
 def test_torch_remote_after_torch_modal_shares_its_devices(autoload: str) -> None:
     code = """

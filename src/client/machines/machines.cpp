@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <stdexcept>
 
 #include <c10/util/Exception.h>
 
@@ -50,6 +51,16 @@ bool is_plain_default() {
   return status.type() == std::filesystem::file_type::not_found;
 }
 
+// What is wrong with a URL is a ValueError in Python.
+Endpoint make_endpoint(const std::string& url, const std::string& server_path,
+                       std::vector<std::string> embedded_options) {
+  try {
+    return endpoint_to(url, server_path, std::move(embedded_options));
+  } catch (const std::invalid_argument& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  }
+}
+
 void abandon_machines() {
   Machines::instance().abandon_in_forked_child();
 }
@@ -81,7 +92,7 @@ Session* Machines::open(const std::string& url, std::optional<std::string> token
     options = embedded_options_;
   }
   watch_forks(&abandon_machines);
-  Endpoint endpoint = endpoint_to(url, path, std::move(options));
+  Endpoint endpoint = make_endpoint(url, path, std::move(options));
   try {
     endpoint.token = token             ? *std::move(token)
                      : endpoint.redial ? token_from_environment()
@@ -215,7 +226,8 @@ void Machines::start(c10::DeviceIndex index) {
     refuse_in_forked_child();
   // Not Python where it is not needed: a caller that holds a lock of PyTorch's (KeepGil) and waits
   // for the GIL would wait for a thread that has the GIL and waits for the lock.
-  if (hooks_.start != nullptr && (index != 0 || has_embedded_options() || !is_plain_default()))
+  if (hooks_.start != nullptr &&
+      (index != 0 || has_embedded_options() || hooks_.start_chooses.load() || !is_plain_default()))
     return hooks_.start(index);
   MutexLock opening(opening_);  // one thread starts it, the others wait
   if (!has_device(0))

@@ -43,9 +43,11 @@ class Machines : private SessionOwner {
   struct Hooks {
     Attach attach = nullptr;  // nullptr: the device is published
     Start start = nullptr;    // nullptr: the default machine is TORCH_REMOTE, else embedded
+    // `start` is called for every default machine, since it chooses which one that is.
+    std::atomic<bool> start_chooses{false};
   };
 
-  // To be set before the first machine.
+  // To be set before the first machine; `start_chooses` at any time.
   Hooks& hooks() { return hooks_; }
 
   // Connects to a new machine and returns its id. Its first device gets `index`, else the first
