@@ -23,8 +23,8 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core conformance nightly programs faults soak bench \
-        lint format asan tsan tsan-torch core-clang torch-clang fuzz gpu-build gpu-test clean
+.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel compat conformance nightly programs \
+        faults soak bench lint format asan tsan tsan-torch core-clang torch-clang fuzz gpu-build gpu-test clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 16
@@ -46,6 +46,16 @@ test-fast: build ## What to run after every edit: most C++ tests, and the Python
 
 build: setup     ## Build, and make `import torch_remote` work in .venv
 	@tools/build.sh release
+
+wheel: build     ## A wheel for .venv's minor version of torch, into dist; from what build has compiled
+	@tools/wheel.sh
+
+test-wheel: build  ## The tests of the wheel: what is in it, and that it works where only torch is
+	$(call need,tests/wheel)
+	@$(PYTEST) tests/wheel
+
+compat: setup-system  ## Build a wheel for another torch below build/compat, and try it (TORCH=2.12.0)
+	@tools/compat.sh "$(TORCH)"
 
 test-core: setup-system  ## The tests of the torch-free layers only: seconds
 	@tools/build.sh core

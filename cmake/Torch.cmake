@@ -5,6 +5,7 @@
 #   torch_remote_torch_cuda    torch_cuda and c10_cuda where the wheel has them, else nothing
 #   torch_remote_torch_python  torch_python, pybind11 and Python's headers
 #   TORCH_REMOTE_PYTHON_COMMAND, TORCH_REMOTE_TORCH_{VERSION,LIB_DIR,INCLUDE_DIR}, TORCH_REMOTE_EXT_SUFFIX
+#   TORCH_REMOTE_TORCH_IS_BESIDE  torch is in the folder in which pip installs torch_remote
 #
 # Python runs with -I: inside pip's isolated build PYTHONPATH hides the environment that torch is
 # installed in, and -I does not look at PYTHONPATH. Nothing is imported: torch takes seconds.
@@ -27,6 +28,7 @@ if torch:
         "yaml": str(torchgen / "packaged/ATen/native/native_functions.yaml") if torchgen else "",
         "python_include": sysconfig.get_path("include"),
         "ext_suffix": sysconfig.get_config_var("EXT_SUFFIX"),
+        "beside": torch.parent == pathlib.Path(sysconfig.get_path("platlib")),
     }
 print(json.dumps(answer))
 ]=])
@@ -40,8 +42,10 @@ else()
   set(TORCH_REMOTE_PYTHON_COMMAND ${TORCH_REMOTE_PYTHON3})
 endif()
 
-# The answer is kept until another Python is named or another torch is installed in this one.
-set(_torch_stamp "${TORCH_REMOTE_PYTHON_COMMAND}")
+# The answer is kept until another Python is named, another torch is installed in this one, or the
+# question changes.
+string(MD5 _torch_question_hash "${_torch_question}")
+set(_torch_stamp "${TORCH_REMOTE_PYTHON_COMMAND} ${_torch_question_hash}")
 if(TORCH_REMOTE_TORCH_ANSWER)
   string(JSON _torch_home GET "${TORCH_REMOTE_TORCH_ANSWER}" home)
   file(TIMESTAMP "${_torch_home}/version.py" _torch_time)
@@ -62,15 +66,17 @@ if(NOT TORCH_REMOTE_TORCH_ANSWER OR NOT _torch_stamp STREQUAL "${TORCH_REMOTE_TO
   string(JSON _torch_home GET "${_torch_answer}" home)
   file(TIMESTAMP "${_torch_home}/version.py" _torch_time)
   set(TORCH_REMOTE_TORCH_ANSWER "${_torch_answer}" CACHE INTERNAL "What Python said about torch")
-  set(TORCH_REMOTE_TORCH_STAMP "${TORCH_REMOTE_PYTHON_COMMAND} ${_torch_time}" CACHE INTERNAL "")
+  set(TORCH_REMOTE_TORCH_STAMP "${TORCH_REMOTE_PYTHON_COMMAND} ${_torch_question_hash} ${_torch_time}"
+      CACHE INTERNAL "")
 endif()
 
-foreach(_key home version cxx11_abi cuda yaml python_include ext_suffix)
+foreach(_key home version cxx11_abi cuda yaml python_include ext_suffix beside)
   string(JSON _torch_${_key} GET "${TORCH_REMOTE_TORCH_ANSWER}" ${_key})
 endforeach()
 set(TORCH_REMOTE_TORCH_VERSION ${_torch_version})
 set(TORCH_REMOTE_TORCH_LIB_DIR ${_torch_home}/lib)
 set(TORCH_REMOTE_TORCH_INCLUDE_DIR ${_torch_home}/include)
+set(TORCH_REMOTE_TORCH_IS_BESIDE ${_torch_beside})
 set(TORCH_REMOTE_EXT_SUFFIX    ${_torch_ext_suffix})
 message(STATUS "torch ${_torch_version} in ${_torch_home} (CUDA: ${_torch_cuda})")
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" _torch_minor "${_torch_version}")
@@ -79,6 +85,9 @@ if(_torch_minor VERSION_LESS 2.11)
 elseif(_torch_minor VERSION_GREATER 2.13)
   message(WARNING "torch ${_torch_version} has not been tried: torch-remote is written for 2.11 to 2.13.")
 endif()
+
+# Messages of torch's macros name the header; without this they would name it where it was built.
+add_compile_options(-fmacro-prefix-map=${TORCH_REMOTE_TORCH_INCLUDE_DIR}/=)
 
 add_library(torch_remote_torch INTERFACE)
 target_include_directories(torch_remote_torch SYSTEM INTERFACE

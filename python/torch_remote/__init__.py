@@ -33,7 +33,7 @@ def _check_extension() -> None:
     if _C.BUILT_FOR_TORCH.split(".")[:2] != torch.__version__.split(".")[:2]:
         raise ImportError(
             f"torch_remote was built for torch {_C.BUILT_FOR_TORCH} and this is torch "
-            f"{torch.__version__}: {_HOW_TO_BUILD}"
+            f"{torch.__version__}: install the wheel for this torch, or {_HOW_TO_BUILD}"
         )
 
 

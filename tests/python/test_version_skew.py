@@ -6,6 +6,7 @@ The server plays the other version (`serve --schemas`): it has the operators rec
 from __future__ import annotations
 
 import gzip
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -249,3 +250,18 @@ def test_a_file_that_is_no_list_of_schemas_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "cannot read schemas" in done.stderr and "# torch VERSION" in done.stderr
+
+
+# The packages in python/ that the build has put an extension into.
+PYTHON = Path(__file__).parents[2] / "python"
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+COMPILED = sorted({each.relative_to(PYTHON).parts[0] for each in PYTHON.rglob(f"*{SUFFIX}")})
+
+
+@pytest.mark.parametrize("package", COMPILED)
+def test_a_package_built_for_another_torch_says_so_in_a_sentence(package: str) -> None:
+    done = run_python(f"import torch; torch.__version__ = '2.99.0'; import {package}")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith(f"ImportError: {package} was built for torch {HERE}"), done.stderr
+    assert "this is torch 2.99.0" in last and "make build" in last
