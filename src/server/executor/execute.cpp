@@ -265,12 +265,13 @@ void Executor::store_output(const CallPlan& call, const wire::Output& output, c1
 
 void Executor::store_fresh(const CallPlan& call, const wire::Output& output, at::Tensor tensor,
                            uint64_t name, std::exception_ptr& refusal) {
-  Entry& entry = storages_.make(name, wire::extent_bytes(output.spec),
-                                devices_.device(call.plan.device), call.plan.device, here());
+  const c10::Device device = devices_.device(call.plan.device);
+  Entry& entry =
+      storages_.make(name, wire::extent_bytes(output.spec), device, call.plan.device, here());
   try {
     if (C10_UNLIKELY(call.operation->shares_outputs))
-      tensor = own_output(std::move(tensor));  // as the client was told in its first query
-    Matched matched = match_output(std::move(tensor), output.spec);
+      tensor = own_output(std::move(tensor), device);  // as the client was told in its first query
+    Matched matched = match_output(std::move(tensor), output.spec, device);
     if (C10_UNLIKELY(!matched.difference.empty())) {
       log(++mispredicted_ <= kLoudMispredictions ? LogLevel::kWarning : LogLevel::kDebug,
           "mispredicted", {{"operator", call.operation->name}, {"difference", matched.difference}});
@@ -291,7 +292,7 @@ Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint6
   if (answer.failure != nullptr)
     return answer;
   try {
-    answer.results = describe_results(first, names);
+    answer.results = describe_results(devices_.device(call.plan.device), first, names);
     for (const marshal::SparseRecipe& recipe : call.plan.sparse)
       for (const uint32_t part : recipe.parts)  // a kernel may have resized it; the client has not
         storages_.settle_growth(*entries_[call.plan.tensors[part].storage], false);
@@ -301,9 +302,9 @@ Executor::Answer Executor::query(const CallPlan& call, const Slots& slots, uint6
   return answer;
 }
 
-void Executor::describe_rewritten(std::vector<at::Tensor>& fresh) {
+void Executor::describe_rewritten(c10::Device device, std::vector<at::Tensor>& fresh) {
   for (const uint32_t index : rewritten_) {
-    wire::Result result = describe_sparse(std::move(sparse_[index]), tensors_, fresh);
+    wire::Result result = describe_sparse(std::move(sparse_[index]), tensors_, device, fresh);
     result.kind = wire::ResultKind::kRewritten;
     result.tensor = index;
     resized_.push_back(std::move(result));
@@ -311,22 +312,22 @@ void Executor::describe_rewritten(std::vector<at::Tensor>& fresh) {
   rewritten_.clear();
 }
 
-std::vector<wire::Result> Executor::describe_results(uint64_t first, uint64_t names) {
+std::vector<wire::Result> Executor::describe_results(c10::Device device, uint64_t first,
+                                                     uint64_t names) {
   std::vector<wire::Result> results;
   std::vector<at::Tensor> fresh;
   marshal::PointerIndex index;
   for (c10::IValue& value : stack_)
     results.push_back(
-        describe_result(std::move(value), {arguments_, tensors_, sparse_}, index, fresh));
+        describe_result(std::move(value), {arguments_, tensors_, sparse_, device}, index, fresh));
   stack_.clear();
-  describe_rewritten(fresh);
+  describe_rewritten(device, fresh);
   if (fresh.size() > names)
     throw Refused("returned more tensors than the client has names for");
   uint64_t next = first;
   try {
     for (at::Tensor& tensor : fresh) {
-      Entry& entry =
-          storages_.make(next, 0, tensor.device(), devices_.index_of(tensor.device()), here());
+      Entry& entry = storages_.make(next, 0, device, devices_.index_of(device), here());
       ++next;
       storages_.adopt(entry, std::move(tensor));
     }

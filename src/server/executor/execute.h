@@ -137,8 +137,8 @@ class Executor {
                    uint64_t name, std::exception_ptr& refusal);
   void make_missing(const CallPlan& call, const std::vector<wire::Output>& outputs,
                     const Cause& cause, const uint64_t*& name);
-  std::vector<wire::Result> describe_results(uint64_t first, uint64_t names);
-  void describe_rewritten(std::vector<at::Tensor>& fresh);
+  std::vector<wire::Result> describe_results(c10::Device device, uint64_t first, uint64_t names);
+  void describe_rewritten(c10::Device device, std::vector<at::Tensor>& fresh);
 
   const Devices& devices_;
   StorageTable& storages_;

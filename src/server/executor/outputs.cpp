@@ -54,8 +54,22 @@ bool have_same_places(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayR
   return true;
 }
 
-at::Tensor copy_to_layout(const at::Tensor& tensor, c10::IntArrayRef strides, bool conj, bool neg) {
-  at::Tensor copy = at::empty_strided(tensor.sizes(), strides, tensor.options());
+// Note [Outputs on another device]
+//
+// A storage of the session lies on the device that the call was for, or kernels and reads would
+// take host memory for the GPU's. So an output that lies elsewhere is copied. The exception is a
+// scalar on the CPU: PyTorch takes those beside tensors of any device, and the backward kernels of
+// attention read the seeds that its forward kernels return from host memory.
+bool lies_elsewhere(const at::Tensor& tensor, c10::Device device) {
+  const c10::Device here = tensor.device();
+  const bool is_same =
+      here.type() == device.type() && (!device.has_index() || here.index() == device.index());
+  return !is_same && !(here.is_cpu() && tensor.dim() == 0);
+}
+
+at::Tensor copy_to_layout(const at::Tensor& tensor, c10::IntArrayRef strides, bool conj, bool neg,
+                          c10::Device device) {
+  at::Tensor copy = at::empty_strided(tensor.sizes(), strides, tensor.options().device(device));
   if (conj)
     copy._set_conj(true);
   if (neg)
@@ -65,7 +79,7 @@ at::Tensor copy_to_layout(const at::Tensor& tensor, c10::IntArrayRef strides, bo
 }
 
 // How one part of a sparse result is sent: as the argument that it is, or as a fresh tensor.
-wire::Result describe_part(at::Tensor part, c10::ArrayRef<at::Tensor> arguments,
+wire::Result describe_part(at::Tensor part, c10::ArrayRef<at::Tensor> arguments, c10::Device device,
                            std::vector<at::Tensor>& fresh) {
   wire::Result result;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -75,7 +89,7 @@ wire::Result describe_part(at::Tensor part, c10::ArrayRef<at::Tensor> arguments,
     result.tensor = i;
     return result;
   }
-  part = own_output(std::move(part));
+  part = own_output(std::move(part), device);
   result.kind = wire::ResultKind::kFresh;
   result.spec = marshal::spec_of(part);
   result.nbytes = part.storage().nbytes();
@@ -93,7 +107,7 @@ wire::Result sparse_result(at::Tensor tensor, const Mentioned& mentioned,
     result.tensor = i;
     return result;
   }
-  return describe_sparse(std::move(tensor), mentioned.tensors, fresh);
+  return describe_sparse(std::move(tensor), mentioned.tensors, mentioned.device, fresh);
 }
 
 wire::Result tensor_result(at::Tensor tensor, const Mentioned& mentioned,
@@ -111,7 +125,7 @@ wire::Result tensor_result(at::Tensor tensor, const Mentioned& mentioned,
     result.tensor = argument;
     return result;
   }
-  tensor = own_output(std::move(tensor));
+  tensor = own_output(std::move(tensor), mentioned.device);
   result.kind = wire::ResultKind::kFresh;
   result.spec = marshal::spec_of(tensor);
   result.nbytes = tensor.storage().nbytes();
@@ -147,7 +161,7 @@ wire::Result number_result(const c10::IValue& value) {
 
 }  // namespace
 
-Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted) {
+Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted, c10::Device device) {
   check_strided(actual);
   if (actual.sizes() != c10::IntArrayRef(predicted.sizes) ||
       actual.scalar_type() != marshal::from_wire(predicted.dtype)) {
@@ -156,22 +170,28 @@ Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted) {
   }
   const bool same_strides = actual.strides() == c10::IntArrayRef(predicted.strides);
   const bool same_bits = actual.is_conj() == predicted.conj && actual.is_neg() == predicted.neg;
-  const bool is_own = owns_storage_alone(actual) && is_plain(actual);
+  const bool is_elsewhere = lies_elsewhere(actual, device);
+  const bool is_own = owns_storage_alone(actual) && is_plain(actual) && !is_elsewhere;
   if (same_strides && same_bits && is_own)
     return {std::move(actual), {}};
   std::string difference = "predicted " + describe(predicted) + ", got " + describe(actual) +
-                           (is_own ? "" : " that is not alone in its storage");
+                           (is_own         ? ""
+                            : is_elsewhere ? " on another device"
+                                           : " that is not alone in its storage");
   if (same_bits && is_own && have_same_places(actual.sizes(), actual.strides(), predicted.strides))
     return {std::move(actual), std::move(difference)};
-  return {copy_to_layout(actual, predicted.strides, predicted.conj, predicted.neg),
+  return {copy_to_layout(actual, predicted.strides, predicted.conj, predicted.neg,
+                         is_elsewhere ? device : actual.device()),
           std::move(difference)};
 }
 
-at::Tensor own_output(at::Tensor actual) {
+at::Tensor own_output(at::Tensor actual, c10::Device device) {
   check_strided(actual);
-  if (owns_storage_alone(actual) && is_plain(actual))
+  const bool is_elsewhere = lies_elsewhere(actual, device);
+  if (owns_storage_alone(actual) && is_plain(actual) && !is_elsewhere)
     return actual;
-  return copy_to_layout(actual, actual.strides(), actual.is_conj(), actual.is_neg());
+  return copy_to_layout(actual, actual.strides(), actual.is_conj(), actual.is_neg(),
+                        is_elsewhere ? device : actual.device());
 }
 
 wire::Result resized_result(uint64_t number, const at::Tensor& tensor) {
@@ -184,14 +204,14 @@ wire::Result resized_result(uint64_t number, const at::Tensor& tensor) {
 }
 
 wire::Result describe_sparse(at::Tensor sparse, c10::ArrayRef<at::Tensor> arguments,
-                             std::vector<at::Tensor>& fresh) {
+                             c10::Device device, std::vector<at::Tensor>& fresh) {
   wire::Result result;
   result.kind = wire::ResultKind::kSparse;
   result.sparse = marshal::sparse_spec_of(sparse);
   marshal::Parts parts = marshal::parts_of(sparse);
   sparse.reset();  // so that a part may be alone in its storage
   for (at::Tensor& part : parts)
-    result.items.push_back(describe_part(std::move(part), arguments, fresh));
+    result.items.push_back(describe_part(std::move(part), arguments, device, fresh));
   return result;
 }
 

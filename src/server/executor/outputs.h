@@ -27,10 +27,11 @@ struct Matched {
   std::string difference;  // what was mispredicted; empty if nothing was
 };
 
-Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted);
+// `device`: where the call's outputs belong, Note [Outputs on another device].
+Matched match_output(at::Tensor actual, const wire::TensorSpec& predicted, c10::Device device);
 
-// For an output that was not predicted: moves it to a storage of its own if needed.
-at::Tensor own_output(at::Tensor actual);
+// For an output that was not predicted: copies it to a storage of its own on `device` if needed.
+at::Tensor own_output(at::Tensor actual, c10::Device device);
 
 // The new shape that a call gave to its n-th tensor.
 wire::Result resized_result(uint64_t number, const at::Tensor& tensor);
@@ -40,12 +41,13 @@ struct Mentioned {
   const std::vector<const c10::TensorImpl*>& impls;
   c10::ArrayRef<at::Tensor> tensors;  // the same; undefined where moved to the stack
   c10::ArrayRef<at::Tensor> sparse;
+  c10::Device device;  // where its fresh outputs belong
 };
 
 // A sparse tensor that an operator returned or has written. `arguments` are the tensors of the
 // call; parts that are not among them are appended to `fresh`.
 wire::Result describe_sparse(at::Tensor sparse, c10::ArrayRef<at::Tensor> arguments,
-                             std::vector<at::Tensor>& fresh);
+                             c10::Device device, std::vector<at::Tensor>& fresh);
 
 // What an operator returned, for the reply to a queried call. Tensors that are not mentioned
 // (looked up by `index`) are appended to `fresh`. Throws Refused for types that cannot be sent.
