@@ -6,63 +6,12 @@
 #include <torch/version.h>
 
 #include "marshal/schemas.h"
+#include "server/executor/operator_list.h"
 
 namespace torch_remote::server {
 namespace {
 
 using marshal::kAten;
-
-// Names without the namespace, for all overloads.
-const std::unordered_set<std::string_view>& refused_names() {
-  static const std::unordered_set<std::string_view> kNames = {
-      // storages and raw memory
-      "set",
-      "set_",
-      "set_data",
-      "data",
-      "as_strided",
-      "as_strided_",
-      "as_strided_copy",
-      "_resize_output",
-      "_resize_output_",
-      "_pin_memory",
-      "pin_memory",
-      "is_pinned",
-      "record_stream",
-      "_reinterpret_tensor",
-      "_lazy_clone",
-      "_sparse_coo_tensor_unsafe",
-      "_sparse_compressed_tensor_unsafe",
-      "_sparse_csr_tensor_unsafe",
-      "_sparse_csc_tensor_unsafe",
-      "_sparse_bsr_tensor_unsafe",
-      "_sparse_bsc_tensor_unsafe",
-      "_coalesced_",
-      "_cuda_getCurrentRawStream",
-      // files, standard output, Python
-      "from_file",
-      "_print",
-      "_backward",
-      "requires_grad_",
-      "retain_grad",
-      "_version",
-      "_fw_primal",
-      "_make_dual",
-      "_unpack_dual",
-      "rename",
-      "rename_",
-  };
-  return kNames;
-}
-
-// _reshape_alias*: views without checks; the client makes its views itself. _nested_*: kernels that
-// trust sizes and offsets in tensors; the client handles nested tensors itself.
-// fbgemm_*: byte tensors that contain pointers. *_getCurrentRawStream: returns a pointer.
-bool has_refused_form(std::string_view name) {
-  return name.starts_with("resize") || name.starts_with("fbgemm_") ||
-         name.starts_with("_reshape_alias") || name.starts_with("_nested_") ||
-         name.ends_with("_getCurrentRawStream");
-}
 
 // Operators that overwrite self without reading it.
 bool is_overwriting(std::string_view name) {
@@ -114,12 +63,18 @@ std::string full_name(const c10::OperatorName& name) {
 }  // namespace
 
 std::string refuse_operator(std::string_view name) {
-  if (!name.starts_with(kAten))
-    return "is not one of PyTorch's own operators";
-  const std::string_view bare = name.substr(kAten.size());
-  if (refused_names().contains(bare) || has_refused_form(bare))
-    return "may not be called by a client: it touches files, storages or raw memory";
-  return {};
+  const Listed listed = find_listed(name);
+  switch (listed.kind) {
+    case OperatorClass::kRuns:
+    case OperatorClass::kTrusts:
+      return {};
+    case OperatorClass::kRefused:
+      return "may not be called by a client: " + std::string(listed.reason);
+    case OperatorClass::kUnlisted:
+      break;
+  }
+  return "is refused until somebody has read its kernel: it is not in this server's list of "
+         "operators (src/server/executor/operator_list.txt)";
 }
 
 OperatorTable::OperatorTable(const std::vector<c10::OperatorName>& of_libraries,
@@ -133,8 +88,8 @@ OperatorTable::OperatorTable(const std::vector<c10::OperatorName>& of_libraries,
 
 std::optional<c10::OperatorHandle> OperatorTable::look_up(const c10::OperatorName& name,
                                                           std::string& reason) const {
-  const bool is_aten = name.name.starts_with(kAten);
-  if (!is_aten && !of_libraries_.contains(name)) {
+  const bool is_of_library = of_libraries_.contains(name);
+  if (!is_of_library && !name.name.starts_with(kAten)) {
     reason =
         "is not known to this server: start it with `torch-remote serve --library FILE`, the "
         "library that has `" +
@@ -142,16 +97,16 @@ std::optional<c10::OperatorHandle> OperatorTable::look_up(const c10::OperatorNam
         "`'s operators (for the embedded server, TORCH_REMOTE_LIBRARY=FILE)";
     return std::nullopt;
   }
-  if (is_aten)
-    reason = refuse_operator(name.name);
-  if (!reason.empty())
-    return std::nullopt;
-  const bool is_claimed = !is_aten || !claimed_ || claimed_by_name_.contains(full_name(name));
+  const bool is_claimed = is_of_library || !claimed_ || claimed_by_name_.contains(full_name(name));
   auto handle = c10::Dispatcher::singleton().findSchema(name);
   if (!handle || !is_claimed) {
     reason = "is not known to this server's torch " + torch_version();
     return std::nullopt;
   }
+  if (!is_of_library)
+    reason = refuse_operator(full_name(name));
+  if (!reason.empty())
+    return std::nullopt;
   reason = refuse_schema(handle->schema());
   return reason.empty() ? handle : std::nullopt;
 }
@@ -214,7 +169,7 @@ std::vector<uint64_t> OperatorTable::fingerprints() const {
   std::vector<uint64_t> fingerprints;
   for (const std::string& schema : claimed_ ? claimed_->schemas : marshal::aten_schemas()) {
     const std::string_view name = wire::operator_of(schema);
-    if (refuse_operator(name.substr(0, name.find('.'))).empty())
+    if (refuse_operator(name).empty())
       fingerprints.push_back(wire::schema_fingerprint(schema));
   }
   for (const c10::OperatorName& name : of_libraries_) {

@@ -28,15 +28,16 @@ struct Operator {
   size_t place = 0;                                    // in the call log's table of times
 };
 
-// Why clients may not call this `aten` operator; empty if they may. They must not reach files, raw
-// memory or storages (promises 4 and 8 of the server).
+// Why clients may not call this `aten` operator ("aten::add.Tensor"); empty if they may: by
+// operator_list.h (promises 4 and 8 of the server).
 std::string refuse_operator(std::string_view name);
 
-// The operators that clients may call: PyTorch's own, and those of the server's libraries.
+// The operators that clients may call: those of PyTorch's own that the list allows, and all of the
+// server's libraries. A look-up is made once for each operator that a session introduces.
 // Immutable.
 class OperatorTable {
  public:
-  // Only PyTorch's own operators.
+  // Without libraries.
   OperatorTable() = default;
   // `of_libraries` comes from load_libraries(). `claimed`: imitate the torch version of that file,
   // and refuse operators and arguments that it lacks. For tests of two versions on one machine.

@@ -23,8 +23,10 @@ namespace {
 using server::testing::add_signature;
 using server::testing::FrameText;
 using server::testing::kPatience;
+using server::testing::SignatureText;
 using server::testing::spec;
 using server::testing::WireClient;
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -137,6 +139,51 @@ TEST_F(EmbeddedServerTest, ACallIsSentAndItsResultReadBack) {
   const int status = process.wait();
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// Asks for the results of an operator that is called with small tensors.
+FrameText ask_for_results(uint64_t request, const char* name,
+                          const std::vector<const char*>& arguments) {
+  SignatureText signature(1, 1, name, "");
+  FrameText frame;
+  for (uint32_t i = 0; i < arguments.size(); ++i) {
+    signature.tensor(arguments[i], spec({1, 1}), i);
+    frame.store(10 + i, {1});
+  }
+  frame.signature(signature).query_call(request, 1, 100, 4);
+  for (uint64_t i = 0; i < arguments.size(); ++i)
+    frame.storage(10 + i);
+  return frame;
+}
+
+void expect_refused_as_pack(GreetedClient& client, const char* name,
+                            const std::vector<const char*>& arguments) {
+  FrameText sum = add_and_read(5, {1}, {2});
+  FrameText pack = ask_for_results(6, name, arguments);
+  FrameText after = read_again(7, 1);
+
+  client.send(sum);
+  client.send(pack);
+  client.send(after);
+
+  EXPECT_TRUE(client.wait(6).failed);
+  EXPECT_THAT(client.wait(6).error.message,
+              AllOf(HasSubstr(name), HasSubstr("may not be called by a client: its tensors hold "
+                                               "packed objects or pointers in their bytes")));
+  EXPECT_THAT(client.wait(7).floats(), ElementsAre(3));
+}
+
+TEST_F(EmbeddedServerTest, PackedWeightsAreRefusedAndTheSessionGoesOn) {
+  GreetedClient client(std::move(stream));
+  expect_refused_as_pack(client, "aten::_wrapped_linear_prepack",
+                         {"weight", "weight_scale", "weight_zero_point", "bias"});
+}
+
+TEST_F(EmbeddedServerTest, ALayerOfPackedWeightsIsRefused) {
+  GreetedClient client(std::move(stream));
+  expect_refused_as_pack(client, "aten::_wrapped_quantized_linear_prepacked",
+                         {"input", "input_scale", "input_zero_point", "packed_weight",
+                          "output_scale", "output_zero_point"});
 }
 
 TEST_F(EmbeddedServerTest, GarbageAfterAGoodHandshakeEndsItWithoutACrash) {
