@@ -14,7 +14,7 @@ import torch
 from . import _amp, _mps_names
 from ._callers import truth_for_listed
 from ._log import warn_once
-from ._table import ANSWERED, KERNELS, REFUSED, REFUSED_BELOW
+from ._table import ANSWERED, KERNELS, REFUSED, REFUSED_BELOW, SNAPSHOTS
 from ._target import Target, refusal
 from ._undo import Changes, own_function
 
@@ -92,6 +92,8 @@ def _replace_private(target: Target) -> None:
     _changes.patch(torch.cuda, "_lazy_init", lambda: None)
     if hasattr(torch.cuda, "_compile_kernel"):
         _changes.patch(torch.cuda, "_compile_kernel", _refusing("_compile_kernel", KERNELS))
+    for name in SNAPSHOTS & vars(torch.cuda.memory).keys():
+        _changes.patch(torch.cuda.memory, name, own_function(target.snapshot_function(name)))
 
 
 def _replace_nvtx() -> None:

@@ -70,4 +70,10 @@ REFUSED_BELOW = {
         "_create_multi_output_jit_fn": "CUDA source does not run here; use torch operators",
     },
 }
+# Private names of torch.cuda.memory that programs call to find what fills the memory.
+SNAPSHOTS = words(
+    """
+    _record_memory_history _snapshot _dump_snapshot _save_segment_usage _save_memory_usage
+    """
+)
 KERNELS = "CUDA source does not run on this device; write it with torch operators, or torch.compile"

@@ -74,6 +74,14 @@ class Target:
     list_gpu_processes = _refused("list_gpu_processes", _TELEMETRY)
     memory_snapshot = _refused("memory_snapshot", "use torch.cuda.memory_stats()")
 
+    def snapshot_function(self, name: str) -> Any:
+        """A function of `_table.SNAPSHOTS`."""
+
+        def refused(*args: Any, **kwargs: Any) -> Any:
+            raise refusal(f"memory.{name}", "use torch.cuda.memory_stats()")
+
+        return refused
+
     def is_available(self) -> bool:
         return True
 

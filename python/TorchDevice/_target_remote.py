@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ._table import ANSWERED, words
-from ._target import Target, index_of
+from ._target import Target, index_of, refusal
 
 
 def _by_index(function: Any) -> Any:
@@ -27,10 +27,30 @@ _WITH_DEVICE = words(
     memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached
     max_memory_cached memory_stats memory_stats_as_nested_dict mem_get_info
     reset_peak_memory_stats reset_accumulated_memory_stats reset_max_memory_allocated
-    reset_max_memory_cached get_rng_state current_stream default_stream utilization temperature
-    power_draw
+    reset_max_memory_cached get_rng_state current_stream default_stream
     """
 )
+_TELEMETRY = words(
+    """
+    utilization memory_usage device_memory_used temperature power_draw clock_rate
+    list_gpu_processes
+    """
+)
+
+
+def _or_refused(function: Any, name: str) -> Any:
+    """A figure of NVML. A server without NVML is a plain RuntimeError of torch_remote."""
+
+    @functools.wraps(function)
+    def call(device: Any = None) -> Any:
+        try:
+            return function(index_of(device))
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:  # such as a lost session
+                raise
+            raise refusal(name, f"{error}; ask the system's own tools there") from error
+
+    return call
 
 
 class RemoteTarget(Target):
@@ -42,7 +62,7 @@ class RemoteTarget(Target):
         for name in ANSWERED:
             function = getattr(module, name, None)
             if function is not None and name not in ("device", "set_rng_state"):
-                setattr(self, name, _by_index(function) if name in _WITH_DEVICE else function)
+                setattr(self, name, self._adapted(name, function))
 
         class device(module.device):  # type: ignore[misc, name-defined]
             """`with torch.cuda.device(i):`"""
@@ -51,6 +71,22 @@ class RemoteTarget(Target):
                 super().__init__(index_of(device))
 
         self.device = device
+
+    def _adapted(self, name: str, function: Any) -> Any:
+        if name == "device_memory_used":  # known without NVML too
+            return functools.partial(self._device_memory_used, _by_index(function))
+        if name in _TELEMETRY:
+            return _or_refused(function, name)
+        return _by_index(function) if name in _WITH_DEVICE else function
+
+    def _device_memory_used(self, by_nvml: Any, device: Any = None) -> int:
+        try:
+            return int(by_nvml(device))
+        except RuntimeError:
+            return Target.device_memory_used(self, device)
+
+    def snapshot_function(self, name: str) -> Any:
+        return getattr(self._module.memory, name)
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
         self._module.set_rng_state(new_state, index_of(device))

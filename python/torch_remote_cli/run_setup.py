@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import importlib.util
+import importlib
 import os
 import sys
 
@@ -16,17 +16,14 @@ def is_wanted() -> bool:
 
 
 def set_up() -> None:
-    import torch
-
     import torch_remote
 
     from .client_figures import Publisher
 
-    if importlib.util.find_spec("TorchDevice") is not None:
-        os.environ.setdefault("TORCHDEVICE_POLICY", "foreign")
-        importlib.import_module("TorchDevice")
-    else:
-        torch.set_default_device("remote")
+    # The user chose the server, so it is used where there is a local GPU too.
+    os.environ["TORCHDEVICE_ORDER"] = "remote"
+    os.environ.setdefault("TORCHDEVICE_POLICY", "foreign")
+    importlib.import_module("TorchDevice")
     Publisher(torch_remote).start()
     if os.environ.get(WAITS_VARIABLE) == "1":
         atexit.register(print_waits)

@@ -266,7 +266,8 @@ def test_run_runs_a_script_on_the_server_as_python_would(
     (tmp_path / "script.py").write_text(
         "import sys, subprocess, beside, torch\n"
         "import torch_remote\n"
-        "print(torch.ones(2).device, sys.argv[1:], beside.WORD, __name__, flush=True)\n"
+        "x = torch.ones(2, device='cuda')\n"
+        "print(x.device, torch.ones(2).device, sys.argv[1:], beside.WORD, __name__, flush=True)\n"
         "print(torch_remote.machines()[0].status()['url'], flush=True)\n"
         "child = 'import torch; print(torch.ones(2).device)'\n"
         "subprocess.run([sys.executable, '-c', child], check=True)\n"
@@ -275,7 +276,7 @@ def test_run_runs_a_script_on_the_server_as_python_would(
     done = cli("run", "--on", server[0], str(tmp_path / "script.py"), "--epochs", "3", "-q")
     assert done.returncode == 7, done.stderr
     assert done.stdout.splitlines() == [
-        "remote:0 ['--epochs', '3', '-q'] beside __main__",
+        "remote:0 cpu ['--epochs', '3', '-q'] beside __main__",
         server[0],
         "cpu",  # a child, such as a worker of a DataLoader, has torch's own default
     ]
@@ -283,7 +284,9 @@ def test_run_runs_a_script_on_the_server_as_python_would(
 
 def test_run_says_which_lines_waited(server: tuple[str, str], tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
-    script.write_text("import torch\nx = torch.ones(2)\nfor _ in range(5):\n    x.sum().item()\n")
+    script.write_text(
+        'import torch\nx = torch.ones(2, device="cuda")\nfor _ in range(5):\n    x.sum().item()\n'
+    )
     done = cli("run", "--waits", "--on", server[0], str(script))
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "waits.py:4" in line]

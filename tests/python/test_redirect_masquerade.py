@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +54,46 @@ def test_refused_names_say_what_to_use(used: str) -> None:
     for name in ("temperature", "power_draw", "utilization"):
         with pytest.raises(NotImplementedError, match="system's own tools"):
             getattr(torch.cuda, name)()
+
+
+def test_figures_of_nvml_are_the_servers(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch_remote import _telemetry
+
+    asked: list[int] = []
+
+    def figures(index: int) -> tuple[dict[str, int], list[tuple[int, int]]]:
+        asked.append(index)
+        return {"utilization": 12, "temperature": 40, "clock rate": 1700, "memory used": 5}, []
+
+    monkeypatch.setattr(_telemetry._C, "device_telemetry", figures)
+    assert torch.cuda.utilization() == 12
+    assert torch.cuda.temperature("cuda:0") == 40
+    assert torch.cuda.clock_rate(torch.device("cuda", 0)) == 1700
+    assert torch.cuda.device_memory_used(0) == 5
+    assert "no processes" in torch.cuda.list_gpu_processes()
+    assert asked == [0] * 5
+    with pytest.raises(NotImplementedError, match="power draw"):
+        torch.cuda.power_draw()
+
+
+def test_memory_snapshots_are_the_devices_own(remote: str, tmp_path: Path) -> None:
+    torch.cuda.memory._record_memory_history(max_entries=100)
+    try:
+        x = torch.ones(1000, device="cuda")
+        snapshot = torch.cuda.memory._snapshot()
+        torch.cuda.memory._dump_snapshot(str(tmp_path / "snapshot.pickle"))
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert snapshot.keys() >= {"segments", "device_traces"}
+    frames = [
+        frame for trace in snapshot["device_traces"] for event in trace
+        for frame in event.get("frames", [])
+    ]  # fmt: skip
+    assert any(frame["filename"] == __file__ for frame in frames)
+    assert (tmp_path / "snapshot.pickle").stat().st_size > 0
+    assert any(each["requested_size"] == x.nbytes for each in torch.cuda.memory_snapshot())
+    with redirected("cpu"), pytest.raises(NotImplementedError, match="memory_stats"):
+        torch.cuda.memory._snapshot()
 
 
 MUST = [

@@ -78,6 +78,7 @@ def test_the_installation_takes_every_package() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     packages = sorted(path.parent.name for path in (ROOT / "python").glob("*/__init__.py"))
     assert packages == [
+        "TorchDevice",
         "torch_modal",
         "torch_modal_remote",
         "torch_remote",

@@ -1,8 +1,7 @@
 """Runs a Python script so that its tensors are on a server.
 
-The script runs as `python script.py` does, in this environment. Where the package TorchDevice is
-installed, a script that says `cuda` gets `remote`; without it, `remote` is the default device:
-tensors made without a device are on the server.
+The script runs as `python script.py` does, in this environment. What it makes on `cuda` is on the
+server, by TorchDevice; what it makes on the CPU, or without a device, stays here.
 """
 
 from __future__ import annotations
