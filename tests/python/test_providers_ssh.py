@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,14 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import DEADLINE, is_alive, wait_until
+from ssh_server import running_sshd
 
 import torch_remote
 
 BIN = Path(sys.executable).parent
 COMMAND = BIN / "torch-remote"
-# Of the machine, or unpacked by `make setup-programs`.
-UNPACKED = Path(__file__).resolve().parents[2] / "build" / "programs" / "usr"
-SSHD = shutil.which("sshd", path=f"/usr/sbin:/usr/local/sbin:/sbin:{UNPACKED / 'sbin'}")
 STAND_IN = Path(__file__).parent / "ssh_stand_in.py"
 
 pytestmark = pytest.mark.skipif(not COMMAND.exists(), reason="torch-remote is not installed")
@@ -44,46 +40,8 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def sshd(tmp_path: Path) -> Iterator[str]:
-    """A real sshd, as the tests' user. Returns the URL of its host."""
-    if SSHD is None:
-        pytest.skip("there is no sshd on this machine: make setup-programs")
-    if os.geteuid() != 0:
-        pytest.skip("only root can give sshd its /run/sshd in a mount namespace of its own")
-    for name in ("host", "user"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True
-        )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (tmp_path / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {tmp_path}/host\n"
-        f"AuthorizedKeysFile {tmp_path}/user.pub\nPidFile {tmp_path}/pid\n"
-        "UsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\n"
-    )
-    key = (tmp_path / "host.pub").read_text()
-    (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {key}")
-    (tmp_path / "ssh_config").write_text(
-        f"IdentityFile {tmp_path}/user\nIdentitiesOnly yes\nUserKnownHostsFile {tmp_path}/known\n"
-    )
-    # sshd wants a folder and a user of its own; it gets them in a mount namespace of its own.
-    users = Path("/etc/passwd").read_text()
-    (tmp_path / "passwd").write_text(users + "sshd:x:64999:65534::/run/sshd:/usr/sbin/nologin\n")
-    start = (
-        f"mount --bind {tmp_path}/passwd /etc/passwd && mount -t tmpfs none /run && "
-        f"mkdir -m 755 /run/sshd && exec {SSHD} -D "
-        f"-f {tmp_path}/sshd_config -E {tmp_path}/sshd.log"
-    )
-    libraries = ":".join(map(str, UNPACKED.glob("lib/*-linux-gnu")))
-    server = subprocess.Popen(
-        ["unshare", "-m", "sh", "-c", start], env=os.environ | {"LD_LIBRARY_PATH": libraries}
-    )
-    try:
-        wait_until(lambda: (tmp_path / "pid").exists() or server.poll() is not None)
-        assert server.poll() is None, (tmp_path / "sshd.log").read_text()
-        yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}?config={tmp_path}/ssh_config"
-    finally:
-        server.terminate()
-        server.wait(DEADLINE)
+    with running_sshd(tmp_path) as url:
+        yield url
 
 
 @pytest.fixture(params=["stand_in", "sshd"])

@@ -14,6 +14,7 @@ import torch
 from helpers import assert_runs
 from redirecting import TARGETS, redirected
 
+import torch_remote
 import TorchDevice
 
 QUIET = {"TORCHDEVICE_LOG_LEVEL": "ERROR"}
@@ -230,6 +231,20 @@ def test_optimizers_train_with_default_arguments(used: str) -> None:
         optimizer.step()
         assert not torch.equal(module.weight, before)
         assert str(module.weight.grad.device) == used
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_optimizers_keep_their_counters_on_the_cpu(remote: str, foreach: bool) -> None:
+    # Adam reads its counters in each step: on the device, each would be a wait.
+    module = torch.nn.Linear(3, 2).cuda()
+    optimizer = torch.optim.AdamW(module.parameters(), foreach=foreach)
+    with torch_remote.count() as counted:
+        for _ in range(3):
+            module(torch.ones(1, 3, device="cuda")).sum().backward()
+            optimizer.step()
+    assert counted.syncs == 0
+    state = optimizer.state[module.weight]
+    assert (str(state["exp_avg"].device), str(state["step"].device)) == (remote, "cpu")
 
 
 class Squares(torch.utils.data.Dataset):  # type: ignore[misc]
