@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._undo import Changes
+from torch_remote_patches import Patches
 
 
 def _autocast(init: Any, kind: str) -> Any:
@@ -32,7 +32,7 @@ def _scaler(init: Any, kind: str) -> Any:
     return redirected
 
 
-def install(changes: Changes, kind: str) -> None:
+def install(changes: Patches, kind: str) -> None:
     """The classes stay the same; what they are told changes."""
     autocast_mode = importlib.import_module("torch.amp.autocast_mode")
     changes.patch(

@@ -25,10 +25,18 @@ def _largest_tensors() -> str:
     return ", ".join(f"{size} bytes {tuple(t.shape)} {t.dtype} {t.device}" for size, t in rows)
 
 
-def on_error(error: BaseException, attempt: int) -> Any:
-    """C++ calls this for a RuntimeError of a hooked call: None leaves it, True tries again."""
-    if not is_out_of_memory(error):
+def explained(error: BaseException) -> BaseException | None:
+    """Torch's own error with what to do, for float64 on MPS; None: the error says it."""
+    text = str(error)
+    if "mps" not in text.lower() or "float64" not in text or "use float32" in text:
         return None
+    return type(error)(f"{text}\nMPS has no float64: use float32")
+
+
+def on_error(error: BaseException, attempt: int) -> Any:
+    """C++ calls this for an error of a hooked call: None leaves it, True tries again."""
+    if not is_out_of_memory(error):
+        return explained(error)
     if attempt == 0:
         gc.collect()
         torch.cuda.empty_cache()  # of the device in use

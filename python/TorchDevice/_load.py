@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from torch_remote_patches import Patches
+
 from . import _C
-from ._undo import Changes
 
 _PRIORITY = 1  # before torch's own, which start at 10
 
@@ -24,7 +25,7 @@ def _restore(storage: Any, location: str) -> Any:
     return storage if used.type == "cpu" else storage.to(device=used)
 
 
-def install(changes: Changes) -> None:
+def install(changes: Patches) -> None:
     torch.serialization.register_package(_PRIORITY, _no_tag, _restore)
     registry = torch.serialization._package_registry
     entry = next(each for each in registry if each[2] is _restore)

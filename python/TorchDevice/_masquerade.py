@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 
-from . import _amp, _mps_names
+from torch_remote_patches import Patches
+
+from . import _amp, _distributed, _kernels, _mps_names
 from ._callers import truth_for_listed
 from ._log import warn_once
+from ._own import own_function
 from ._table import ANSWERED, KERNELS, REFUSED, REFUSED_BELOW, SNAPSHOTS
 from ._target import Target, refusal
-from ._undo import Changes, own_function
 
-_changes = Changes()
+_changes = Patches()
 _target: list[Target] = []
 # What libraries ask before they use something that only CUDA has.
 _PROBES = {"is_available", "is_initialized", "device_count", "is_bf16_supported"}
@@ -66,13 +68,14 @@ def install(accelerator: str) -> None:
     is_built = truth_for_listed(target.is_available, torch.backends.cuda.is_built)
     _changes.patch(torch.backends.cuda, "is_built", is_built)
     _replace_compiler(target)
-    _replace_distributed()
+    _distributed.install(_changes)
+    _kernels.install(_changes, target.kind)
     _amp.install(_changes, target.kind)
     _mps_names.install(_changes, target)
 
 
 def remove() -> None:
-    _changes.undo()
+    _changes.undo_all()
     _target.clear()
 
 
@@ -152,22 +155,3 @@ def _replace_compiler(target: Target) -> None:
         return aot_eager(model, inputs)
 
     _changes.patch(wrapper, "__call__", compile_there)
-
-
-def _replace_distributed() -> None:
-    """NCCL needs CUDA: Gloo does its work."""
-    if not torch.distributed.is_available():
-        return
-    from torch.distributed import distributed_c10d
-
-    original = distributed_c10d.init_process_group
-
-    @functools.wraps(original)
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(backend, str) and "nccl" in backend.lower():
-            warn_once("init_process_group", "has no NCCL here and uses the backend gloo")
-            backend = backend.lower().replace("nccl", "gloo")
-        return original(backend, *args, **kwargs)
-
-    for module in (distributed_c10d, torch.distributed):
-        _changes.patch(module, "init_process_group", init_process_group)

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from torch_remote_patches import Patches
+
+from ._own import own_function
 from ._target import Target
-from ._undo import Changes, own_function
 
 
 def _answers(target: Target) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def _answers(target: Target) -> dict[str, Any]:
     }
 
 
-def install(changes: Changes, target: Target) -> None:
+def install(changes: Patches, target: Target) -> None:
     if target.kind == "mps" or torch.backends.mps.is_built():
         return
     for name, answer in _answers(target).items():

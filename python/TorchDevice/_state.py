@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from torch_remote_patches import Patches
+
 from . import _C, _callers, _errors, _hardware, _hooks, _load, _log, _masquerade
-from ._undo import Changes
 
 POLICIES = ("off", "foreign", "full")
 
-_changes = Changes()
+_changes = Patches()
 _enabled: dict[str, Any] = {"policy": "off", "read_as": None}
 
 
@@ -97,7 +98,7 @@ def disable() -> None:
     _enabled.update(policy="off", read_as=None)
     _hooks.remove()
     _masquerade.remove()
-    _changes.undo()
+    _changes.undo_all()
     _C.set_toggled(False)
     _C.set_reads_as_cuda(False)
     _C.set_situation(0, False, 0, 0, _hardware.order())

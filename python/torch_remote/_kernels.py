@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ._after_import import change_module
 from ._backend import is_ours, name
-from ._patches import patch
+from ._patches import change_module, patch
 
 _WAY_OUT = (
     "compose it of PyTorch's operators, or have the server load it as a library of operators "

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._after_import import change_module
 from ._backend import is_ours
 from ._device import get_device_properties
-from ._patches import patch
+from ._patches import change_module, patch
 
 _AMPERE = 8  # major compute capability with flash attention
 

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from . import _progress
-from ._after_import import change_module
 from ._backend import existing_index, name
-from ._patches import patch
+from ._patches import change_module, patch
 
 
 def _as_index(device: Any) -> Any:

@@ -121,7 +121,7 @@ class Owner(Base):
 @pytest.fixture
 def no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty list of changes, so that a test does not undo those of this process."""
-    monkeypatch.setattr(_patches, "_undo", [])
+    monkeypatch.setattr(_patches._changes, "_undo", [])
 
 
 @pytest.mark.usefixtures("no_changes")

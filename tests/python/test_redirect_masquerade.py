@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from helpers import DEADLINE
 from redirecting import TARGETS, redirected
 
 import TorchDevice
-from TorchDevice import _masquerade, _table
+from TorchDevice import _errors, _masquerade, _table
 from TorchDevice._target import Target
 
 
@@ -302,6 +306,86 @@ def test_kernels_in_cuda_source_are_refused(used: str) -> None:
     if hasattr(torch.cuda, "_compile_kernel"):
         with pytest.raises(NotImplementedError, match="CUDA source"):
             torch.cuda._compile_kernel("__global__ void f() {}", "f")
+
+
+SOURCES = {"cpp_sources": "int f();", "cuda_sources": "int f() { return 1; }", "functions": ["f"]}
+
+
+def test_extensions_of_cuda_source_are_refused(used: str) -> None:
+    from torch.utils import cpp_extension
+
+    with pytest.raises(NotImplementedError, match="operators"):
+        cpp_extension.load_inline("redirect_refused", **SOURCES)
+
+
+def test_triton_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class KernelInterface:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *args: "ran"
+
+    jit = ModuleType("triton.runtime.jit")
+    jit.KernelInterface = KernelInterface  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", jit)
+    with redirected("cpu"):
+        with pytest.raises(NotImplementedError, match=r"Triton kernel.*torch operators"):
+            KernelInterface()[(1,)](torch.ones(1))
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        assert KernelInterface()[(1,)](torch.ones(1)) == "ran"
+    assert KernelInterface()[(1,)](torch.ones(1)) == "ran"
+
+
+@pytest.mark.parametrize(
+    ("text", "advised"),
+    [
+        ("Cannot convert a MPS Tensor to float64 dtype", True),
+        ("MPS doesn't support float64. Please use float32 instead.", False),
+        ("tensors of float64 are slow", False),
+    ],
+)
+def test_float64_on_mps_is_refused_with_advice(text: str, advised: bool) -> None:
+    answer = _errors.on_error(TypeError(text), 0)
+    assert (answer is not None) == advised
+    if answer is not None:
+        assert type(answer) is TypeError
+        assert text in str(answer)
+        assert "use float32" in str(answer)
+
+
+DISTRIBUTED = """
+import TorchDevice, torch, sys
+import torch.distributed as dist
+place = f"file://{sys.argv[1]}"
+device = torch.device("cuda", 0)
+dist.init_process_group("nccl", init_method=place, rank=0, world_size=1, device_id=device)
+x = torch.ones(3, device="cuda")
+dist.all_reduce(x)
+group = dist.new_group([0], backend="nccl")
+dist.barrier()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1).cuda(), device_ids=[0])
+model(x).sum().backward()
+print(dist.get_backend(), dist.get_backend(group), x.tolist(), model.module.weight.grad.tolist())
+dist.destroy_process_group()
+"""
+
+
+def test_nccl_is_gloo_on_the_cpu(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", DISTRIBUTED, str(tmp_path / "store")],
+        env={**os.environ, "TORCHDEVICE_LOG_LEVEL": "WARNING", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "gloo",
+        "gloo",
+        "[1.0,",
+        "1.0,",
+        "1.0]",
+        "[[1.0,",
+        "1.0,",
+        "1.0]]",
+    ]
+    assert "uses the backend gloo" in done.stderr
 
 
 def test_mps_answers_where_there_is_none(used: str) -> None:

@@ -84,5 +84,6 @@ def test_the_installation_takes_every_package() -> None:
         "torch_remote",
         "torch_remote_cli",
         "torch_remote_execution",
+        "torch_remote_patches",
     ]
     assert all(f'"python/{package}"' in text for package in packages)
