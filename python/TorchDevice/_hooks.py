@@ -74,11 +74,15 @@ def install() -> None:
     for name in _KINDS:
         _C.hook_type(getattr(torch, f"{name}Tensor"), "legacy")
         _C.hook_type(getattr(torch.cuda, f"{name}Tensor"), "legacy_cuda")
+    _C.hook_instance_check(vars(type(torch.cuda.FloatTensor))["__instancecheck__"])
+    with rehashing([torch._C._set_default_tensor_type]):
+        _C.hook_default_type(torch._C._set_default_tensor_type)
     for name in ("is_cuda", "device"):
         _C.hook_getter(vars(torch._C.TensorBase)[name], name)
 
 
 def remove() -> None:
     """Takes all hooks back."""
-    with rehashing(function for function, _, _ in _methods()):
+    functions = [function for function, _, _ in _methods()]
+    with rehashing([*functions, torch._C._set_default_tensor_type]):
         _C.unhook()

@@ -1,20 +1,23 @@
 """Refuses what needs an address in this process: DLPack, CUDA's array interface, queues.
 
-A remote tensor has no address here. The errors say what to do instead.
+A remote tensor has no address here. The errors say what to do instead. Pickles of devices import
+this package, without which torch does not know their name.
 """
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from torch import _weights_only_unpickler
 from torch.multiprocessing import reductions
 
-from ._backend import is_ours
-from ._patches import patch, patch_item
+from ._backend import is_ours, name
+from ._patches import noting, patch, patch_item
 
 
 def _refuse_dlpack(method: Any) -> Any:
@@ -61,10 +64,22 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
     return _refuse_to_send(text)
 
 
+def make_device(index: int | None) -> torch.device:
+    """What a pickle of a device calls. The name is the one in force, `remote` or `modal`."""
+    return torch.device(name()) if index is None else torch.device(name(), index)
+
+
+def _reduce_device(device: torch.device) -> Any:
+    return (make_device, (device.index,)) if device.type == name() else device.__reduce__()
+
+
 def install() -> None:
-    """Patches the methods of DLPack, the array interface and the reducer of queues."""
-    for name in ("__dlpack__", "__dlpack_device__"):
-        patch(torch.Tensor, name, _refuse_dlpack(getattr(torch.Tensor, name)))
+    """Patches the methods of DLPack, the array interface, and the reducers."""
+    patch_item(copyreg.dispatch_table, torch.device, _reduce_device)
+    with noting(_weights_only_unpickler):
+        torch.serialization.add_safe_globals([make_device])
+    for method in ("__dlpack__", "__dlpack_device__"):
+        patch(torch.Tensor, method, _refuse_dlpack(getattr(torch.Tensor, method)))
     interface: Any = torch.Tensor.__cuda_array_interface__
     patch(torch.Tensor, "__cuda_array_interface__", _refuse_array_interface(interface))
     to_dlpack = _refuse_dlpack(torch.utils.dlpack.to_dlpack)

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +11,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "redirect/arguments.h"
+#include "redirect/callers.h"
 #include "redirect/original_to.h"
 #include "redirect/redirect.h"
 #include "redirect/ref.h"
@@ -267,10 +269,24 @@ Ref dtype_of(std::string_view type) {
   return dtype;
 }
 
+// The name of a tensor's type. With read_as="cuda" programs are told "torch.cuda.FloatTensor".
+PyObject* read_type(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
+  Ref name = Ref::steal(method.original(self, args, kwargs));
+  const bool is_renamed = name && reads_as_cuda() && stands_in_for_cuda() &&
+                          is_on_accelerator(self) && !is_called_by_torch();
+  const std::string text = is_renamed ? std::string(text_of_type(name.get())) : std::string();
+  const size_t end = text.find('.', 6);  // after "torch."
+  if (end == std::string::npos || !text.starts_with("torch."))
+    return name.release();
+  return PyUnicode_FromFormat("torch.cuda%s", text.c_str() + end);
+}
+
 // type("torch.cuda.FloatTensor"), type(torch.FloatTensor): a device and a dtype in one.
 PyObject* run_type(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* const asked = argument(args, kwargs, 0, names().dtype);
-  std::string_view text = asked == nullptr ? std::string_view() : text_of_type(asked);
+  if (asked == nullptr)
+    return read_type(method, self, args, kwargs);
+  std::string_view text = text_of_type(asked);
   if (!text.starts_with("torch.") || !text.ends_with("Tensor"))
     return method.original(self, args, kwargs);
   text.remove_prefix(6);

@@ -39,6 +39,12 @@ PyObject* call_once(const Method& method, Body body, PyObject* self, PyObject* a
   }
 }
 
+// Whether the error is of a kind that should_try_again() knows: MPS raises TypeError for float64.
+bool is_explained() {
+  return PyErr_ExceptionMatches(PyExc_RuntimeError) != 0 ||
+         PyErr_ExceptionMatches(PyExc_TypeError) != 0;
+}
+
 // A torch function mode (`with torch.device(...)`) sees the call first and then makes it again.
 PyObject* call(const Slot& slot, PyObject* self, PyObject* args, PyObject* kwargs) {
   const Method method = slot.method;
@@ -46,9 +52,7 @@ PyObject* call(const Slot& slot, PyObject* self, PyObject* args, PyObject* kwarg
     return method.original(self, args, kwargs);
   const Body body = slot.body;
   PyObject* result = call_once(method, body, self, args, kwargs);
-  for (int attempt = 0; result == nullptr && PyErr_ExceptionMatches(PyExc_RuntimeError) != 0 &&
-                        should_try_again(attempt);
-       ++attempt)
+  for (int attempt = 0; result == nullptr && is_explained() && should_try_again(attempt); ++attempt)
     result = call_once(method, body, self, args, kwargs);
   return result;
 }

@@ -17,6 +17,7 @@
 #include "redirect/redirect.h"
 #include "redirect/sites.h"
 #include "redirect/state.h"
+#include "redirect/tensor_types.h"
 #include "redirect/types.h"
 
 namespace torch_remote::redirect {
@@ -50,18 +51,19 @@ PyObject* py_set_situation(PyObject* /*self*/, PyObject* args) {
     PyErr_SetString(PyExc_ValueError, "a policy is 0 (off), 1 (foreign) or 2 (full)");
     return nullptr;
   }
+  // A default type that the program has set outlives a new count of the devices.
+  const Policy before = situation().policy;
+  constexpr std::array<Policy, 3> kPolicies = {Policy::kOff, Policy::kForeign, Policy::kFull};
   Situation changed;
+  changed.policy = kPolicies[static_cast<size_t>(policy)];
+  if (changed.policy == Policy::kForeign && before == Policy::kForeignDefault)
+    changed.policy = before;
   changed.cuda = static_cast<uint8_t>(std::clamp(cuda, 0, 127));
   changed.mps = mps != 0;
   changed.remote = static_cast<uint8_t>(std::clamp(remote, 0, 127));
-  changed.policy = static_cast<Policy>(policy);
   changed.order = {kind_named(first), kind_named(second), kind_named(third)};
   set_situation(changed);
   return none();
-}
-
-PyObject* py_policy(PyObject* /*self*/, PyObject* /*args*/) {
-  return PyLong_FromLong(static_cast<long>(situation().policy));
 }
 
 PyObject* py_accelerator(PyObject* /*self*/, PyObject* /*args*/) {
@@ -162,6 +164,14 @@ PyObject* py_hook_getter(PyObject* /*self*/, PyObject* args) {
   return hook_getter(descriptor, kind) ? none() : nullptr;
 }
 
+PyObject* py_hook_instance_check(PyObject* /*self*/, PyObject* descriptor) {
+  return hook_instance_check(descriptor) ? none() : nullptr;
+}
+
+PyObject* py_hook_default_type(PyObject* /*self*/, PyObject* function) {
+  return hook_default_type(function) ? none() : nullptr;
+}
+
 // install_kernels(for_cuda, for_mps)
 PyObject* py_install_kernels(PyObject* /*self*/, PyObject* args) {
   HANDLE_TH_ERRORS
@@ -179,6 +189,7 @@ PyObject* py_unhook(PyObject* /*self*/, PyObject* /*args*/) {
   HANDLE_TH_ERRORS
   unhook_methods();
   unhook_types();
+  unhook_tensor_types();
   remove_kernels();
   remove_script();
   return none();
@@ -196,7 +207,6 @@ PyObject* py_clear_sites(PyObject* /*self*/, PyObject* /*args*/) {
 
 PyMethodDef functions[] = {
     {"set_situation", py_set_situation, METH_VARARGS, nullptr},
-    {"policy", py_policy, METH_NOARGS, nullptr},
     {"accelerator", py_accelerator, METH_NOARGS, nullptr},
     {"decide", py_decide, METH_O, nullptr},
     {"is_overridden", py_is_overridden, METH_NOARGS, nullptr},
@@ -212,6 +222,8 @@ PyMethodDef functions[] = {
     {"hook_method", py_hook_method, METH_VARARGS, nullptr},
     {"hook_type", py_hook_type, METH_VARARGS, nullptr},
     {"hook_getter", py_hook_getter, METH_VARARGS, nullptr},
+    {"hook_instance_check", py_hook_instance_check, METH_O, nullptr},
+    {"hook_default_type", py_hook_default_type, METH_O, nullptr},
     {"install_kernels", py_install_kernels, METH_VARARGS, nullptr},
     {"unhook", py_unhook, METH_NOARGS, nullptr},
     {"sites", py_sites, METH_NOARGS, nullptr},

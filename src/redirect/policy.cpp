@@ -74,7 +74,8 @@ Decision decide(const Request& request, const Situation& situation) {
     return as_asked(request);
   if (request.kind == Kind::kCuda || request.kind == Kind::kMps)
     return replace(request, accelerator, situation);
-  if (situation.policy == Policy::kForeign || accelerator == Kind::kCpu)
+  const Policy needed = request.kind == Kind::kNone ? Policy::kForeignDefault : Policy::kFull;
+  if (situation.policy < needed || accelerator == Kind::kCpu)
     return as_asked(request);
   return use(accelerator, request.kind == Kind::kNone ? Reason::kNoDevice : Reason::kCpuAsked);
 }

@@ -13,9 +13,10 @@ enum class Kind : uint8_t { kNone, kCpu, kCuda, kMps, kRemote, kToggle, kOther }
 
 // Ordered: a caller's own limit and the policy in force are combined with std::min.
 enum class Policy : uint8_t {
-  kOff,      // nothing is redirected
-  kForeign,  // only accelerators that are not here; cpu and no device stay
-  kFull,     // the whole table
+  kOff,             // nothing is redirected
+  kForeign,         // only accelerators that are not here; cpu and no device stay
+  kForeignDefault,  // the same, and no device is one: set_default_tensor_type(torch.cuda...)
+  kFull,            // the whole table
 };
 
 constexpr int kNoIndex = -1;

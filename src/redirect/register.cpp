@@ -10,6 +10,7 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/library.h>
 
+#include "redirect/guard.h"
 #include "redirect/kernels.h"
 #include "redirect/policy.h"
 #include "redirect/state.h"
@@ -76,6 +77,8 @@ void install_kernels(bool for_cuda, bool for_mps) {
     install_under(c10::DispatchKey::CUDA);
     torch::utils::set_requires_device_init(at::kCUDA, false);
     gate_is_open = true;
+    if (situation().cuda == 0)
+      install_guard();
   }
   if (for_mps)
     install_under(c10::DispatchKey::MPS);
@@ -83,6 +86,7 @@ void install_kernels(bool for_cuda, bool for_mps) {
 
 void remove_kernels() {
   libraries.clear();
+  remove_guard();
   if (gate_is_open)
     torch::utils::set_requires_device_init(at::kCUDA, true);
   gate_is_open = false;

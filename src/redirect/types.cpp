@@ -167,9 +167,10 @@ PyObject* new_tensor(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 PyObject* new_legacy(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
   const newfunc original = original_of(type);
-  if (is_off() || shares_memory(args) || kwargs != nullptr || !may_redirect({}))
+  const Request request = {Kind::kCpu, kNoIndex};
+  if (is_off() || shares_memory(args) || kwargs != nullptr || !may_redirect(request))
     return original(type, args, kwargs);
-  return make_and_move(original, type, args, {}, type->tp_name);
+  return make_and_move(original, type, args, request, type->tp_name);
   END_HANDLE_TH_ERRORS
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 import torch
-from helpers import assert_runs
+from helpers import assert_runs, run_python
 from redirecting import TARGETS, redirected
 
 import torch_remote
@@ -64,6 +65,63 @@ def test_legacy_constructors_follow(used: str) -> None:
     assert (str(made.device), made.dtype, made.tolist()) == (used, torch.float16, [1.0, 2.0])
     source = torch.from_numpy(np.ones(2, dtype=np.float32))
     assert torch.Tensor(source).data_ptr() == source.data_ptr()
+
+
+def test_types_of_cuda_have_the_tensors_of_the_accelerator(remote: str) -> None:
+    x = torch.ones(2, device="cuda")
+    assert isinstance(x, torch.cuda.FloatTensor)
+    assert not isinstance(x, torch.cuda.HalfTensor)
+    assert isinstance(x.half(), torch.cuda.HalfTensor)
+    assert isinstance(x.to_sparse(), torch.cuda.sparse.FloatTensor)
+    assert not isinstance(x.to_sparse(), torch.cuda.FloatTensor)
+    assert not isinstance(torch.from_numpy(np.ones(2, dtype=np.float32)), torch.cuda.FloatTensor)
+    assert x.type() == "torch.remote.FloatTensor"
+    with redirected("remote", read_as="cuda"):
+        assert x.type() == "torch.cuda.FloatTensor"
+        assert x.half().to_sparse().type() == "torch.cuda.sparse.HalfTensor"
+        assert x.type(x.half().type()).dtype == torch.float16
+    with redirected("cpu"):
+        assert not isinstance(torch.ones(2, device="cuda"), torch.cuda.FloatTensor)
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
+@pytest.mark.parametrize("policy", ["full", "foreign"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_default_type_of_cuda_means_the_accelerator(target: str, policy: str) -> None:
+    with redirected(target, policy) as used:
+        for kind in (torch.cuda.DoubleTensor, "torch.cuda.DoubleTensor"):
+            torch.set_default_tensor_type(kind)
+            made = (
+                torch.zeros(2),
+                torch.tensor([1.0]),
+                torch.Tensor(2),
+                torch.nn.Linear(1, 1).bias,
+            )
+            assert {(str(each.device), each.dtype) for each in made} == {(used, torch.float64)}
+            torch.cuda.set_device(0)
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device="cuda:7")  # counts the devices anew
+            assert str(torch.zeros(2).device) == used
+            there = used if policy == "full" else "cpu"
+            assert str(torch.zeros(2, device="cpu").device) == there
+            torch.set_default_tensor_type(torch.FloatTensor)
+            assert (str(torch.zeros(2).device), torch.zeros(2).dtype) == (there, torch.float32)
+
+
+CPP = {device: torch.device(device) for device in ("cuda", "cuda:0")}  # made without a redirect
+
+
+@pytest.mark.parametrize("device", CPP)
+def test_cpp_callers_get_the_accelerator(used: str, device: str) -> None:
+    x = torch.arange(3.0)
+    moved = torch.ops.aten.to.device(x, CPP[device], torch.float64)
+    assert (str(moved.device), moved.dtype, moved.tolist()) == (used, torch.float64, [0, 1, 2])
+    assert str(torch.ops.aten._to_copy(x, device=CPP[device]).device) == used
+    assert str(torch.ops.aten.zeros([2], device=CPP[device]).device) == used
+    assert str(torch.ops.aten.randperm(3, device=CPP[device]).device) == used
+    with pytest.raises(RuntimeError, match=r"cuda|CUDA"):
+        TorchDevice.disable()
+        torch.ops.aten.to.device(torch.ones(1), CPP[device], torch.float64)
 
 
 def test_what_follows_a_tensor_keeps_its_device(remote: str) -> None:
@@ -204,6 +262,22 @@ open({str(file)!r}, "wb").write(pickle.dumps((torch.device("cuda"), torch.ones(2
     assert b"TorchDevice" not in file.read_bytes()
 
 
+def test_a_pickled_remote_device_brings_torch_remote_or_says_that_it_is_missing(
+    tmp_path: Path,
+) -> None:
+    file, saved = tmp_path / "device.pickle", tmp_path / "device.pt"
+    with redirected("remote"):
+        file.write_bytes(pickle.dumps(torch.device("cuda")))
+        torch.save({"device": torch.device("cuda")}, saved)
+        assert torch.load(saved)["device"] == pickle.loads(file.read_bytes())
+    load = f"import pickle; print(repr(pickle.load(open({str(file)!r}, 'rb'))))"
+    assert assert_runs(load) == "device(type='remote', index=0)"
+    missing = run_python(f"import sys; sys.modules['torch_remote'] = None\n{load}")
+    assert missing.returncode == 1
+    assert "torch_remote" in missing.stderr.splitlines()[-1]
+    assert pickle.loads(pickle.dumps(torch.device("cpu"))) == torch.device("cpu")
+
+
 @pytest.mark.parametrize("location", [None, "cuda", "cuda:0", "cpu", {"cuda:0": "cuda:0"}], ids=str)
 def test_files_load_where_their_device_goes(used: str, location: Any, tmp_path: Path) -> None:
     file = tmp_path / "x.pt"
@@ -340,23 +414,38 @@ def test_packed_sequences_and_embeddings_work(used: str) -> None:
     assert (str(output.device), output.shape) == (used, (2, 4, 3))
 
 
-def test_a_spawned_process_is_redirected_too() -> None:
-    code = """
-import torch, TorchDevice
+SPAWNING = """
+import sys, torch, TorchDevice
 import torch.multiprocessing as mp
 
-def work(queue):
-    queue.put(str(torch.ones(2, device="cuda").device))
+def work(device, queue):
+    x = torch.ones(2, device=device) + torch.ones(2, device="cuda")
+    queue.put((str(x.device), x.tolist(), torch.cuda.is_available()))
 
 if __name__ == "__main__":
-    context = mp.get_context("fork")
+    context = mp.get_context(sys.argv[1])
     queue = context.Queue()
-    process = context.Process(target=work, args=(queue,))
+    process = context.Process(target=work, args=(torch.device("cuda"), queue))
     process.start()
-    print(queue.get())
+    print(*queue.get())
     process.join()
+    print(process.exitcode)
 """
-    assert assert_runs(code, **QUIET) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("method", "target"), [("fork", "cpu"), ("spawn", "cpu"), ("spawn", "remote")]
+)
+def test_a_child_process_is_redirected_too(method: str, target: str, tmp_path: Path) -> None:
+    script = tmp_path / "spawning.py"
+    script.write_text(SPAWNING)
+    where = {"TORCH_REMOTE": "local"} if target == "remote" else {}
+    run = f"import sys, subprocess; sys.exit(subprocess.call([sys.executable, {str(script)!r}, "
+    used = "remote:0" if target == "remote" else "cpu"
+    assert assert_runs(f"{run}{method!r}]))", **QUIET, **where).splitlines() == [
+        f"{used} [2.0, 2.0] {target == 'remote'}",
+        "0",
+    ]
 
 
 def test_subclasses_made_under_redirect_outlive_it() -> None:

@@ -99,6 +99,16 @@ TEST(Policy, ForeignLeavesCpuAndNoDevice) {
   });
 }
 
+TEST(Policy, ADefaultTypeOfCudaMakesNoDeviceForeign) {
+  const Policy policy = Policy::kForeignDefault;
+  check({
+      {"cpu only", with(kCpuOnly, policy), "= = = cpu cpu cpu cpu cpu = cpu ="},
+      {"mac", with(kMac, policy), "mps:0 = = = = mps:0 mps:0 mps:0 = cpu ="},
+      {"remote", with(kOneRemote, policy),
+       "remote:* = = remote:* remote:* remote:* remote:0 remote:0 = cpu ="},
+  });
+}
+
 TEST(Policy, OverrideSendsEverythingToTheCpuUntilTheNextToggle) {
   const auto on = [](const Situation& situation) { return with(situation, Policy::kFull, true); };
   check({
