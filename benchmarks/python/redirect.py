@@ -16,8 +16,8 @@ os.environ["TORCHDEVICE_POLICY"] = "off"
 os.environ["TORCHDEVICE_LOG_LEVEL"] = "ERROR"
 import TorchDevice
 
-ROUNDS = 25
-CALLS = 2000
+ROUNDS = 40
+CALLS = 1500
 
 Call = Callable[[], Any]
 
@@ -33,6 +33,8 @@ def cost_of_redirected_calls() -> list[Figure]:
          lambda: torch.device("cuda"), lambda: torch.device("remote")),
         ("torch.zeros(2, device='cuda')", 1.0, "full",
          lambda: torch.zeros(2, device="cuda"), lambda: torch.zeros(2, device="remote")),
+        ("torch.empty(2, device='cuda')", 1.0, "full",
+         lambda: torch.empty(2, device="cuda"), lambda: torch.empty(2, device="remote")),
         ("x.to('cuda')", 1.0, "full", lambda: there.to("cuda"), lambda: there.to("remote")),
         ("torch.zeros(2), no device", 1.05, "full",
          lambda: torch.zeros(2), lambda: torch.zeros(2, device="remote")),

@@ -40,14 +40,6 @@ def install(changes: Patches, kind: str) -> None:
     )
     scaler = torch.amp.GradScaler
     changes.patch(scaler, "__init__", _scaler(scaler.__init__, kind))
-    available = autocast_mode.is_autocast_available
-
-    @functools.wraps(available)
-    def is_autocast_available(device_type: str) -> bool:
-        return bool(available(kind if device_type == "cuda" else device_type))
-
-    for module in (torch.amp, autocast_mode):
-        changes.patch(module, "is_autocast_available", is_autocast_available)
     common = importlib.import_module("torch.cuda.amp.common")
     changes.patch(common, "amp_definitely_not_available", lambda: False)
     amp = importlib.import_module("torch.cuda.amp")

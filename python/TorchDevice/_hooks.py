@@ -25,6 +25,12 @@ _TENSOR_METHODS = {
     "type": "type",
     "record_stream": "record_stream",
 }
+_AUTOCAST = (
+    "is_autocast_enabled",
+    "set_autocast_enabled",
+    "get_autocast_dtype",
+    "set_autocast_dtype",
+)
 _KINDS = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 
 
@@ -56,6 +62,11 @@ def _methods() -> Iterator[tuple[Any, str, str]]:
     for name, kind in _TENSOR_METHODS.items():
         yield getattr(base, name), kind, f"Tensor.{name}"
     yield torch._C._nn._parse_to, "parse_to", "Module.to"
+    for function in (
+        torch._C._is_autocast_available,
+        *(getattr(torch, name) for name in _AUTOCAST),
+    ):
+        yield function, "autocast", f"torch.{function.__name__}"
 
 
 def install() -> None:

@@ -64,7 +64,12 @@ REFUSED = {
 }
 
 # In `torch.cuda.<module>`, besides the answers that it has too.
+_NCCL = "there is no NCCL here; use torch.distributed"
 REFUSED_BELOW = {
+    "nccl": dict.fromkeys(
+        words("version unique_id init_rank all_reduce reduce broadcast all_gather reduce_scatter"),
+        _NCCL,
+    ),
     "jiterator": {
         "_create_jit_fn": "CUDA source does not run here; write the function with torch operators",
         "_create_multi_output_jit_fn": "CUDA source does not run here; use torch operators",

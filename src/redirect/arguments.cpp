@@ -11,7 +11,9 @@ const Names& names() {
 }
 
 PyObject* keyword(PyObject* kwargs, PyObject* name) {
-  PyObject* const value = kwargs == nullptr ? nullptr : PyDict_GetItem(kwargs, name);
+  // Not PyDict_GetItem(), which saves and restores the thread's exception. Keys are strings, so
+  // looking one up cannot fail.
+  PyObject* const value = kwargs == nullptr ? nullptr : PyDict_GetItemWithError(kwargs, name);
   return value == Py_None ? nullptr : value;
 }
 

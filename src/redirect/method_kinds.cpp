@@ -12,6 +12,7 @@
 
 #include "redirect/arguments.h"
 #include "redirect/callers.h"
+#include "redirect/device_keyword.h"
 #include "redirect/original_to.h"
 #include "redirect/redirect.h"
 #include "redirect/ref.h"
@@ -51,6 +52,10 @@ PyObject* fail_after(Action action) {
 // the device in `kwargs`, if there is one.
 PyObject* call_with_device(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs,
                            PyObject* device, PyObject* named = nullptr) {
+  if (named != nullptr && PyDict_GET_SIZE(kwargs) == 1) {
+    const DeviceKeyword changed(device);
+    return changed.get() == nullptr ? nullptr : method.original(self, args, changed.get());
+  }
   const Ref asked = Ref::share(named);
   if (asked && Py_REFCNT(kwargs) == 1 && PyDict_SetItem(kwargs, names().device, device) == 0) {
     PyObject* const result = method.original(self, args, kwargs);
@@ -302,12 +307,30 @@ PyObject* run_type(const Method& method, PyObject* self, PyObject* args, PyObjec
   return options ? move(self, device, options.get()) : nullptr;
 }
 
+// is_autocast_enabled("cuda"), set_autocast_dtype("cuda", ...) and their like. Without a name, or
+// with only a flag, CUDA is meant.
+PyObject* run_autocast(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
+  PyObject* const first = positional(args, 0);
+  const bool names_cuda = first != nullptr && PyUnicode_Check(first) &&
+                          PyUnicode_CompareWithASCIIString(first, "cuda") == 0;
+  const bool names_none = kwargs == nullptr && (first == nullptr || PyBool_Check(first) != 0);
+  if (!stands_in_for_cuda() || !(names_cuda || names_none))
+    return method.original(self, args, kwargs);
+  const std::string name = c10::DeviceTypeName(accelerator_type(), /*lower_case=*/true);
+  const Ref used = Ref::steal(PyUnicode_FromString(name.c_str()));
+  const Ref rest = Ref::steal(PyTuple_GetSlice(args, names_cuda ? 1 : 0, PyTuple_GET_SIZE(args)));
+  const Ref head = used ? Ref::steal(PyTuple_Pack(1, used.get())) : Ref();
+  const Ref changed = head && rest ? Ref::steal(PySequence_Concat(head.get(), rest.get())) : Ref();
+  return changed ? method.original(self, changed.get(), kwargs) : nullptr;
+}
+
 struct Entry {
   std::string_view kind;
   Body body;
 };
 
-constexpr std::array<Entry, 11> kBodies = {{{"factory", run_factory},
+constexpr std::array<Entry, 12> kBodies = {{{"factory", run_factory},
+                                            {"autocast", run_autocast},
                                             {"converter", run_converter},
                                             {"follower", run_follower},
                                             {"to", run_to},

@@ -18,6 +18,7 @@ using Body = PyObject* (*)(const Method& method, PyObject* self, PyObject* args,
 // follower   follows its tensor unless a device is named: *_like, new_*
 // to         the first argument or `device=` may be a device
 // cuda, cpu, pin_memory, is_pinned, numpy, record_stream, type    methods of Tensor
+// autocast   the first argument may be the name of a type of devices
 // parse_to   the function that Module.to calls first
 //
 // Null for another name.

@@ -124,6 +124,26 @@ def test_cpp_callers_get_the_accelerator(used: str, device: str) -> None:
         torch.ops.aten.to.device(torch.ones(1), CPP[device], torch.float64)
 
 
+def test_keywords_that_a_subclass_keeps_or_changes_are_its_own(used: str) -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Keeps(torch.Tensor):  # type: ignore[misc]
+        @classmethod
+        def __torch_function__(
+            cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(kwargs)
+            kwargs["seen"] = kwargs.pop("device")
+            return 1
+
+    mine = torch.ones(2).as_subclass(Keeps)
+    for _ in range(3):
+        assert torch.zeros_like(mine, device="cuda") == 1
+        assert str(torch.zeros(2, device="cuda").device) == used
+    assert [str(each["seen"]) for each in seen] == [used] * 3
+    assert len({id(each) for each in seen}) == 3
+
+
 def test_what_follows_a_tensor_keeps_its_device(remote: str) -> None:
     host = torch.from_numpy(np.ones(3, dtype=np.float32))
     assert host.device.type == "cpu"
@@ -196,8 +216,11 @@ def test_pinned_memory_is_memory_of_the_host(used: str) -> None:
     assert host.is_pinned("cuda") in (True, False)
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage")
 def test_storages_streams_and_events_are_made_there(used: str) -> None:
     assert str(torch.UntypedStorage(4, device="cuda").device) == used
+    assert str(torch.UntypedStorage(4).cuda().device) == used
+    assert str(torch.cuda.FloatStorage(3).device) == used
     assert str(torch.Stream("cuda").device).split(":")[0] == used.split(":")[0]
     assert isinstance(torch.Event("cuda"), torch.Event)
     assert isinstance(torch.Stream(), torch.Stream)

@@ -60,6 +60,12 @@ def test_refused_names_say_what_to_use(used: str) -> None:
             getattr(torch.cuda, name)()
 
 
+def test_nccl_itself_is_refused(used: str) -> None:
+    for name in ("version", "all_reduce", "broadcast"):
+        with pytest.raises(NotImplementedError, match=r"torch\.distributed"):
+            getattr(torch.cuda.nccl, name)()
+
+
 def test_figures_of_nvml_are_the_servers(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch_remote import _telemetry
 
@@ -206,6 +212,10 @@ def test_amp_means_the_device_in_use(used: str) -> None:
             assert (x @ x).dtype == torch.float16
     with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
         assert (x @ x).dtype == torch.bfloat16
+        assert torch.is_autocast_enabled("cuda")
+        assert torch.is_autocast_enabled()
+        assert torch.get_autocast_dtype("cuda") == torch.bfloat16
+    assert not torch.is_autocast_enabled("cuda")
     assert torch.amp.is_autocast_available("cuda")
     for scaler in (torch.amp.GradScaler("cuda"), torch.cuda.amp.GradScaler(), torch.GradScaler()):
         assert scaler.is_enabled()
