@@ -58,7 +58,14 @@ at::Tensor triu_indices(int64_t rows, int64_t columns, int64_t offset, Dtype dty
                                       pinned);
 }
 
+// A build of PyTorch with CUDA has these kernels, and warns when they are replaced.
+class Silent final : public c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
 void install_under(c10::DispatchKey key) {
+  Silent silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   libraries.push_back(
       std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));
   torch::Library& library = *libraries.back();
