@@ -133,7 +133,8 @@ PyObject* redirect(const Request& request, const char* api, Policy limit) {
   const Situation in_force = situation();
   Situation now = in_force;
   now.policy = std::min(now.policy, limit);
-  const bool is_foreign = request.kind == Kind::kCuda || request.kind == Kind::kMps;
+  const bool is_foreign = (request.kind == Kind::kCuda || request.kind == Kind::kMps) &&
+                          request.kind != kind_of(accelerator_type());
   if (!is_foreign && !decide(request, now).is_redirected())
     return nullptr;
   const TopFrame frame = top_frame();
