@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 import torch_remote
 
 MANY = 3_000_000  # 12 MB: more than is copied to send it later
+LARGE = 128 << 20  # bytes: an upload of so many takes longer than a round trip
 
 
 class Numbers(Dataset[dict[str, Any]]):
@@ -124,6 +126,62 @@ def test_an_upload_from_pinned_memory_waits_for_nothing() -> None:
             there = source.to("remote", non_blocking=non_blocking)
         assert counted.syncs == waits, (source.is_pinned(), non_blocking)
         assert there.sum().item() == MANY
+
+
+def wait_for_event() -> None:
+    event = torch.remote.Event()
+    event.record()
+    event.synchronize()
+
+
+def poll_event() -> None:
+    event = torch.remote.Event()
+    event.record()
+    while not event.query():
+        time.sleep(0.001)
+
+
+def poll_stream() -> None:
+    while not torch.remote.current_stream().query():
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        torch.remote.synchronize,
+        torch.accelerator.synchronize,
+        lambda: torch.remote.current_stream().synchronize(),
+        wait_for_event,
+        poll_event,
+        poll_stream,
+    ],
+    ids=["device", "accelerator", "stream", "event", "event.query", "stream.query"],
+)
+def test_after_a_wait_the_pinned_source_of_an_upload_may_be_written(
+    wait: Callable[[], None],
+) -> None:
+    pinned = torch.ones(LARGE, dtype=torch.uint8).pin_memory()
+    there = torch.empty(LARGE, dtype=torch.uint8, device="remote")
+    torch.remote.synchronize()
+    there.copy_(pinned, non_blocking=True)
+    wait()
+    pinned.zero_()
+    assert there.min().item() == 1
+
+
+def test_query_does_not_wait_for_an_upload() -> None:
+    pinned = torch.ones(LARGE, dtype=torch.uint8).pin_memory()
+    torch.remote.synchronize()
+    event = torch.remote.Event()
+    with torch_remote.count() as counted:
+        there = pinned.to("remote", non_blocking=True)
+        event.record()
+        assert not event.query() and not torch.remote.current_stream().query()
+    assert counted.syncs == 0
+    torch.remote.synchronize()
+    assert event.query() and torch.remote.current_stream().query()
+    assert there.min().item() == 1
 
 
 def test_a_download_waits_unless_it_goes_to_pinned_memory() -> None:

@@ -15,7 +15,8 @@ struct Event {
   Session* session = nullptr;
   uint64_t name = 0;
   uint8_t device = 0;
-  uint64_t after = 0;  // the last call before it
+  uint64_t after = 0;    // the last call before it
+  uint64_t uploads = 0;  // the requests of uploads before it have smaller ids
 };
 
 namespace {
@@ -57,11 +58,12 @@ bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::D
   return wire::decode_done(reader);
 }
 
-// The server has reached the place behind this call, and downloads are here. On a CPU the work
-// before it is done then.
-bool has_reached(Session& session, uint64_t call) {
+// The server has reached the place behind this call, it has received the uploads whose requests
+// have smaller ids than `uploads`, and downloads are here. On a CPU the work before the place is
+// done then. Does not wait.
+bool has_reached(Session& session, uint64_t call, uint64_t uploads) {
   if (calls_done(session) >= call)
-    return are_downloads_here(session);
+    return are_downloads_here(session) && session.requests().uploads_before(uploads).empty();
   session.link().flush();
   return false;
 }
@@ -86,13 +88,14 @@ void record_event(Event*& event, const c10::Stream& stream, c10::EventFlag flag)
     event = nullptr;
   }
   if (event == nullptr)
-    event = new Event{place.session, place.session->stream().new_names().event(), place.device, 0};
+    event = new Event{place.session, place.session->stream().new_names().event(), place.device};
   event->device = place.device;
   StreamMessage message{StreamAction::kRecord, place.device, number_of(stream), event->name};
   message.is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;
   place.session->submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     encode(writer, message);
     event->after = place.session->stream().last_call();
+    event->uploads = place.session->requests().next_id();
     return true;
   });
 }
@@ -119,7 +122,7 @@ void destroy_event(Event* event) noexcept {
 }
 
 bool has_happened(const Event& event) {
-  if (!has_reached(*event.session, event.after))
+  if (!has_reached(*event.session, event.after, event.uploads))
     return false;
   if (device_kind(*event.session, event.device) == wire::DeviceKind::kCpu)
     return true;
@@ -145,7 +148,8 @@ bool is_done(const c10::Stream& stream) {
   const DevicePlace place = Machines::instance().place_if_there(stream.device_index());
   if (place.session == nullptr)
     return true;
-  if (!has_reached(*place.session, place.session->stream().submitted()))
+  Session& session = *place.session;
+  if (!has_reached(session, session.stream().submitted(), session.requests().next_id()))
     return false;
   if (device_kind(*place.session, place.device) == wire::DeviceKind::kCpu)
     return true;

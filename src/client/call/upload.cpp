@@ -78,12 +78,17 @@ class Upload {
       return declare(writer);
     });
     begin_.length = bytes.size();
-    const auto request = session_.make_request({}, nullptr);
+    const auto request = session_.make_upload_request(bytes.size());
     begin_.upload = request->id;
-    request->upload_bytes = bytes.size();
     Session& session = session_;
-    session_.upload(begin_, site_, bytes, std::move(owner),
-                    [&session, id = request->id](bool) { session.requests().complete_upload(id); });
+    try {
+      session_.upload(
+          begin_, site_, bytes, std::move(owner),
+          [&session, id = request->id](bool) { session.requests().complete_upload(id); });
+    } catch (...) {  // or synchronize() would wait for it
+      session_.requests().forget(*request);
+      throw;
+    }
     return request;
   }
 

@@ -51,6 +51,25 @@ RequestPtr Requests::make(std::span<std::byte> destination, std::shared_ptr<cons
   return request;
 }
 
+RequestPtr Requests::make_upload(uint64_t bytes, uint64_t after) {
+  auto request = std::make_shared<Request>();
+  request->id = next_.fetch_add(1, std::memory_order_relaxed);
+  request->upload_bytes = bytes;
+  request->after = after;
+  MutexLock lock(mutex_);
+  open_.emplace(request->id, request);
+  return request;
+}
+
+std::vector<RequestPtr> Requests::uploads_before(uint64_t id) {
+  std::vector<RequestPtr> uploads;
+  MutexLock lock(mutex_);
+  for (const auto& [number, request] : open_)
+    if (number < id && request->upload_bytes != 0)
+      uploads.push_back(request);
+  return uploads;
+}
+
 void Requests::forget(const Request& request) {
   MutexLock lock(mutex_);
   open_.erase(request.id);

@@ -46,6 +46,10 @@ class Requests {
  public:
   RequestPtr make(std::span<std::byte> destination, std::shared_ptr<const void> owner,
                   uint64_t after);
+  // Of an upload of so many bytes.
+  RequestPtr make_upload(uint64_t bytes, uint64_t after);
+  // The uploads with a smaller id that the server has not received.
+  std::vector<RequestPtr> uploads_before(uint64_t id);
 
   // The id of the next request; ids grow.
   uint64_t next_id() const { return next_.load(std::memory_order_relaxed); }

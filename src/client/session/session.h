@@ -97,6 +97,10 @@ class Session : private Link {
     return requests_.make(destination, std::move(owner), stream_.submitted());
   }
 
+  RequestPtr make_upload_request(uint64_t bytes) {
+    return requests_.make_upload(bytes, stream_.submitted());
+  }
+
   // Flushes and waits, for at most `time`; counts a sync. The request tells whether it failed.
   // False: it is not done.
   bool wait_quietly(const RequestPtr& request, const char* what,
@@ -118,8 +122,8 @@ class Session : private Link {
   // Raises a failed request's error as RemoteError with operator, device, host, the user's line and
   // the server's words. If it has stopped this thread, the thread goes on from here.
   [[noreturn]] void raise_failed(const Request& request, const Capture* used = nullptr);
-  // Everything sent is done on the server, and pending downloads are here. Raises the first failure
-  // that the user has not been told of.
+  // Everything sent is done on the server, pending downloads are here, and no upload reads the
+  // user's memory any more. Raises the first failure that the user has not been told of.
   void synchronize();
   // Before stop(): the failures that were never raised, as a text. Waits for everything to be done,
   // for at most `patience`, unless the session is lost or the user presses Ctrl-C.
@@ -159,6 +163,8 @@ class Session : private Link {
   void say_wait(const char* what);
   void say_exit_wait();
 
+  // Waits until the server has received every upload that has begun.
+  void finish_uploads();
   RequestPtr find_failed_download();
   void note_failure(const wire::Error& error);
   void free_results(const Request& request);

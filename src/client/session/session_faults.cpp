@@ -129,6 +129,7 @@ bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since) {
 
 void Session::synchronize() {
   const auto pending = PendingDownloads::instance().of(*this);
+  finish_uploads();
   query(wire::QueryKind::kBarrier, "synchronize");
   for (const auto& request : pending)
     wait_until([&] { return request->done.load(); }, "a download");
@@ -147,6 +148,11 @@ void Session::synchronize() {
             (others == 1 ? " more thread" : " more threads") +
             " failed; each later synchronize() raises one of them)";
   raise_remote(failure->error, text, false);
+}
+
+void Session::finish_uploads() {
+  for (const auto& request : requests_.uploads_before(requests_.next_id()))
+    wait_until([&] { return request->done.load(); }, "an upload");
 }
 
 RequestPtr Session::find_failed_download() {

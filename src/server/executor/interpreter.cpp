@@ -308,6 +308,7 @@ bool Interpreter::finish_work(uint64_t request) {
 
 // Failures of earlier calls have been reported by now.
 void Interpreter::query_barrier(uint64_t request) {
+  storages_.write_arrived();  // the client has waited for the bytes
   if (finish_work(request))
     replies_.reply(request, {});
 }

@@ -1,10 +1,13 @@
 #include "client/session/requests.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
 namespace torch_remote::client::testing {
 namespace {
+
+using ::testing::ElementsAre;
 
 bool is_readable(const DoneSignal& signal) {
   pollfd entry{signal.descriptor(), POLLIN, 0};
@@ -56,6 +59,22 @@ TEST(Requests, ALostSessionSetsTheSignalsOfAllOpenRequests) {
   requests.signal_when_done(*request, signal);
   requests.signal_all();
   EXPECT_TRUE(is_readable(*signal));
+}
+
+TEST(Requests, UploadsBeforeAPlaceAreThoseThatTheServerHasNotReceived) {
+  Requests requests;
+  const auto first = requests.make_upload(10, 0);
+  requests.make({}, nullptr, 0);
+  const auto second = requests.make_upload(10, 0);
+  const uint64_t place = requests.next_id();
+  const auto later = requests.make_upload(10, 0);
+
+  EXPECT_EQ(requests.uploads_before(place).size(), 2);
+  requests.complete_upload(first->id);
+  EXPECT_THAT(requests.uploads_before(place), ElementsAre(second));
+  requests.complete_upload(second->id);
+  EXPECT_TRUE(requests.uploads_before(place).empty());
+  EXPECT_THAT(requests.uploads_before(requests.next_id()), ElementsAre(later));
 }
 
 }  // namespace
