@@ -184,6 +184,17 @@ def test_query_does_not_wait_for_an_upload() -> None:
     assert there.min().item() == 1
 
 
+def test_calls_do_not_wait_for_an_upload() -> None:
+    pinned = torch.ones(2 * LARGE, dtype=torch.uint8).pin_memory()
+    x = torch.ones(3, device="remote")
+    torch.remote.synchronize()
+    there = pinned.to("remote", non_blocking=True)
+    y = x + 1
+    assert not torch.remote.current_stream().query()  # the upload is still on its way
+    assert y.sum().item() == 6
+    assert there.min().item() == 1
+
+
 def test_a_download_waits_unless_it_goes_to_pinned_memory() -> None:
     there = torch.arange(1000.0, device="remote")
     pinned, pageable = torch.empty(1000).pin_memory(), torch.empty(1000)

@@ -72,19 +72,19 @@ class Upload {
     });
   }
 
-  // `owner` keeps the bytes alive. The request is done when the server has received them.
-  RequestPtr send_bulk(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  // The request is done when the server has received the bytes.
+  RequestPtr send_bulk(UploadSource source) {
     session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
       return declare(writer);
     });
-    begin_.length = bytes.size();
-    const auto request = session_.make_upload_request(bytes.size());
+    begin_.length = source.bytes.size();
+    const auto request = session_.make_upload_request(begin_.length);
     begin_.upload = request->id;
     Session& session = session_;
     try {
-      session_.upload(
-          begin_, site_, bytes, std::move(owner),
-          [&session, id = request->id](bool) { session.requests().complete_upload(id); });
+      session_.upload(begin_, site_, std::move(source), [&session, id = request->id](bool) {
+        session.requests().complete_upload(id);
+      });
     } catch (...) {  // or synchronize() would wait for it
       session_.requests().forget(*request);
       throw;
@@ -125,27 +125,29 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
   StorageRecord& record = *record_of(destination);
   if (bytes.size() != record.nbytes)
     check_exists(destination);
-  session_of(record)->wait_for_credit();
+  Session& session = *session_of(record);
   Upload upload(destination, 0);
-  if (bytes.size() <= wire::kMaxInlineBytes / 4)
+  if (bytes.size() <= wire::kMaxInlineBytes / 4) {
+    session.wait_for_credit();
     return upload.send_inline(bytes);
+  }
+  session.wait_for_upload_credit();
   const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
   if (pinned) {
-    upload.send_bulk(bytes, KeptStorages::keep(source));
+    upload.send_bulk({bytes, KeptStorages::keep(source)});
     return;
   }
   if (bytes.size() <= kCopiedUpload) {
     auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
-    upload.send_bulk(*copy, copy);
+    upload.send_bulk({*copy, copy, true});
     return;
   }
-  const RequestPtr request = upload.send_bulk(bytes, KeptStorages::keep(source));
-  session_of(record)->wait(request, "an upload");
+  session.wait(upload.send_bulk({bytes, KeptStorages::keep(source)}), "an upload");
 }
 
 RequestPtr upload_part(const at::Tensor& destination, uint64_t begin,
                        std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
-  return Upload(destination, begin).send_bulk(bytes, std::move(owner));
+  return Upload(destination, begin).send_bulk({bytes, std::move(owner), true});
 }
 
 }  // namespace torch_remote::client

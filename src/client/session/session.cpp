@@ -11,7 +11,10 @@
 namespace torch_remote::client {
 namespace {
 
+// How much memory of ours may wait to be sent: messages, and uploads that were copied.
 constexpr uint64_t kByteWindow = 64 << 20;
+// How many bytes of uploads may be on their way. The server has memory for all of them.
+constexpr uint64_t kUploadWindow = uint64_t{1} << 30;
 
 }  // namespace
 
@@ -41,8 +44,8 @@ std::string Session::describe(uint8_t device) {
          ", session " + welcome.session + ")";
 }
 
-void Session::upload(const wire::Begin& begin, CallSite site, std::span<const std::byte> bytes,
-                     std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged) {
+void Session::upload(const wire::Begin& begin, CallSite site, UploadSource source,
+                     std::function<void(bool)> on_acknowledged) {
   welcome();  // bulk bytes need an open connection
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) NO_THREAD_SAFETY_ANALYSIS {
     stream_.use_current_stream(site.device);  // or STREAM would come between the cut and BEGIN
@@ -52,13 +55,17 @@ void Session::upload(const wire::Begin& begin, CallSite site, std::span<const st
     stream_.cut_frame();
     return true;
   });
-  counters_.bytes_sent += bytes.size();
-  bulk_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
-  auto done = [this, size = bytes.size(), next = std::move(on_acknowledged)](bool received) {
+  const uint64_t size = source.bytes.size();
+  const uint64_t ours = source.is_ours ? size : 0;
+  counters_.bytes_sent += size;
+  bulk_bytes_.fetch_add(size, std::memory_order_relaxed);
+  our_bulk_bytes_.fetch_add(ours, std::memory_order_relaxed);
+  auto done = [this, size, ours, next = std::move(on_acknowledged)](bool received) {
     bulk_bytes_.fetch_sub(size, std::memory_order_relaxed);
+    our_bulk_bytes_.fetch_sub(ours, std::memory_order_relaxed);
     next(received);
   };
-  connection()->send_bulk(begin.upload, bytes, std::move(owner), std::move(done));
+  connection()->send_bulk(begin.upload, source.bytes, std::move(source.owner), std::move(done));
 }
 
 // --- credit
@@ -69,17 +76,33 @@ bool Session::has_credit() {
   const transport::Connection* const connection = Link::connection();
   if (connection == nullptr)
     return bytes < kByteWindow && call_window_.has_room(submitted);
-  if (bulk_bytes_.load(std::memory_order_relaxed) >= kByteWindow)
-    return false;
   const auto flight = connection->in_flight();
   return flight.bytes + bytes < kByteWindow &&
          call_window_.has_room(std::max(submitted, flight.calls_applied) - flight.calls_applied);
+}
+
+bool Session::has_upload_credit() {
+  return bulk_bytes_.load(std::memory_order_relaxed) < kUploadWindow &&
+         our_bulk_bytes_.load(std::memory_order_relaxed) < kByteWindow && has_credit();
 }
 
 void Session::wait_for_credit(const Uses& uses) {
   tell_failure(uses);
   if (has_credit())
     return;
+  wait_until_credit(&Session::has_credit);
+  tell_failure(uses);
+}
+
+void Session::wait_for_upload_credit() {
+  tell_failure();
+  if (has_upload_credit())
+    return;
+  wait_until_credit(&Session::has_upload_credit);
+  tell_failure();
+}
+
+void Session::wait_until_credit(bool (Session::*has)()) {
   const LineWait line_wait;
   flush();
   credit_waiters_.fetch_add(1);
@@ -90,9 +113,9 @@ void Session::wait_for_credit(const Uses& uses) {
     ~Leave() { waiters.fetch_sub(1); }
   } leave{credit_waiters_};
 
-  wait_until([this, thread = current_thread()] { return has_credit() || faults_.has(thread); },
-             "credit");
-  tell_failure(uses);
+  wait_until(
+      [this, has, thread = current_thread()] { return (this->*has)() || faults_.has(thread); },
+      "credit");
 }
 
 void Session::on_progress() {

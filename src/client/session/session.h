@@ -30,6 +30,13 @@ struct Uses {
   bool any_of(const std::vector<uint64_t>& names) const;
 };
 
+// The bytes of an upload.
+struct UploadSource {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;  // keeps them alive until the server has received them
+  bool is_ours = false;               // our memory, not a tensor of the user
+};
+
 class Session;
 
 // Owns sessions.
@@ -84,14 +91,18 @@ class Session : private Link {
     return true;
   }
 
-  // A bulk upload: BEGIN is first in a frame, the bytes go on a lane.
-  void upload(const wire::Begin& begin, CallSite site, std::span<const std::byte> bytes,
-              std::shared_ptr<const void> owner, std::function<void(bool)> on_acknowledged);
+  // A bulk upload: BEGIN is first in a frame, the bytes go on a lane. Call
+  // wait_for_upload_credit() first.
+  void upload(const wire::Begin& begin, CallSite site, UploadSource source,
+              std::function<void(bool)> on_acknowledged);
 
   // --- waiting: client/session/session_waits.cpp
 
   // Before every call: raises this thread's failure, if there is one, and waits for credit.
   void wait_for_credit(const Uses& uses = {});
+  // Before an upload: the same, and waits while very many bytes of uploads are on their way. Calls
+  // do not wait for them.
+  void wait_for_upload_credit();
 
   RequestPtr make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner) {
     return requests_.make(destination, std::move(owner), stream_.submitted());
@@ -144,6 +155,8 @@ class Session : private Link {
   void on_error(wire::Reader& reader);
   void on_reply(const wire::Reply& reply);
   bool has_credit();
+  bool has_upload_credit();
+  void wait_until_credit(bool (Session::*has)());
 
   enum class Waiter { kUser, kExit };
   // Calls `ready` under the lock of the requests. Raises if the session is lost first, or the user
@@ -190,7 +203,9 @@ class Session : private Link {
   CallStream stream_;
   CallWindow call_window_;
   std::atomic<int> credit_waiters_{0};
-  std::atomic<uint64_t> bulk_bytes_{0};  // of uploads that the server has not received completely
+  // Bytes of uploads that the server has not received completely, and what of them is our memory.
+  std::atomic<uint64_t> bulk_bytes_{0};
+  std::atomic<uint64_t> our_bulk_bytes_{0};
   // When a long wait was last printed.
   std::atomic<Clock::time_point> last_notice_{};
 };

@@ -265,7 +265,7 @@ TEST_F(SessionTest, AnUploadsBeginIsAloneInItsFrameAndItsBytesFollow) {
   begin.storage = 1;
   begin.length = bytes->size();
   submit(1);
-  session.upload(begin, {}, *bytes, bytes, [&](bool all) { arrived.set_value(all); });
+  session.upload(begin, {}, {*bytes, bytes}, [&](bool all) { arrived.set_value(all); });
   submit(2);
 
   EXPECT_EQ(server.wait_for_bulk(5), *bytes);
