@@ -102,7 +102,7 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
 
 def empty_cache() -> None:
     """Gives back memory that the servers' allocators, and this process, keep for later tensors."""
-    _C.empty_download_memory()
+    _C.empty_host_memory()
     for machine in _C.machine_ids():
         for index in _C.machine_devices(machine):
             _C.memory_figures(index, _EMPTY_CACHE)

@@ -29,6 +29,7 @@
 #include "client/session/named_settings.h"
 #include "client/session/process.h"
 #include "client/session/progress.h"
+#include "client/session/sent_sources.h"
 #include "client/session/waits_by_line.h"
 
 namespace py = pybind11;
@@ -333,7 +334,10 @@ PYBIND11_MODULE(_C, module) {
   module.def("counters", counters);
   module.def("waits_by_line", waits_by_line);
   module.def("kept_download_bytes", [] { return client::DownloadMemory::instance().kept_bytes(); });
-  module.def("empty_download_memory", [] { client::DownloadMemory::instance().empty(); });
+  module.def("empty_host_memory", [] {
+    client::DownloadMemory::instance().empty();
+    client::SentSources::instance().free_done();
+  });
   module.def("server_mispredicted", torch::wrap_pybind_function(server_mispredicted));
   module.def("context", torch::wrap_pybind_function(client::own_settings));
   module.def("server_context", torch::wrap_pybind_function(server_context));

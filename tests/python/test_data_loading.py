@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,6 +131,10 @@ def test_an_upload_from_pinned_memory_waits_for_nothing() -> None:
         assert there.sum().item() == MANY
 
 
+def wait_for_stream() -> None:
+    torch.remote.current_stream().synchronize()
+
+
 def wait_for_event() -> None:
     event = torch.remote.Event()
     event.record()
@@ -151,7 +158,7 @@ def poll_stream() -> None:
     [
         torch.remote.synchronize,
         torch.accelerator.synchronize,
-        lambda: torch.remote.current_stream().synchronize(),
+        wait_for_stream,
         wait_for_event,
         poll_event,
         poll_stream,
@@ -192,6 +199,27 @@ def test_calls_do_not_wait_for_an_upload() -> None:
     y = x + 1
     assert not torch.remote.current_stream().query()  # the upload is still on its way
     assert y.sum().item() == 6
+    assert there.min().item() == 1
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize("wait", [torch.remote.synchronize, wait_for_stream, wait_for_event])
+def test_after_a_wait_an_upload_does_not_keep_its_source(wait: Callable[[], None]) -> None:
+    memory = bytearray(2 << 20)
+    users = sys.getrefcount(memory)
+    source = torch.frombuffer(memory, dtype=torch.uint8)
+    source.to("remote")
+    del source
+    assert sys.getrefcount(memory) == users
+    pinned = torch.ones(LARGE, dtype=torch.uint8).pin_memory()
+    there = pinned.to("remote", non_blocking=True)
+    before = resident_bytes()
+    del pinned
+    wait()
+    assert resident_bytes() < before - LARGE / 2
     assert there.min().item() == 1
 
 

@@ -7,6 +7,7 @@
 #include "client/memory/downloads.h"
 #include "client/memory/storage.h"
 #include "client/session/process.h"
+#include "client/session/sent_sources.h"
 #include "wire/streams.h"
 
 namespace torch_remote::client {
@@ -51,8 +52,10 @@ bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::D
     else
       encode_event_query(writer, query);
   });
-  if (query.waits)
+  if (query.waits) {
     finish_downloads(session);
+    SentSources::instance().free_done();
+  }
   session.tell_failure();
   wire::Reader reader(body);
   return wire::decode_done(reader);

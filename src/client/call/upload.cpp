@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "base/mutex.h"
 #include "client/memory/downloads.h"
 #include "client/memory/pinned.h"
 #include "client/session/lines.h"
 #include "client/session/records.h"
+#include "client/session/sent_sources.h"
 #include "client/session/session.h"
 #include "wire/limits.h"
 
@@ -15,35 +15,6 @@ namespace {
 
 // Uploads from pageable memory return at once up to this size, after a copy. Larger ones wait.
 constexpr uint64_t kCopiedUpload = 1 << 20;
-
-// Keeps the memory of an upload until the server has it. The connection's reader thread lets go of
-// it then, but must not destroy it: to destroy a storage that Python knows takes the GIL. The next
-// upload destroys it.
-class KeptStorages {  // thread-safe
- public:
-  static std::shared_ptr<const void> keep(const at::Tensor& tensor) {
-    destroy_done();
-    return {new c10::Storage(tensor.storage()), [](c10::Storage* storage) {
-              MutexLock lock(instance().mutex_);
-              instance().done_.emplace_back(storage);
-            }};
-  }
-
- private:
-  static KeptStorages& instance() {
-    static auto* const kept = new KeptStorages;  // leaks: the reader thread may live at exit
-    return *kept;
-  }
-
-  static void destroy_done() {
-    std::vector<std::unique_ptr<c10::Storage>> done;  // destroyed without the lock
-    MutexLock lock(instance().mutex_);
-    done.swap(instance().done_);
-  }
-
-  Mutex mutex_;
-  std::vector<std::unique_ptr<c10::Storage>> done_ GUARDED_BY(mutex_);
-};
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()),
@@ -134,7 +105,7 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
   session.wait_for_upload_credit();
   const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
   if (pinned) {
-    upload.send_bulk({bytes, KeptStorages::keep(source)});
+    upload.send_bulk({bytes, SentSources::instance().keep(source.storage())});
     return;
   }
   if (bytes.size() <= kCopiedUpload) {
@@ -142,7 +113,9 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
     upload.send_bulk({*copy, copy, true});
     return;
   }
-  session.wait(upload.send_bulk({bytes, KeptStorages::keep(source)}), "an upload");
+  session.wait(upload.send_bulk({bytes, SentSources::instance().keep(source.storage())}),
+               "an upload");
+  SentSources::instance().free_done();
 }
 
 RequestPtr upload_part(const at::Tensor& destination, uint64_t begin,

@@ -5,6 +5,7 @@
 #include "client/session/memory_history.h"
 #include "client/session/pending.h"
 #include "client/session/records.h"
+#include "client/session/sent_sources.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {
@@ -133,6 +134,7 @@ void Session::synchronize() {
   query(wire::QueryKind::kBarrier, "synchronize");
   for (const auto& request : pending)
     wait_until([&] { return request->done.load(); }, "a download");
+  SentSources::instance().free_done();
   tell_failure();
   if (const auto download = find_failed_download()) {
     PendingDownloads::instance().forget_cause(*this, download->error.call, download.get());
