@@ -151,6 +151,7 @@ std::span<std::byte> Requests::bulk_target(uint64_t id, uint64_t offset, uint64_
     throw ProtocolError("bulk bytes out of order");
   filling_ = found->second->is_abandoned ? 0 : id;
   if (found->second->is_abandoned) {
+    changed_.notify_all();  // abandon() may wait since before a resume
     dropped_.resize(length);
     return dropped_;
   }

@@ -1,5 +1,8 @@
 #include "client/session/requests.h"
 
+#include <future>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -75,6 +78,19 @@ TEST(Requests, UploadsBeforeAPlaceAreThoseThatTheServerHasNotReceived) {
   requests.complete_upload(second->id);
   EXPECT_TRUE(requests.uploads_before(place).empty());
   EXPECT_THAT(requests.uploads_before(requests.next_id()), ElementsAre(later));
+}
+
+TEST(Requests, AbandonDoesNotWaitForAChunkThatIsSentAgainAfterAResume) {
+  Requests requests;
+  std::vector<std::byte> memory(8);
+  const auto request = requests.make(memory, nullptr, 0);
+  requests.bulk_target(request->id, 0, 8);  // the connection breaks here
+  auto abandoned = std::async(std::launch::async, [&] { return requests.abandon(*request); });
+  while (requests.bulk_target(request->id, 0, 8).data() == memory.data())
+    std::this_thread::yield();
+
+  EXPECT_EQ(abandoned.wait_for(std::chrono::milliseconds(500)), std::future_status::ready);
+  EXPECT_TRUE(abandoned.get());
 }
 
 }  // namespace
