@@ -1,13 +1,11 @@
 #include "client/memory/download_memory.h"
 
-#include <vector>
-
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
-#include "base/platform.h"
+#include "base/address_table.h"
 #include "client/session/process.h"
 
 namespace torch_remote::client {
@@ -19,7 +17,19 @@ c10::Allocator& allocator() {
   return *allocator;
 }
 
+// Tensors that are used. A DataPtr whose context is not its memory cannot be cloned lazily, so the
+// size of a block is found by its address.
+AddressTable<BlockPool::Block>& used_blocks() {
+  static auto* const used = new AddressTable<BlockPool::Block>;
+  return *used;
+}
+
 }  // namespace
+
+DownloadMemory::DownloadMemory()
+    : pool_({[](size_t nbytes) { return allocator().raw_allocate(nbytes); },
+             [](void* memory) { allocator().raw_deallocate(memory); }},
+            kMaxKeptBytes) {}
 
 DownloadMemory& DownloadMemory::instance() {
   static auto* const memory = new DownloadMemory;
@@ -27,84 +37,21 @@ DownloadMemory& DownloadMemory::instance() {
 }
 
 c10::DataPtr DownloadMemory::allocate(size_t nbytes) {
-  Block block = take(nbytes);
-  if (block.memory == nullptr)
-    block = make(nbytes);
-  MutexLock lock(mutex_);
-  used_[block.memory] = block.nbytes;
+  const BlockPool::Block block = pool_.take(nbytes);
+  used_blocks().add(block.memory, block);
   return {block.memory, block.memory, &give_back, c10::kCPU};
-}
-
-DownloadMemory::Block DownloadMemory::make(size_t nbytes) {
-  void* memory = nullptr;
-  try {
-    memory = allocator().raw_allocate(nbytes);
-  } catch (const c10::Error&) {
-    if (kept_bytes() == 0)
-      throw;
-    empty();
-    memory = allocator().raw_allocate(nbytes);
-  }
-  want_huge_pages({static_cast<std::byte*>(memory), nbytes});
-  return {memory, nbytes};
-}
-
-DownloadMemory::Block DownloadMemory::take(size_t nbytes) {
-  MutexLock lock(mutex_);
-  auto best = kept_.end();
-  for (auto block = kept_.begin(); block != kept_.end(); ++block) {
-    const bool fits = block->nbytes >= nbytes && block->nbytes - nbytes <= nbytes / 8;
-    if (fits && (best == kept_.end() || block->nbytes <= best->nbytes))
-      best = block;
-  }
-  if (best == kept_.end())
-    return {};
-  const Block taken = *best;
-  kept_.erase(best);
-  kept_bytes_ -= taken.nbytes;
-  return taken;
 }
 
 // The deleter of the tensors. In the child of a fork another thread may have held the lock.
 void DownloadMemory::give_back(void* memory) {
   if (in_forked_child())
     return allocator().raw_deallocate(memory);
-  instance().keep(memory);
-}
-
-void DownloadMemory::keep(void* memory) {
-  {
-    MutexLock lock(mutex_);
-    const auto found = used_.find(memory);
-    kept_.push_back({memory, found->second});
-    kept_bytes_ += found->second;
-    used_.erase(found);
-  }
-  shrink(kMaxKeptBytes);
+  instance().pool_.keep(used_blocks().take(memory));
 }
 
 void DownloadMemory::empty() {
   if (!in_forked_child())
-    shrink(0);
-}
-
-void DownloadMemory::shrink(uint64_t bytes) {
-  std::vector<void*> given_up;
-  {
-    MutexLock lock(mutex_);
-    while (kept_bytes_ > bytes) {
-      kept_bytes_ -= kept_.front().nbytes;
-      given_up.push_back(kept_.front().memory);
-      kept_.pop_front();
-    }
-  }
-  for (void* const memory : given_up)
-    allocator().raw_deallocate(memory);
-}
-
-uint64_t DownloadMemory::kept_bytes() {
-  MutexLock lock(mutex_);
-  return kept_bytes_;
+    pool_.empty();
 }
 
 at::Tensor empty_for_download(c10::IntArrayRef sizes, c10::IntArrayRef strides,

@@ -23,6 +23,11 @@ uint64_t present_bytes(const Entry& entry) {
   return entry.storage ? std::min<uint64_t>(entry.nbytes, entry.storage.nbytes()) : entry.nbytes;
 }
 
+// What of the memory limit the storage takes, once it has memory.
+uint64_t held_by(const Entry& entry) {
+  return entry.storage ? UploadMemory::bytes_behind(entry.storage) : entry.nbytes;
+}
+
 c10::Storage allocate(uint64_t nbytes, c10::Device device) {
   std::optional<c10::DeviceGuard> guard;  // CUDA allocates on the current device
   if (!device.is_cpu())
@@ -144,8 +149,6 @@ void StorageTable::free(uint64_t name) {
   set_missing(entry, nullptr);
   if (!uploading_.empty())
     std::erase(uploading_, &entry);
-  if (entry.is_uploaded)
-    uploads_.memory().give_back(replace_memory(entry, {}));
   if (spare_.size() < kMostSpare) {
     entry = Entry();
     spare_.push_back(std::move(found->second));
@@ -167,11 +170,10 @@ void StorageTable::set_missing(Entry& entry, Cause cause) {
   entry.missing = std::move(cause);
 }
 
-c10::Storage StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
+void StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
   entry.last_view.reset();
   entry.sending.reset();
-  entry.is_uploaded = false;
-  return std::exchange(entry.storage, std::move(memory));
+  entry.storage = std::move(memory);
 }
 
 void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
@@ -246,7 +248,6 @@ at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view
 void StorageTable::adopt(Entry& entry, at::Tensor tensor) {
   hold(entry, tensor.storage().nbytes());
   entry.storage = tensor.storage();
-  entry.is_uploaded = false;
   entry.device = entry.storage.device();
   set_bytes(entry, entry.storage.nbytes());
   entry.last_view = std::move(tensor);
@@ -267,7 +268,7 @@ void StorageTable::resize(Entry& entry, uint64_t nbytes) {
 
 void StorageTable::settle_growth(Entry& entry, bool is_kept) {
   if (is_kept) {
-    hold(entry, entry.storage.nbytes());
+    hold(entry, held_by(entry));
     entry.last_view.reset();
     return set_bytes(entry, entry.storage.nbytes());
   }
@@ -314,8 +315,10 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
   check_range(entry, offset, staging->length());
   settle(entry);
   write_arrived();
-  hold(entry, entry.nbytes);
-  if (!becomes_the_storage(entry, *staging)) {
+  if (becomes_the_storage(entry, *staging)) {
+    hold(entry, UploadMemory::bytes_behind(staging->memory()));
+  } else {
+    hold(entry, held_by(entry));
     ensure_memory(entry);  // now, so that the upload fails and not a later call
     uploads_.copy_in_parts(*staging);
   }
@@ -376,8 +379,7 @@ void StorageTable::finish_upload(Entry& entry) {
   const std::shared_ptr<Staging> staging = std::move(entry.upload);
   if (staging->length() == 0)
     return;
-  uploads_.memory().give_back(replace_memory(entry, staging->take_memory()));
-  entry.is_uploaded = true;
+  replace_memory(entry, staging->take_memory());
 }
 
 void StorageTable::detach_from_replies(Entry& entry) {
@@ -385,6 +387,7 @@ void StorageTable::detach_from_replies(Entry& entry) {
   c10::Storage copy = allocate(nbytes, entry.device);
   bytes_of(copy, 0, nbytes).copy_(bytes_of(entry.storage, 0, nbytes));
   replace_memory(entry, std::move(copy));
+  set_held(entry, nbytes);
 }
 
 }  // namespace torch_remote::server

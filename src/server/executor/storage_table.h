@@ -42,7 +42,6 @@ struct Entry {
   std::shared_ptr<Staging> upload;  // to be written before anything else uses the storage
   uint64_t upload_offset = 0;
   uint64_t upload_written = 0;          // bytes of the upload that are in the storage
-  bool is_uploaded = false;             // its memory came from an upload: Note [Warm blocks]
   std::shared_ptr<const void> sending;  // replies that are sent from this memory hold it too
   at::Tensor last_view;                 // most calls use the same view as the call before
 
@@ -163,8 +162,7 @@ class StorageTable {
   void write_upload(Entry& entry, uint64_t arrived);
   void finish_upload(Entry& entry);
   void detach_from_replies(Entry& entry);
-  // Returns the memory that it had.
-  static c10::Storage replace_memory(Entry& entry, c10::Storage memory);
+  static void replace_memory(Entry& entry, c10::Storage memory);
   void set_bytes(Entry& entry, uint64_t nbytes);
   void check_range(const Entry& entry, uint64_t offset, uint64_t length) const;
 

@@ -1,13 +1,12 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <deque>
+#include <memory>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
 
-#include "base/mutex.h"
+#include "base/block_pool.h"
 
 namespace torch_remote::server {
 
@@ -18,48 +17,39 @@ constexpr uint64_t kMaxPinnedBytes = uint64_t{1} << 30;
 
 // Note [Warm blocks]
 //
-// Receiving into new memory costs a page fault for each page, which takes longer than receiving. So
-// the memory of an upload is used again: an upload of a whole storage becomes the storage's memory,
-// and the memory that the storage had is kept here for the next upload. A freed storage gives its
-// memory if that came from an upload. Memory that kernels allocate stays with PyTorch's allocator.
+// The memory of an upload is used again (base/block_pool.h says why): an upload of a whole storage
+// becomes the storage's memory, and what the storage had goes to the next upload, if it came from
+// an upload itself. So does the memory of a freed storage. Memory that kernels allocate stays with
+// PyTorch's allocator.
 //
 // What is kept counts towards serve --max-memory: it is given up for tensors that need the room.
 // Blocks never leave their session, and an upload fills its block before anything can read it.
 
-// Host memory for uploads. Thread-safe: the reader thread allocates, the executor gives back.
+// Host memory for uploads. Thread-safe: the reader thread allocates, any thread may be the last to
+// use a block.
 class UploadMemory {
  public:
   // `pinned`: for a CUDA server, so that copies to the GPU do not wait.
-  explicit UploadMemory(bool pinned) : is_pinned_(pinned) {}
+  explicit UploadMemory(bool pinned);
 
-  // Throws what PyTorch's allocator throws.
+  // Throws what PyTorch's allocator throws. When nothing uses the memory any more, it is kept.
   c10::Storage allocate(uint64_t nbytes);
-  // Keeps the memory, unless something else uses it, it is not like what allocate() returns, or
-  // there is no room.
-  void give_back(c10::Storage memory);
+  // The size of the memory behind a storage: a block that is used again may be larger.
+  static uint64_t bytes_behind(const c10::Storage& storage);
 
   // How much may be kept, besides kMaxWarmBytes.
-  void set_room(uint64_t bytes);
+  void set_room(uint64_t bytes) { pool_->set_room(bytes); }
 
-  void empty() { shrink(0); }
+  void empty() { pool_->empty(); }
 
-  uint64_t kept_bytes() const { return kept_bytes_.load(std::memory_order_relaxed); }
+  uint64_t kept_bytes() const { return pool_->kept_bytes(); }
 
  private:
-  struct Block {
-    c10::DataPtr memory;
-    uint64_t nbytes = 0;
-  };
-
-  Block take(uint64_t nbytes);
+  static void give_back(void* memory);
   c10::Storage allocate_pinned(uint64_t nbytes);
-  void shrink(uint64_t bytes);
 
   const bool is_pinned_;
-  std::atomic<uint64_t> kept_bytes_{0};  // changes under mutex_
-  std::atomic<uint64_t> room_{kMaxWarmBytes};
-  Mutex mutex_;
-  std::deque<Block> blocks_ GUARDED_BY(mutex_);  // the oldest first
+  const std::shared_ptr<BlockPool> pool_;  // blocks that are used own it too
 };
 
 }  // namespace torch_remote::server

@@ -9,9 +9,9 @@ namespace torch_remote::server {
 
 Staging::Staging(uint64_t length, UploadMemory& source,
                  std::shared_ptr<std::atomic<uint64_t>> total)
-    : length_(length), source_(source), total_(std::move(total)) {
+    : length_(length), total_(std::move(total)) {
   try {
-    memory_ = source_.allocate(length);
+    memory_ = source.allocate(length);
   } catch (const std::exception&) {  // only this upload fails, not the session
     is_lost_ = true;
     return;
@@ -20,10 +20,8 @@ Staging::Staging(uint64_t length, UploadMemory& source,
 }
 
 Staging::~Staging() {
-  if (is_lost_)
-    return;
-  total_->fetch_sub(length_);
-  source_.give_back(std::move(memory_));
+  if (!is_lost_)
+    total_->fetch_sub(length_);
 }
 
 void Uploads::expect_from(std::span<const std::byte> payload) {

@@ -45,7 +45,6 @@ class Staging {
   friend class Uploads;
 
   const uint64_t length_;
-  UploadMemory& source_;
   c10::Storage memory_;
   bool is_lost_ = false;
   const std::shared_ptr<std::atomic<uint64_t>> total_;

@@ -133,21 +133,33 @@ TEST(Uploads, KeptMemoryIsBoundedAndGivenUpForStorages) {
   EXPECT_EQ(uploads.memory().kept_bytes(), 0);  // its memory did not come from an upload
 }
 
-TEST(UploadMemory, KeepsAtMostItsLimitTheNewestLast) {
-  UploadMemory memory(false);
-  memory.set_room(2 * kBlock);
-  c10::Storage oldest = memory.allocate(kBlock);
-  c10::Storage middle = memory.allocate(kBlock);
-  c10::Storage newest = memory.allocate(kBlock);
-  c10::Storage large = memory.allocate(3 * kBlock);
-  const void* const second = middle.data();
-  for (c10::Storage* storage : {&oldest, &middle, &newest, &large})
-    memory.give_back(std::move(*storage));
+// A block is used for uploads that are up to an eighth smaller, again and again.
+TEST(Uploads, ABlockThatIsUsedAgainCountsWithItsWholeSize) {
+  const c10::InferenceMode inference_mode;
+  Uploads uploads;
+  const Devices devices(c10::kCPU, 1);
+  Streams streams(devices);
+  StorageTable storages(uploads, streams, {.bytes = 20 * kBlock});
+  Entry& large = storages.make(1, 9 * kBlock, c10::Device(c10::kCPU), 0, {1, 1});
+  const std::byte* const block = upload_all(uploads, storages, large, 7, 1);
+  storages.free(1);
+  EXPECT_EQ(uploads.memory().kept_bytes(), 9 * kBlock);
+  Entry& small = storages.make(2, 8 * kBlock, c10::Device(c10::kCPU), 0, {1, 2});
 
-  EXPECT_EQ(memory.kept_bytes(), 2 * kBlock);
-  EXPECT_EQ(memory.allocate(kBlock).data(), second);
-  memory.set_room(0);
-  EXPECT_EQ(memory.kept_bytes(), 0);
+  EXPECT_EQ(upload_all(uploads, storages, small, 8, 2), block);
+
+  EXPECT_EQ(storages.totals().held, 9 * kBlock);
+  EXPECT_EQ(storages.totals().bytes, 8 * kBlock);
+  storages.free(2);
+  EXPECT_EQ(storages.totals().held, 0);
+  EXPECT_EQ(uploads.memory().kept_bytes(), 9 * kBlock);
+}
+
+TEST(UploadMemory, OutlivesItsSession) {
+  auto memory = std::make_unique<UploadMemory>(false);
+  c10::Storage storage = memory->allocate(kBlock);
+  memory.reset();
+  static_cast<std::byte*>(storage.mutable_data())[kBlock - 1] = std::byte{1};
 }
 
 TEST(Uploads, OnesThatOverlapInTimeAreWrittenInTheOrderOfTheirBegins) {
