@@ -256,11 +256,18 @@ void StorageTable::adopt(Entry& entry, at::Tensor tensor) {
 void StorageTable::resize(Entry& entry, uint64_t nbytes) {
   settle(entry);
   const uint64_t kept = std::min(present_bytes(entry), nbytes);
+  const bool has_values = entry.storage && kept != 0;
+  const uint64_t held = entry.held;
   c10::Storage resized;  // stays without memory if no bytes are kept
-  hold(entry, entry.storage && kept != 0 ? nbytes : 0);
-  if (entry.storage && kept != 0) {
-    resized = allocate(nbytes, entry.device);
-    bytes_of(resized, 0, kept).copy_(bytes_of(entry.storage, 0, kept));
+  hold(entry, has_values ? nbytes : 0);
+  if (has_values) {
+    try {
+      resized = allocate(nbytes, entry.device);
+      bytes_of(resized, 0, kept).copy_(bytes_of(entry.storage, 0, kept));
+    } catch (...) {
+      set_held(entry, held);
+      throw;
+    }
   }
   replace_memory(entry, std::move(resized));
   set_bytes(entry, nbytes);

@@ -320,5 +320,21 @@ TEST(Uploads, WithoutMemoryForItsStorageAnUploadFailsWhereItBegins) {
   EXPECT_EQ(entry.upload, nullptr);
 }
 
+TEST(StorageTable, AResizeWithoutMemoryChangesNothing) {
+  const c10::InferenceMode inference_mode;
+  Uploads uploads;
+  const Devices devices(c10::kCPU, 1);
+  Streams streams(devices);
+  StorageTable storages(uploads, streams, {.bytes = 64});
+  Entry& entry = storages.make(1, 16, c10::Device(c10::kCPU), 0, {});
+  whole(storages, entry);
+  {
+    const NoMemory none;
+    EXPECT_ANY_THROW(storages.resize(entry, 48));
+  }
+  EXPECT_EQ(storages.totals().held, 16);
+  EXPECT_EQ(storages.totals().bytes, 16);
+}
+
 }  // namespace
 }  // namespace torch_remote::server::testing
