@@ -63,7 +63,7 @@ class Relay {
     from_.wait(arriving_.front().download.request, "a copy to another server");
     const std::shared_ptr<at::Tensor> memory = std::move(arriving_.front().memory);
     arriving_.pop_front();
-    to_.wait_for_upload_credit();
+    to_.wait_for_credit();
     leaving_.push_back(upload_part(destination_, sent_, memory_of(*memory), memory));
     sent_ += memory->nbytes();
   }

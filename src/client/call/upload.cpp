@@ -49,7 +49,8 @@ class Upload {
       return declare(writer);
     });
     begin_.length = source.bytes.size();
-    const auto request = session_.make_upload_request(begin_.length);
+    const auto request =
+        session_.requests().make_upload(begin_.length, session_.stream().submitted());
     begin_.upload = request->id;
     Session& session = session_;
     try {
@@ -97,12 +98,10 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
   if (bytes.size() != record.nbytes)
     check_exists(destination);
   Session& session = *session_of(record);
+  session.wait_for_credit();
   Upload upload(destination, 0);
-  if (bytes.size() <= wire::kMaxInlineBytes / 4) {
-    session.wait_for_credit();
+  if (bytes.size() <= wire::kMaxInlineBytes / 4)
     return upload.send_inline(bytes);
-  }
-  session.wait_for_upload_credit();
   const bool pinned = non_blocking && is_pinned(source.const_data_ptr());
   if (pinned) {
     upload.send_bulk({bytes, SentSources::instance().keep(source.storage())});

@@ -47,6 +47,7 @@ std::string Session::describe(uint8_t device) {
 void Session::upload(const wire::Begin& begin, CallSite site, UploadSource source,
                      std::function<void(bool)> on_acknowledged) {
   welcome();  // bulk bytes need an open connection
+  wait_for_upload_credit();
   submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) NO_THREAD_SAFETY_ANALYSIS {
     stream_.use_current_stream(site.device);  // or STREAM would come between the cut and BEGIN
     stream_.cut_frame();

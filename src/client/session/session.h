@@ -91,8 +91,8 @@ class Session : private Link {
     return true;
   }
 
-  // A bulk upload: BEGIN is first in a frame, the bytes go on a lane. Call
-  // wait_for_upload_credit() first.
+  // A bulk upload: BEGIN is first in a frame, the bytes go on a lane. Waits while very many bytes of
+  // uploads are on their way; calls do not wait for them.
   void upload(const wire::Begin& begin, CallSite site, UploadSource source,
               std::function<void(bool)> on_acknowledged);
 
@@ -100,16 +100,9 @@ class Session : private Link {
 
   // Before every call: raises this thread's failure, if there is one, and waits for credit.
   void wait_for_credit(const Uses& uses = {});
-  // Before an upload: the same, and waits while very many bytes of uploads are on their way. Calls
-  // do not wait for them.
-  void wait_for_upload_credit();
 
   RequestPtr make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner) {
     return requests_.make(destination, std::move(owner), stream_.submitted());
-  }
-
-  RequestPtr make_upload_request(uint64_t bytes) {
-    return requests_.make_upload(bytes, stream_.submitted());
   }
 
   // Flushes and waits, for at most `time`; counts a sync. The request tells whether it failed.
@@ -156,6 +149,7 @@ class Session : private Link {
   void on_reply(const wire::Reply& reply);
   bool has_credit();
   bool has_upload_credit();
+  void wait_for_upload_credit();
   void wait_until_credit(bool (Session::*has)());
 
   enum class Waiter { kUser, kExit };
