@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -78,6 +79,24 @@ def test_tensors_may_be_freed_by_another_thread() -> None:
 
     in_threads(free)
     assert torch.ones(3, device=DEVICE).sum().item() == 3
+
+
+def test_a_thread_may_ask_for_memory_figures_while_others_make_calls() -> None:
+    x = torch.ones(64, device=DEVICE)
+    end = time.monotonic() + 2
+
+    def work(number: int) -> int:
+        calls = 0
+        while time.monotonic() < end:
+            if number == 0:
+                assert torch.remote.memory_allocated() > 0
+            else:
+                torch.cat([x, torch.mul(x, 2)])
+            calls += 1
+        return calls
+
+    assert all(in_threads(work))
+    assert x.sum().item() == 64
 
 
 def test_the_current_device_is_the_threads_own() -> None:

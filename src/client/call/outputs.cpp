@@ -56,7 +56,8 @@ Outputs::Outputs(const Signature& signature, const Capture& capture, c10::Device
 }
 
 at::Tensor Outputs::make_tensor(const wire::TensorSpec& spec, uint64_t nbytes) {
-  StorageRecord* record = make_record(*place_.session, place_.device, device_.index(), nbytes);
+  StorageRecord* record = make_record(*place_.session, place_.device, device_.index(), nbytes, 0,
+                                      RecordPool::kToBeWritten);
   fresh_.push_back(record);
   return tensor_on(record, spec, nbytes, device_);
 }

@@ -77,8 +77,10 @@ class ResultReader {
   at::Tensor fresh(const Result& result) {
     const uint64_t nbytes = std::max(result.nbytes, wire::extent_bytes(result.spec));
     StorageRecord* record =
-        make_record(*place_.session, place_.device, device_.index(), nbytes, next_++);
+        make_record(*place_.session, place_.device, device_.index(), nbytes, next_++,
+                    RecordPool::kToBeWritten);  // the server has it: not to be announced
     record->announced.store(true, std::memory_order_relaxed);
+    record->made_by.store(0, std::memory_order_relaxed);
     return tensor_on(record, result.spec, nbytes, device_);
   }
 

@@ -18,7 +18,8 @@ struct StorageRecord {
   std::atomic<uint64_t> nbytes{0};
   std::atomic<bool> announced{false};  // the server has heard of it; changed under the submit lock
   // The first call that used it, and the last 32 bits of the number of that call's thread. 0: none,
-  // or the server is known to have it.
+  // or the server is known to have it. RecordPool::kToBeWritten: an output of a call that is not
+  // written yet.
   std::atomic<uint64_t> made_by{0};
   std::atomic<uint32_t> made_in{0};
   StorageRecord* next = nullptr;  // in free lists

@@ -37,11 +37,12 @@ void delete_record(void* context) {
 }
 
 StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceIndex index,
-                           uint64_t nbytes, uint64_t name) {
+                           uint64_t nbytes, uint64_t name, uint64_t made_by) {
   CallStream& stream = session.stream();
   const uint8_t current = are_streams_used() ? current_stream(index) : uint8_t{0};
-  StorageRecord* const record = RecordPool::instance().make(
-      name != 0 ? name : stream.new_names().storages(), &session, server_device, nbytes, current);
+  StorageRecord* const record =
+      RecordPool::instance().make(name != 0 ? name : stream.new_names().storages(), &session,
+                                  server_device, nbytes, current, made_by);
   stream.memory(server_device).add(static_cast<int64_t>(nbytes));
   if (MemoryHistory::is_needed()) [[unlikely]]
     MemoryHistory::instance().note_made(*record);

@@ -12,7 +12,7 @@ void delete_record(void* context);
 
 // A record for a new storage, on the device's current stream. `name` 0: the next one.
 StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceIndex index,
-                           uint64_t nbytes, uint64_t name = 0);
+                           uint64_t nbytes, uint64_t name = 0, uint64_t made_by = 0);
 
 // Finds the record of a storage that our allocator did not make by its address, or makes one if the
 // storage is empty or stands for zeros. Refuses wrapped tensors.

@@ -30,7 +30,7 @@ uint64_t RecordPool::new_address(uint64_t nbytes) {
 }
 
 StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_device,
-                                uint64_t nbytes, uint8_t stream) {
+                                uint64_t nbytes, uint8_t stream, uint64_t made_by) {
   const uint64_t address = new_address(nbytes);
   StorageRecord* record = nullptr;
   {
@@ -51,8 +51,8 @@ StorageRecord* RecordPool::make(uint64_t name, Session* session, uint8_t server_
   record->stream = stream;
   record->nbytes.store(nbytes, std::memory_order_relaxed);
   record->announced.store(false, std::memory_order_relaxed);
-  record->made_by.store(0, std::memory_order_relaxed);
-  record->address.store(address, std::memory_order_relaxed);
+  record->made_by.store(made_by, std::memory_order_relaxed);
+  record->address.store(address, std::memory_order_release);
   live_.fetch_add(1, std::memory_order_relaxed);
   return record;
 }
@@ -62,9 +62,10 @@ std::vector<StorageRecord*> RecordPool::unannounced(const Session* session, uint
   MutexLock lock(mutex_);
   for (const auto& slab : slabs_) {
     for (StorageRecord& record : *slab)
-      if (record.address.load(std::memory_order_relaxed) != 0 && record.session == session &&
+      if (record.address.load(std::memory_order_acquire) != 0 && record.session == session &&
           record.server_device == server_device &&
-          !record.announced.load(std::memory_order_relaxed))
+          !record.announced.load(std::memory_order_relaxed) &&
+          record.made_by.load(std::memory_order_relaxed) != kToBeWritten)
         found.push_back(&record);
   }
   return found;
@@ -75,11 +76,11 @@ std::vector<LiveStorage> RecordPool::live_of(const Session* session, uint8_t ser
   MutexLock lock(mutex_);
   for (const auto& slab : slabs_) {
     for (const StorageRecord& record : *slab) {
-      const LiveStorage storage{record.address.load(std::memory_order_relaxed),
-                                record.nbytes.load(std::memory_order_relaxed), record.stream};
-      if (storage.address != 0 && storage.bytes != 0 && record.session == session &&
-          record.server_device == server_device)
-        found.push_back(storage);
+      const uint64_t address = record.address.load(std::memory_order_acquire);
+      if (address == 0 || record.session != session || record.server_device != server_device)
+        continue;
+      if (const uint64_t nbytes = record.nbytes.load(std::memory_order_relaxed); nbytes != 0)
+        found.push_back({address, nbytes, record.stream});
     }
   }
   return found;
@@ -97,7 +98,7 @@ StorageRecord* RecordPool::find(uint64_t address) {
   MutexLock lock(mutex_);
   for (const auto& slab : slabs_) {
     for (StorageRecord& record : *slab) {
-      const uint64_t first = record.address.load(std::memory_order_relaxed);
+      const uint64_t first = record.address.load(std::memory_order_acquire);
       if (first == 0 || address < first)
         continue;
       if (address <= first + record.nbytes.load(std::memory_order_relaxed))

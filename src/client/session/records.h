@@ -29,14 +29,20 @@ struct LiveStorage {
 // can map, so that dereferencing it faults at once. torch.save and DLPack wrap the bare address in
 // a storage of their own; the record is then searched by address among all live records (rare).
 //
-// Records are in slabs that are never freed, so that the search needs no lock against deleters.
+// Records are in slabs that are never freed, so that the search needs no lock against deleters. The
+// address is published last and taken back first: who holds the pool's lock and finds one may read
+// the other fields.
 class RecordPool {  // thread-safe
  public:
   static RecordPool& instance();  // leaks: deleters may run at exit
 
+  // StorageRecord::made_by of an output whose call is not written yet: that call announces it.
+  static constexpr uint64_t kToBeWritten = UINT64_MAX;
+
   StorageRecord* make(uint64_t name, Session* session, uint8_t server_device, uint64_t nbytes,
-                      uint8_t stream = 0);
-  // Live records of the session that the server does not know yet.
+                      uint8_t stream = 0, uint64_t made_by = 0);
+  // Live records of the session that the server does not know yet, without outputs whose call is
+  // being written.
   std::vector<StorageRecord*> unannounced(const Session* session, uint8_t server_device);
   // The session's live storages that have bytes.
   std::vector<LiveStorage> live_of(const Session* session, uint8_t server_device);

@@ -99,6 +99,21 @@ TEST(RecordPool, AStorageThatWasLetGoIsNotFoundAndNotCounted) {
   EXPECT_EQ(pool.find(address), nullptr);
 }
 
+TEST(RecordPool, AnOutputOfACallThatIsNotWrittenYetIsNotAnnouncedByAnother) {
+  RecordPool& pool = RecordPool::instance();
+  StorageRecord* empty = make(64);
+  StorageRecord* output = make_record(session(), 0, 0, 64, 0, RecordPool::kToBeWritten);
+
+  const std::vector<StorageRecord*> found = pool.unannounced(&session(), 0);
+
+  EXPECT_NE(std::ranges::find(found, empty), found.end());
+  EXPECT_EQ(std::ranges::find(found, output), found.end());
+  output->note_made(7, 1);
+  EXPECT_EQ(output->made_by.load(), 7U);
+  delete_record(empty);
+  delete_record(output);
+}
+
 TEST(RecordPool, ARecordIsUsedAgainButNotItsAddressNorItsName) {
   collect_freed();
   StorageRecord* record = make(64);
