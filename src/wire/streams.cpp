@@ -36,7 +36,7 @@ void encode(Writer& writer, const StreamMessage& message) {
 StreamMessage decode_stream(Reader& reader) {
   StreamMessage message;
   const uint8_t action = reader.u8();
-  if (action > static_cast<uint8_t>(StreamAction::kKeep))
+  if (action > static_cast<uint8_t>(StreamAction::kRecordStream))
     throw ProtocolError("no stream action " + std::to_string(action));
   message.action = static_cast<StreamAction>(action);
   message.device = reader.u8();

@@ -17,7 +17,7 @@ enum class StreamAction : uint8_t {
   kRecord = 1,  // event:varint timed:u8  the event happens when the stream has done its work so far
   kWait = 2,    // event:varint           what follows for the stream waits for the event
   kForget = 3,  // event:varint           the client does not use the event any more
-  kKeep = 4,    // storage:varint         the stream uses it: freed memory is not reused before
+  kRecordStream = 4,  // storage:varint   the stream uses it: freed memory is not reused before
 };
 
 //   STREAM action:u8 device:u8 stream:varint …     (StreamAction)

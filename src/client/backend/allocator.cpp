@@ -98,7 +98,7 @@ void RemoteAllocator::emptyCache(c10::MempoolId_t /*pool*/) {
 }
 
 void RemoteAllocator::recordStream(const c10::DataPtr& data, c10::Stream stream) {
-  keep_for_stream(data, stream);
+  record_stream(data, stream);
 }
 
 void RemoteAllocator::resetAccumulatedStats(c10::DeviceIndex device) {

@@ -92,7 +92,7 @@ void RemoteGuard::synchronizeStream(const c10::Stream& stream) const {
 }
 
 void RemoteGuard::recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const {
-  keep_for_stream(data, stream);
+  record_stream(data, stream);
 }
 
 c10::DeviceCapability RemoteGuard::getDeviceCapability(c10::Device /*device*/) const {

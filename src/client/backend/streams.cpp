@@ -168,14 +168,21 @@ void synchronize_stream(const c10::Stream& stream) {
       {.device = place.device, .stream = number_of(stream), .waits = true});
 }
 
-void keep_for_stream(const c10::DataPtr& data, const c10::Stream& stream) {
+void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
   if (data.get_deleter() != &delete_record)
     return;
-  const auto& record = *static_cast<const StorageRecord*>(data.get_context());
+  auto& record = *static_cast<StorageRecord*>(data.get_context());
   const DevicePlace place = Machines::instance().place_if_there(stream.device_index());
-  const bool has_memory = record.announced.load(std::memory_order_relaxed);
-  if (place.session == session_of(record) && has_memory)
-    send(*place.session, {StreamAction::kKeep, place.device, number_of(stream), record.name});
+  if (place.session != session_of(record))
+    return;
+  const StreamMessage message{StreamAction::kRecordStream, place.device, number_of(stream),
+                              record.name};
+  const CallSite site{current_line(), record.server_device};
+  place.session->submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+    place.session->stream().announce(writer, record, site);
+    encode(writer, message);
+    return true;
+  });
 }
 
 }  // namespace torch_remote::client

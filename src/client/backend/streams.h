@@ -29,6 +29,6 @@ bool is_done(const c10::Stream& stream);
 // Waits.
 void synchronize_stream(const c10::Stream& stream);
 // The stream uses the memory: freed, it is not reused before that is done.
-void keep_for_stream(const c10::DataPtr& data, const c10::Stream& stream);
+void record_stream(const c10::DataPtr& data, const c10::Stream& stream);
 
 }  // namespace torch_remote::client

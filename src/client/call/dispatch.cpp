@@ -234,10 +234,11 @@ std::shared_ptr<Request> ask_for_outcome(const DevicePlace& place) {
 
 // A storage gets its memory on the stream that was current when it was made. Where that is another
 // than the call's, the server is told before the call. True: it was, and the key has changed.
-bool announce_elsewhere(Session& session, const Capture& capture, c10::DeviceIndex index) {
+bool announce_elsewhere(Session& session, const Capture& capture) {
   bool has_announced = false;
   for (const TensorSlot& slot : capture.tensors()) {
     StorageRecord& record = *slot.record;
+    const c10::DeviceIndex index = session.stream().index_of(record.server_device);
     if (record.announced.load(std::memory_order_relaxed) || record.stream == current_stream(index))
       continue;
     session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
@@ -258,7 +259,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   const DevicePlace place = place_of(capture, index);
   const c10::Device device(c10::kPrivateUse1, index);
   capture.set_server_device(place.device);
-  if (C10_UNLIKELY(are_streams_used()) && announce_elsewhere(*place.session, capture, index))
+  if (C10_UNLIKELY(are_streams_used()) && announce_elsewhere(*place.session, capture))
     return Step::kAgain;
   const uint64_t hash = hash_bytes(capture.key());
   SignaturePtr signature = place.session->stream().with_signatures(

@@ -39,8 +39,14 @@ struct Submission {
   SignatureTable& table;
 };
 
-// What precedes a call: SIGNATURE and CONTEXT if they are new. False: nothing is written, and the
-// call must be captured again.
+// PyTorch runs a copy between two devices on the current stream of its source.
+void use_current_streams(CallStream& stream, const Capture& capture) {
+  for (const TensorSlot& slot : capture.tensors())
+    stream.use_current_stream(slot.record->server_device);
+}
+
+// What precedes a call: SIGNATURE, CONTEXT and STREAM if they are new. False: nothing is written,
+// and the call must be captured again.
 bool prepare(const Submission& at, Session& session, SignaturePtr& signature,
              const Capture& capture, c10::ArrayRef<c10::IValue> arguments, bool outputs_known) {
   if (!capture.is_current())
@@ -52,6 +58,8 @@ bool prepare(const Submission& at, Session& session, SignaturePtr& signature,
   if (!signature->announced)
     announce_signature(at.writer, at.table, *signature, arguments, session.stream().counters());
   session.stream().mirror_context(at.writer);
+  if (are_streams_used() && signature->operation->has(kSpansDevices)) [[unlikely]]
+    use_current_streams(session.stream(), capture);
   return true;
 }
 

@@ -98,7 +98,7 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
 }
 
 void record_stream(at::Tensor& self, at::Stream stream) {
-  keep_for_stream(self.storage().data_ptr(), stream);
+  client::record_stream(self.storage().data_ptr(), stream);
 }
 
 }  // namespace torch_remote::client::kernels

@@ -28,8 +28,8 @@ void Interpreter::apply_stream(const wire::StreamMessage& message) {
       return streams_.wait(message.name, message.device, message.stream);
     case wire::StreamAction::kForget:
       return streams_.forget(message.name);
-    case wire::StreamAction::kKeep:
-      return storages_.keep(storages_.find(message.name), message.device, message.stream);
+    case wire::StreamAction::kRecordStream:
+      return storages_.record_stream(storages_.find(message.name), message.device, message.stream);
   }
 }
 

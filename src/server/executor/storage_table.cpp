@@ -262,8 +262,7 @@ void StorageTable::resize(Entry& entry, uint64_t nbytes) {
   hold(entry, has_values ? nbytes : 0);
   if (has_values) {
     try {
-      resized = allocate(nbytes, entry.device);
-      bytes_of(resized, 0, kept).copy_(bytes_of(entry.storage, 0, kept));
+      resized = copy_memory(entry, nbytes, kept);
     } catch (...) {
       set_held(entry, held);
       throw;
@@ -342,10 +341,16 @@ void StorageTable::settle_stream(uint8_t device, uint64_t stream) {
       settle(*entry);
 }
 
-void StorageTable::keep(Entry& entry, uint8_t device, uint64_t stream) {
+void StorageTable::record_stream(Entry& entry, uint8_t device, uint64_t stream) {
   settle(entry);
-  if (entry.storage)
-    streams_.keep(entry.storage.data_ptr(), device, stream);
+  if (entry.missing != nullptr)
+    return;
+  try {
+    ensure_memory(entry);
+  } catch (const c10::OutOfMemoryError&) {
+    return;  // the call that uses the storage tries again, and gets the error
+  }
+  streams_.record_stream(entry.storage.data_ptr(), device, stream);
 }
 
 void StorageTable::write_arrived() {
@@ -391,10 +396,24 @@ void StorageTable::finish_upload(Entry& entry) {
 
 void StorageTable::detach_from_replies(Entry& entry) {
   const uint64_t nbytes = entry.storage.nbytes();
-  c10::Storage copy = allocate(nbytes, entry.device);
-  bytes_of(copy, 0, nbytes).copy_(bytes_of(entry.storage, 0, nbytes));
-  replace_memory(entry, std::move(copy));
+  replace_memory(entry, copy_memory(entry, nbytes, nbytes));
   set_held(entry, nbytes);
+}
+
+// The memory belongs to the storage's own stream. The current stream copies, after the work that
+// the other has for that memory, and neither block is reused before the copy is done.
+c10::Storage StorageTable::copy_memory(Entry& entry, uint64_t nbytes, uint64_t kept) {
+  c10::Storage copy;
+  {
+    const Streams::Scope scope(streams_, entry.number, entry.stream);
+    copy = allocate(nbytes, entry.device);
+  }
+  const uint8_t current = streams_.current(entry.number);
+  streams_.join(entry.number, entry.stream);
+  bytes_of(copy, 0, kept).copy_(bytes_of(entry.storage, 0, kept));
+  streams_.record_stream(copy.data_ptr(), entry.number, current);
+  streams_.record_stream(entry.storage.data_ptr(), entry.number, current);
+  return copy;
 }
 
 }  // namespace torch_remote::server

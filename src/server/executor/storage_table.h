@@ -108,7 +108,7 @@ class StorageTable {
   // Puts in the uploads that began on this stream: an event that is recorded next is after them.
   void settle_stream(uint8_t device, uint64_t stream);
   // The stream uses the storage; its memory is not reused before that is done.
-  void keep(Entry& entry, uint8_t device, uint64_t stream);
+  void record_stream(Entry& entry, uint8_t device, uint64_t stream);
 
   // Call before the memory is used: a pending upload of the storage is waited for and written. And
   // before it is changed: if a reply is still being sent from it, the storage moves to a copy.
@@ -162,6 +162,8 @@ class StorageTable {
   void write_upload(Entry& entry, uint64_t arrived);
   void finish_upload(Entry& entry);
   void detach_from_replies(Entry& entry);
+  // Memory of `nbytes` with the first `kept` bytes of the storage, which is about to lose its own.
+  c10::Storage copy_memory(Entry& entry, uint64_t nbytes, uint64_t kept);
   static void replace_memory(Entry& entry, c10::Storage memory);
   void set_bytes(Entry& entry, uint64_t nbytes);
   void check_range(const Entry& entry, uint64_t offset, uint64_t length) const;

@@ -171,7 +171,7 @@ void Streams::forget(uint64_t event) {
     throw ProtocolError("no event has the name " + std::to_string(event));
 }
 
-void Streams::keep(const c10::DataPtr& memory, uint8_t device, uint64_t stream) {
+void Streams::record_stream(const c10::DataPtr& memory, uint8_t device, uint64_t stream) {
   devices_.device(device);
   if (devices_.is_cuda() && memory.get() != nullptr)
     cuda().recordDataPtrOnStream(memory, native(device, stream));

@@ -39,7 +39,7 @@ class Streams {
   void wait(uint64_t event, uint8_t device, uint64_t stream);
   void forget(uint64_t event);
   // The memory is not reused before the stream has done its work so far.
-  void keep(const c10::DataPtr& memory, uint8_t device, uint64_t stream);
+  void record_stream(const c10::DataPtr& memory, uint8_t device, uint64_t stream);
   // The stream that calls on the device go to waits for the work of another.
   void join(uint8_t device, uint64_t other);
 
