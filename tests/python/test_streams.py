@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import serving
+from helpers import assert_runs, serving
 
 import torch_remote
 
@@ -146,3 +147,77 @@ def test_a_large_upload_may_be_the_first_thing_on_a_stream() -> None:
     with torch.remote.stream(torch.remote.Stream()):
         buffer.copy_(values)
         assert buffer.sum().item() == values.sum().item()
+
+
+@pytest.mark.parametrize("make", [torch.Stream, lambda device: torch.remote.Stream(device=device)])
+@pytest.mark.parametrize("device", ["remote", torch.device("remote")])
+def test_a_stream_of_a_device_without_an_index_is_one_of_the_current_device(
+    make: Callable[[object], torch.Stream], device: object
+) -> None:
+    stream = make(device)
+    assert stream.device == torch.device("remote", torch.remote.current_device())
+    with stream:
+        assert torch.remote.current_stream() == stream
+        assert torch.accelerator.current_stream() == stream
+    first, last = (torch.remote.Event(enable_timing=True) for _ in range(2))
+    first.record(stream)
+    last.record(stream)
+    stream.synchronize()
+    assert first.elapsed_time(last) >= 0
+
+
+def test_an_event_may_be_the_first_use_of_the_device() -> None:
+    assert_runs("""
+        import torch, torch_remote
+        first, last = (torch.remote.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        x = torch.ones(3, device="remote") + 1
+        last.record()
+        torch.remote.synchronize()
+        assert first.elapsed_time(last) > 0
+    """)
+
+
+def test_streams_and_events_take_the_arguments_of_cuda() -> None:
+    high = torch.remote.Stream(priority=-1)
+    assert high.priority == -1
+    assert torch.remote.Stream("remote", 0).priority == 0
+    assert torch.remote.Stream(device=-1, priority=3).priority == 0
+    assert torch.remote.Stream.priority_range() == (0, -1)
+    assert torch.remote.current_stream().priority == 0
+    with high:
+        assert torch.remote.current_stream().priority == -1
+    for event in (torch.remote.Event(True, True), torch.remote.Event(external=True)):
+        assert isinstance(event, torch.Event)
+        assert isinstance(high.record_event(event), torch.remote.Event)
+        event.synchronize()
+
+
+def test_a_stream_that_no_device_has_is_refused_and_the_session_goes_on() -> None:
+    x = torch.ones(2, device="remote")
+    kind = torch.remote.current_stream().device_type
+    for number in (1000, 65, 256, -3):
+        wrong = torch.Stream(stream_id=number, device_index=0, device_type=kind)
+        uses: list[Callable[[], object]] = [
+            wrong.synchronize,
+            wrong.query,
+            wrong.record_event,
+            lambda wrong=wrong: torch.accelerator.set_stream(wrong),
+            lambda wrong=wrong: wrong.wait_stream(torch.remote.current_stream()),
+            lambda wrong=wrong: x.record_stream(wrong),
+        ]
+        for use in uses:
+            with pytest.raises(RuntimeError, match="no stream with the id"):
+                use()
+    assert x.sum().item() == 2
+
+
+def test_too_many_events_are_refused_and_the_session_goes_on() -> None:
+    events = [torch.remote.Event() for _ in range((1 << 16) + 1)]
+    with pytest.raises(RuntimeError, match="recorded events"):
+        for event in events:
+            event.record()
+    assert torch.ones(2, device="remote").sum().item() == 2
+    events.clear()
+    torch.remote.Event().record()
+    torch.remote.synchronize()

@@ -30,7 +30,8 @@ c10::DeviceIndex RemoteGuard::deviceCount() const noexcept {
   return kMaxDevices;
 }
 
-c10::Stream RemoteGuard::getStream(c10::Device device) const {
+c10::Stream RemoteGuard::getStream(c10::Device wanted) const {
+  const c10::Device device = with_index(wanted);
   const c10::StreamId id = are_streams_used() ? current_stream(device.index()) : 0;
   return c10::Stream(c10::Stream::UNSAFE, device, id);
 }
@@ -44,6 +45,7 @@ c10::Stream RemoteGuard::getStreamFromGlobalPool(c10::Device device, bool has_hi
 }
 
 c10::Stream RemoteGuard::exchangeStream(c10::Stream stream) const {
+  check_stream(stream);
   const c10::Stream before = getStream(stream.device());
   set_current_stream(stream.device_index(), static_cast<uint8_t>(stream.id()));
   return before;

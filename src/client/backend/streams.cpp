@@ -2,7 +2,10 @@
 
 #include <array>
 #include <atomic>
+#include <unordered_map>
 
+#include "base/mutex.h"
+#include "client/machines/current_device.h"
 #include "client/machines/machines.h"
 #include "client/memory/downloads.h"
 #include "client/memory/storage.h"
@@ -26,8 +29,35 @@ using wire::StreamAction;
 using wire::StreamMessage;
 
 uint64_t number_of(const c10::Stream& stream) {
+  check_stream(stream);
   return static_cast<uint64_t>(stream.id());
 }
+
+// How many events each session has: the server ends a session that makes too many. Thread-safe.
+class LiveEvents {
+ public:
+  static LiveEvents& instance() {
+    static auto* const events = new LiveEvents;  // leaks: events may be destroyed at exit
+    return *events;
+  }
+
+  void add(Session& session) {
+    MutexLock lock(mutex_);
+    uint64_t& count = counts_[&session];
+    TORCH_CHECK(count < wire::kMaxEvents, "there are already ", wire::kMaxEvents,
+                " recorded events of one machine; delete some first");
+    ++count;
+  }
+
+  void remove(Session& session) {
+    MutexLock lock(mutex_);
+    --counts_[&session];
+  }
+
+ private:
+  Mutex mutex_;
+  std::unordered_map<Session*, uint64_t> counts_ GUARDED_BY(mutex_);
+};
 
 void send(Session& session, const StreamMessage& message) {
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
@@ -73,27 +103,40 @@ bool has_reached(Session& session, uint64_t call, uint64_t uploads) {
 
 }  // namespace
 
-c10::Stream new_stream(c10::Device device, bool has_high_priority) {
+c10::Device with_index(c10::Device device) {
+  return device.has_index() ? device : c10::Device(device.type(), current_device());
+}
+
+void check_stream(const c10::Stream& stream) {
+  TORCH_CHECK(stream.id() >= 0 && static_cast<uint64_t>(stream.id()) <= wire::kMaxStreams,
+              stream.device(), " has no stream with the id ", stream.id(),
+              ": torch.remote.Stream() makes streams, with ids up to ", wire::kMaxStreams);
+}
+
+c10::Stream new_stream(c10::Device wanted, bool has_high_priority) {
+  const c10::Device device = with_index(wanted);
   constexpr uint64_t kHalf = wire::kMaxStreams / 2;
   static std::array<std::array<std::atomic<uint64_t>, 2>, wire::kMaxDevices> made;
-  const auto index = static_cast<size_t>(std::max<c10::DeviceIndex>(device.index(), 0));
-  const uint64_t next = made.at(index)[has_high_priority ? 1 : 0]++ % kHalf;
+  TORCH_CHECK(device.index() < kMaxDevices, device, " does not exist");
+  const uint64_t next =
+      made.at(static_cast<size_t>(device.index()))[has_high_priority ? 1 : 0]++ % kHalf;
   const uint64_t number = 1 + next + (has_high_priority ? kHalf : 0);
   return c10::Stream(c10::Stream::UNSAFE, device, static_cast<c10::StreamId>(number));
 }
 
 void record_event(Event*& event, const c10::Stream& stream, c10::EventFlag flag) {
-  if (!Machines::instance().has_device(stream.device_index()))
-    return;  // nothing was sent to it: the event has happened
-  const DevicePlace place = place_of(stream);
+  const DevicePlace place = place_of(stream);  // the first use of a device starts its machine
   if (event != nullptr && event->session != place.session) {
     destroy_event(event);
     event = nullptr;
   }
-  if (event == nullptr)
+  const uint64_t number = number_of(stream);
+  if (event == nullptr) {
+    LiveEvents::instance().add(*place.session);
     event = new Event{place.session, place.session->stream().new_names().event(), place.device};
+  }
   event->device = place.device;
-  StreamMessage message{StreamAction::kRecord, place.device, number_of(stream), event->name};
+  StreamMessage message{StreamAction::kRecord, place.device, number, event->name};
   message.is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;
   place.session->submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     encode(writer, message);
@@ -120,6 +163,7 @@ void destroy_event(Event* event) noexcept {
       encode(writer, StreamMessage{StreamAction::kForget, event->device, 0, event->name});
       return true;
     });
+    LiveEvents::instance().remove(*event->session);
   }
   delete event;
 }
@@ -148,6 +192,7 @@ double elapsed_milliseconds(const Event& first, const Event& second) {
 }
 
 bool is_done(const c10::Stream& stream) {
+  check_stream(stream);
   const DevicePlace place = Machines::instance().place_if_there(stream.device_index());
   if (place.session == nullptr)
     return true;
@@ -161,6 +206,7 @@ bool is_done(const c10::Stream& stream) {
 }
 
 void synchronize_stream(const c10::Stream& stream) {
+  check_stream(stream);
   if (Machines::instance().place_if_there(stream.device_index()).session == nullptr)
     return;
   const DevicePlace place = place_of(stream);

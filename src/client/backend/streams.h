@@ -9,9 +9,13 @@ namespace torch_remote::client {
 // Streams and events of remote devices, for the guard: Note [Streams] in wire/streams.h. A stream's
 // id is its number. Nothing here waits, unless it says so.
 
+// A device without an index is the current one.
+c10::Device with_index(c10::Device device);
 c10::Stream new_stream(c10::Device device, bool has_high_priority);
+// Refuses an id that no stream of a remote device has: the server would end the session.
+void check_stream(const c10::Stream& stream);
 
-// An event. Made by the first record_event().
+// An event. Made by the first record_event(), which starts the machine of the device if need be.
 struct Event;
 
 void record_event(Event*& event, const c10::Stream& stream, c10::EventFlag flag);
