@@ -61,7 +61,10 @@ def default_devices() -> int:
 
 
 def device_count() -> int:
-    """The number of devices. Connects to a configured URL, but never starts the embedded server."""
+    """The highest index of a device, plus one. An index below it may be a stopped machine's.
+
+    Connects to a configured URL, but never starts the embedded server.
+    """
     reserved = 1 + max(_launch.reserved, default=-1)
     if not _C.is_initialized():
         if configured_url() is None:
@@ -127,9 +130,20 @@ def existing_index(device: DeviceLike) -> int:
     return index
 
 
+def _existing_indices() -> list[int]:
+    """The indices below `device_count()` that a machine has or is to get."""
+    count = device_count()
+    if not _C.is_initialized():
+        return list(range(count))
+    connected = (index for machine in _C.machine_ids() for index in _C.machine_devices(machine))
+    return sorted({*connected, *_launch.reserved})
+
+
 def no_such_device(device: DeviceLike) -> RuntimeError:
     """The error for a device that does not exist; an int stands for its index."""
     wanted = f"{name()}:{device}" if isinstance(device, int) else str(device)
-    count = device_count()
-    there = ", ".join(f"{name()}:{index}" for index in range(count)) or "none"
-    return RuntimeError(f"{wanted} does not exist; there {'is' if count == 1 else 'are'} {there}")
+    there = _existing_indices()
+    names = ", ".join(f"{name()}:{index}" for index in there) or "none"
+    return RuntimeError(
+        f"{wanted} does not exist; there {'is' if len(there) == 1 else 'are'} {names}"
+    )

@@ -29,6 +29,8 @@ _ENDS_SESSION = (
     "stop(), or the end of this process, ends the session; whoever started the server ends that"
 )
 
+_HAS_ENDED = "stop() has ended the session"
+
 
 class Machine:
     """One connected server. As a context manager it waits for its calls and stops."""
@@ -47,6 +49,8 @@ class Machine:
         The state is `open`, `resuming`, `lost` or, after `stop()`, `stopped`.
         """
         status = dict(_C.machine_info(self.id))
+        if status["state"] == "stopped":
+            return {**status, "ends": _HAS_ENDED}
         of_provider = _launch.launched.get(self.id)
         if of_provider is None:
             ends = _ENDS_EMBEDDED if status["url"] == "local" else _ENDS_SESSION

@@ -136,6 +136,19 @@ def test_tensors_of_a_stopped_machine_raise_session_lost() -> None:
         x.tolist()
 
 
+def test_other_machines_keep_their_indices_when_one_stops() -> None:
+    stopped = torch_remote.connect("local")
+    with torch_remote.connect("local") as other:
+        first, last = stopped.devices[0], other.devices[-1]
+        x = torch.ones(2, device=last)
+        stopped.stop()
+        assert "has ended" in stopped.status()["ends"]
+        assert torch.remote.device_count() > last.index
+        with pytest.raises(RuntimeError, match=f"{first} was stopped; there is .*{last}"):
+            torch.ones(2, device=first)
+        assert x.sum().item() == 2
+
+
 def test_the_state_of_a_machine_tells_a_stopped_one_from_a_lost_one() -> None:
     stopped, lost = torch_remote.connect("local"), torch_remote.connect("local")
     assert [machine.status()["state"] for machine in (stopped, lost)] == ["open", "open"]

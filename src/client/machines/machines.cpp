@@ -323,9 +323,17 @@ void Machines::refuse_index(c10::DeviceIndex index) {
     there += (there.empty() ? "" : ", ") +
              c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(i)).str();
   }
+  bool was_stopped = false;
+  {
+    MutexLock lock(mutex_);
+    for (const Machine& machine : machines_)
+      was_stopped |=
+          machine.stopped && std::ranges::find(machine.devices, index) != machine.devices.end();
+  }
   const std::string name = c10::DeviceTypeName(c10::kPrivateUse1, true);
   TORCH_CHECK(false, index < 0 ? "that device index" : name + ":" + std::to_string(index),
-              " does not exist; there is ", there.empty() ? "no remote device" : there);
+              was_stopped ? " was stopped" : " does not exist", "; there is ",
+              there.empty() ? "no remote device" : there);
 }
 
 c10::DeviceIndex Machines::device_count() {
