@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import serving
+from helpers import assert_runs, serving
 
 import torch_remote
 
@@ -88,6 +89,67 @@ def test_out_of_memory_is_raised_by_the_call_near_the_limit(tmp_path: Path) -> N
         assert x.tolist() == [2, 2]
 
 
+TOO_LARGE = 1 << 45
+
+EMPTIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "empty": lambda x: torch.empty(TOO_LARGE, dtype=torch.uint8, device=x.device),
+    "new_empty": lambda x: x.new_empty(TOO_LARGE),
+    "empty_like": lambda x: torch.empty_like(
+        torch.empty(TOO_LARGE, device="meta"), device=x.device
+    ),
+    "empty_strided": lambda x: torch.empty_strided((TOO_LARGE,), (1,), device=x.device),
+    "resize_": lambda x: torch.empty(0, device=x.device).resize_(TOO_LARGE),
+}
+
+
+@pytest.mark.parametrize("name", EMPTIES)
+def test_memory_that_the_server_does_not_have_is_refused_by_the_factory(name: str) -> None:
+    x = torch.ones(2, device="remote")
+    torch.remote.reset_peak_memory_stats()
+    shortages = torch.remote.memory_stats()["num_ooms"]
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate") as raised:
+        EMPTIES[name](x)
+    assert "test_memory.py" in str(raised.value)
+    assert torch.remote.max_memory_allocated() < TOO_LARGE
+    assert torch.remote.memory_allocated() < TOO_LARGE
+    assert torch.remote.memory_stats()["num_ooms"] == shortages + 1
+    assert (x + 1).tolist() == [2, 2]
+
+
+def test_empty_memory_is_got_at_once_where_calls_block(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--max-memory", "100MiB")
+    with serving(f"unix://{tmp_path}/server.sock", *options) as url:
+        assert_runs(
+            """
+            import torch, torch_remote
+            size = 60 << 20
+            kept = torch.empty(size, dtype=torch.uint8, device="remote")
+            try:
+                torch.empty(size, dtype=torch.uint8, device="remote")
+            except torch.OutOfMemoryError as error:
+                assert "out of memory" in str(error)
+            else:
+                raise AssertionError("120 MiB of 100 MiB")
+            del kept
+            assert torch.ones(size, dtype=torch.uint8).to("remote").sum().item() == size
+            """,
+            TORCH_REMOTE=url,
+            TORCH_REMOTE_BLOCKING="1",
+        )
+
+
+def test_a_read_of_memory_that_the_server_does_not_have_says_so(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--max-memory", "64MiB")
+    with (
+        serving(f"unix://{tmp_path}/server.sock", *options) as url,
+        torch_remote.connect(url) as machine,
+    ):
+        x = torch.empty(100 * MIB, dtype=torch.uint8, device=machine.devices[0])
+        with pytest.raises(torch.OutOfMemoryError, match=r"out of memory\. Tried to") as raised:
+            x[0].item()
+        assert "test_memory.py" in str(raised.value)
+
+
 def test_a_resize_that_does_not_fit_raises_and_is_not_counted(tmp_path: Path) -> None:
     with (
         serving(f"unix://{tmp_path}/server.sock", "--device", "cpu") as url,
@@ -105,8 +167,6 @@ def test_a_resize_that_does_not_fit_raises_and_is_not_counted(tmp_path: Path) ->
 
 
 def test_without_a_machine_nothing_is_started() -> None:
-    from helpers import assert_runs
-
     assert_runs("""
         import torch, torch_remote
         assert torch.remote.memory_allocated() == 0

@@ -25,10 +25,11 @@ Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
   read.storage = record.name;
   read.offset = offset_of(*tensor.unsafeGetTensorImpl(), record);
   read.spec = marshal::spec_of(tensor);
+  const bool is_announced = record.announced.load(std::memory_order_relaxed);
+  const CallSite site{is_announced ? 0 : current_line(), record.server_device};
   try {
     session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      // Creating a storage cannot fail, so no line is noted.
-      session.stream().announce(writer, record, {0, record.server_device});
+      session.stream().announce(writer, record, site);
       session.stream().use_current_stream(record.server_device);
       download.call = session.stream().last_call();
       encode(writer, read);

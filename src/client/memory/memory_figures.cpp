@@ -1,10 +1,13 @@
 #include "client/memory/memory_figures.h"
 
 #include <algorithm>
+#include <array>
 
 #include <c10/util/Exception.h>
 
-#include "client/session/records.h"
+#include "client/session/memory_history.h"
+#include "client/session/process.h"
+#include "marshal/dtype.h"
 
 namespace torch_remote::client {
 namespace {
@@ -64,6 +67,51 @@ bool find_out_whether_it_fits(Session& session, uint8_t device) {
   const int64_t free = static_cast<int64_t>(figures.free) + std::max<int64_t>(cached - used, 0);
   memory.set_mark(used + free - std::max(free / 20, std::min(kSmall, free)), true);
   return memory.is_above_mark();
+}
+
+bool must_reserve(Session& session, uint8_t device, uint64_t nbytes) {
+  if (nbytes == 0)
+    return false;
+  if (is_blocking()) [[unlikely]]
+    return true;
+  const bool may_wait = nbytes > kSmall || session.stream().memory(device).has_mark();
+  return may_wait && may_not_fit(session, device);
+}
+
+// Reads the first byte: the server allocates a storage when it is first used.
+void reserve(StorageRecord& record) {
+  Session& session = *session_of(record);
+  const auto byte = std::make_shared<std::array<std::byte, 1>>();
+  const RequestPtr request = session.make_request(*byte, byte);
+  request->device = record.server_device;
+  request->storage = record.name;
+  wire::Read read;
+  read.request = request->id;
+  read.storage = record.name;
+  read.spec.dtype = *marshal::to_wire(at::kByte);
+  read.spec.sizes = {1};
+  read.spec.strides = {1};
+  const CallSite site{current_line(), record.server_device};
+  try {
+    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      session.stream().announce(writer, record, site);
+      encode(writer, read);
+      return true;
+    });
+  } catch (...) {
+    session.requests().forget(*request);
+    throw;
+  }
+  session.wait_quietly(request, "memory");
+  if (!request->failed)
+    return;
+  wire::Error& error = request->error;
+  if (error.operator_name == "read")
+    error.operator_name = "aten::empty";
+  if (error.kind == wire::ErrorKind::kOutOfMemory && MemoryHistory::is_needed())
+    MemoryHistory::instance().note_out_of_memory(&session, request->device, error.message,
+                                                 site.line);
+  session.raise_failed(*request);
 }
 
 }  // namespace torch_remote::client

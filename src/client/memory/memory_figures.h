@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "client/session/records.h"
 #include "client/session/session.h"
 #include "wire/memory.h"
 
@@ -23,5 +24,11 @@ inline bool may_not_fit(Session& session, uint8_t device) {
   return session.stream().memory(device).is_above_mark() &&
          find_out_whether_it_fits(session, device);
 }
+
+// A new storage of this size is to get its memory at once, so that torch.empty() itself raises.
+// Small ones do not wait for a machine that is still being started.
+bool must_reserve(Session& session, uint8_t device, uint64_t nbytes);
+// The server allocates the storage now. Waits; raises OutOfMemoryError.
+void reserve(StorageRecord& record);
 
 }  // namespace torch_remote::client

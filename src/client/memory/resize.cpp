@@ -39,6 +39,22 @@ void check_resize(Session& session, StorageRecord& record, uint64_t call, uint64
   session.tell_failure();
 }
 
+// The same for a storage that the server has not known.
+void reserve_resized(StorageRecord& record, uint64_t before) {
+  Session& session = *session_of(record);
+  try {
+    reserve(record);
+  } catch (...) {
+    session.try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      session.stream().number_call({0, record.server_device, kResizeSite});
+      encode(writer, wire::Resize{record.name, record.server_device, before});
+      return true;
+    });
+    set_bytes(record, before);
+    throw;
+  }
+}
+
 }  // namespace
 
 bool owns_record(const c10::StorageImpl& storage) {
@@ -70,6 +86,8 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   });
   if (call != 0 && nbytes > before && may_not_fit(session, record->server_device))
     check_resize(session, *record, call, before);
+  if (call == 0 && nbytes > before && must_reserve(session, record->server_device, nbytes))
+    reserve_resized(*record, before);
   move_storage(storage, nbytes, address);
 }
 

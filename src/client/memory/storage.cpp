@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "client/machines/machines.h"
+#include "client/memory/memory_figures.h"
 #include "client/session/memory_history.h"
 #include "client/session/process.h"
 #include "client/session/session.h"
@@ -52,8 +53,11 @@ StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceI
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
   const DevicePlace place = Machines::instance().place(index);
   StorageRecord* record = make_record(*place.session, place.device, index, nbytes);
-  return {reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
-          &delete_record, c10::Device(c10::kPrivateUse1, index)};
+  c10::DataPtr data(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)),
+                    record, &delete_record, c10::Device(c10::kPrivateUse1, index));
+  if (must_reserve(*place.session, place.device, nbytes)) [[unlikely]]
+    reserve(*record);
+  return data;
 }
 
 namespace {

@@ -6,7 +6,8 @@
 
 namespace torch_remote::client {
 
-// A DataPtr for a new storage of `nbytes` on device `index`. Starts its session if need be.
+// A DataPtr for a new storage of `nbytes` on device `index`. Starts its session if need be. Near
+// the limit of the device's memory it waits, and raises OutOfMemoryError.
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index);
 void delete_record(void* context);
 

@@ -16,6 +16,9 @@ class DeviceMemory {
   // More than this is near the limit, or the limit is not known yet.
   bool is_above_mark() const { return live() > mark_.load(std::memory_order_relaxed); }
 
+  // Until the first call it is not known how much the device has.
+  bool has_mark() const { return mark_.load(std::memory_order_relaxed) >= 0; }
+
   void set_mark(int64_t bytes, bool is_exact) {
     mark_.store(bytes, std::memory_order_relaxed);
     is_exact_.store(is_exact, std::memory_order_relaxed);

@@ -70,6 +70,8 @@ class Executor {
   // Call when the devices have finished everything up to here.
   void note_good() { last_good_ = number_; }
 
+  // Counts a lack of memory, and adds figures to its text.
+  void note_shortage(wire::Error& failure, uint8_t device);
   // Sets the range of calls of which one has lost the device.
   void locate(wire::Error& lost) const;
 
@@ -92,8 +94,6 @@ class Executor {
  private:
   // Counts the failure and, if nobody waits for the call, stops its thread.
   Cause cause_of(wire::Error failure);
-  // Counts a lack of memory, and adds figures to its text.
-  void note_shortage(wire::Error& failure, uint8_t device);
 
   // The message that is being applied.
   Origin here() const { return {threads_.current(), number_}; }

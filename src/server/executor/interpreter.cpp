@@ -1,5 +1,7 @@
 #include "server/executor/interpreter.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "server/executor/context.h"
 #include "server/executor/errors.h"
@@ -7,6 +9,16 @@
 #include "wire/limits.h"
 
 namespace torch_remote::server {
+namespace {
+
+// After a storage got memory without a value: the next message may be an upload to it, which brings
+// memory of its own.
+void leave_room_for_upload(const Entry& entry, const StorageTotals& totals, Uploads& uploads) {
+  if (totals.limit != UINT64_MAX)
+    uploads.memory().set_room(totals.limit - std::min(totals.held - entry.held, totals.limit));
+}
+
+}  // namespace
 
 Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
                          Replies& replies, CallLog* call_log, uint64_t max_memory)
@@ -220,7 +232,12 @@ void Interpreter::on_read(wire::Reader& reader) {
   try {
     answer_view(read);
   } catch (...) {
-    answer_failure(read.request, std::current_exception(), "read");
+    wire::Error failure = describe_failure(std::current_exception(), "read");
+    const Entry& entry = storages_.find(read.storage);
+    executor_.note_shortage(failure, entry.number);
+    if (failure.kind == wire::ErrorKind::kOutOfMemory)
+      failure.call = entry.made.call;  // whose line the client knows
+    replies_.error(read.request, failure);
   }
 }
 
@@ -231,8 +248,11 @@ void Interpreter::answer_view(const wire::Read& read) {
   if (entry.missing != nullptr)
     return replies_.error(read.request, *entry.missing);
   storages_.prepare(entry, false);
+  const auto had_memory = static_cast<bool>(entry.storage);
   const at::Tensor view =
       storages_.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
+  if (!had_memory)
+    leave_room_for_upload(entry, storages_.totals(), uploads_);
   if (!view.is_cpu())
     return answer_from_device(read.request, view, entry);
   replies_.tensor(read.request, view, entry.sending_token());

@@ -87,6 +87,7 @@ wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages
                                   const wire::MemoryQuery& query) {
   const c10::Device device = devices.device(query.device);
   MemoryUse& use = storages.memory_use(query.device);
+  use.note_peaks();
   if (query.action == wire::MemoryAction::kEmptyCache)
     storages.empty_cache();
   if (devices.is_cuda()) {

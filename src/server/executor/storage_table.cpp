@@ -86,11 +86,14 @@ uint64_t whole_units(uint64_t nbytes) {
   return (nbytes + kUnit - 1) / kUnit * kUnit;
 }
 
+// Without the peak: MemoryUse::note_peaks().
 void change(c10::CachingAllocator::Stat& stat, uint64_t before, uint64_t after) {
+  const int64_t peak = stat.peak;
   if (after >= before)
     stat.increase(after - before);
   else
     stat.decrease(before - after);
+  stat.peak = peak;
 }
 
 [[noreturn]] void refuse_view(const Entry& entry, const marshal::TensorRecipe& view,
@@ -181,6 +184,8 @@ void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
   MemoryUse& use = use_[entry.number];
   change(use.bytes, entry.nbytes, nbytes);
   change(use.reserved, whole_units(entry.nbytes), whole_units(nbytes));
+  if (entry.storage)
+    use.note_peaks();
   entry.nbytes = nbytes;
 }
 
@@ -220,6 +225,7 @@ void StorageTable::ensure_memory(Entry& entry) {
     hold(entry, 0);
     throw;
   }
+  use_[entry.number].note_peaks();
 }
 
 at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
@@ -392,6 +398,7 @@ void StorageTable::finish_upload(Entry& entry) {
   if (staging->length() == 0)
     return;
   replace_memory(entry, staging->take_memory());
+  use_[entry.number].note_peaks();
 }
 
 void StorageTable::detach_from_replies(Entry& entry) {

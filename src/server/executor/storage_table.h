@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -76,6 +77,12 @@ struct MemoryUse {
   c10::CachingAllocator::Stat reserved;  // the same in whole units of 512 bytes
   c10::CachingAllocator::Stat storages;
   uint64_t ooms = 0;  // calls that found no memory
+
+  // A storage counts for the peaks when it gets its memory, or when somebody asks.
+  void note_peaks() {
+    bytes.peak = std::max(bytes.peak, bytes.current);
+    reserved.peak = std::max(reserved.peak, reserved.current);
+  }
 };
 
 // The storages of a session, by the client's names. Confined to the executor thread, which is in
