@@ -115,8 +115,10 @@ void add_memory_figures(wire::Error& failure, StorageTable& storages, uint8_t de
   shortage.wanted = wanted_bytes(failure.message);
   shortage.capacity = host_figure("MemTotal:");
   shortage.free = host_figure("MemAvailable:");
-  shortage.allocated = static_cast<uint64_t>(use.bytes.current);
-  shortage.reserved = static_cast<uint64_t>(use.reserved.current);
+  const auto named = static_cast<uint64_t>(use.bytes.current);
+  shortage.allocated = std::min(named, storages.totals().held);  // without those to be allocated
+  const uint64_t without_memory = named - shortage.allocated;
+  shortage.reserved = static_cast<uint64_t>(use.reserved.current) - without_memory;
   failure.message = describe_shortage("CPU", shortage) + " (" + failure.message + ")";
   if (failure.message.size() > wire::kMaxErrorText)
     failure.message.resize(wire::kMaxErrorText);

@@ -23,7 +23,7 @@ TEST(Streams, MessagesHaveGoldenBytes) {
   Writer writer;
   encode(writer, StreamMessage{StreamAction::kUse, 1, 3});
   encode(writer, StreamMessage{StreamAction::kRecord, 0, 2, 7, true});
-  encode(writer, StreamMessage{StreamAction::kKeep, 0, 1, 300});
+  encode(writer, StreamMessage{StreamAction::kRecordStream, 0, 1, 300});
   EXPECT_EQ(hex(writer.view()),
             "0903000103"
             "09050100020701"

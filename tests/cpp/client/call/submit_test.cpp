@@ -39,21 +39,16 @@ class SubmitTest : public testing::SessionTest {
 
   void TearDown() override { record_lookup = before_; }
 
-  at::Tensor remote_tensor(bool announced, uint8_t device = 0) {
-    const c10::Device where(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(device));
-    StorageRecord* const record = make_record(session, device, where.index(), 16);
+  at::Tensor remote_tensor(bool announced) {
+    StorageRecord* const record = make_record(session, 0, 0, 16);
     record->announced = announced;
-    return tensor_on(record, four_floats(), 16, where);
+    return tensor_on(record, four_floats(), 16, kDevice);
   }
 
-  void capture(const at::Tensor& tensor) { capture(relu_, {tensor}); }
-
-  void capture(const OperatorInfo& info, std::vector<c10::IValue> arguments) {
-    info_ = &info;
-    arguments_ = std::move(arguments);
-    capture_.begin(info.id, info.name.c_str(), 0, arguments_, info.has(kSpansDevices));
-    for (size_t i = 0; i < arguments_.size(); ++i)
-      capture_.add(info.arguments[i], arguments_[i]);
+  void capture(const at::Tensor& tensor) {
+    arguments_ = {tensor};
+    capture_.begin(info_.id, info_.name.c_str(), 0, arguments_);
+    capture_.add(info_.arguments[0], arguments_[0]);
     capture_.finish();
   }
 
@@ -66,7 +61,7 @@ class SubmitTest : public testing::SessionTest {
     auto made = c10::make_intrusive<Signature>();
     made->key.assign(capture_.key().begin(), capture_.key().end());
     made->hash = hash;
-    made->operation = info_;
+    made->operation = &info_;
     made->outputs_known = true;
     made->outputs.push_back({wire::OutputKind::kFresh, four_floats(), 0, 0, {}});
     finish_signature(*made);
@@ -98,9 +93,8 @@ class SubmitTest : public testing::SessionTest {
     return tags;
   }
 
-  const OperatorInfo& relu_ =
+  const OperatorInfo& info_ =
       operator_info(c10::Dispatcher::singleton().findSchemaOrThrow("aten::relu", ""));
-  const OperatorInfo* info_ = &relu_;
   RecordLookup before_;
   Capture capture_;
   std::vector<c10::IValue> arguments_;
@@ -124,24 +118,6 @@ TEST_F(SubmitTest, ACallSendsItsSignatureOnceAndTheContextWhenItChanges) {
   std::erase(all, Tag::kFree);
   EXPECT_THAT(std::vector(all.begin() + static_cast<int64_t>(first.size()), all.end()),
               ElementsAre(Tag::kCall, Tag::kContext, Tag::kCall, Tag::kResize));
-}
-
-// PyTorch runs the copy on the current stream of its source.
-TEST_F(SubmitTest, ACopyBetweenTwoDevicesTellsTheCurrentStreamOfBoth) {
-  const at::Tensor from = remote_tensor(true, 0);
-  const at::Tensor to = remote_tensor(true, 1);
-  session.stream().set_index(1, 1);
-  set_current_stream(0, 3);
-  set_current_stream(1, 5);
-  capture(operator_info(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "")),
-          {to, from, false});
-  EXPECT_TRUE(send());
-  set_current_stream(0, 0);
-  set_current_stream(1, 0);
-
-  const std::vector<Tag> sent = tags();
-  const auto call = std::ranges::find(sent, Tag::kCall);
-  EXPECT_EQ(std::count(sent.begin(), call, Tag::kStream), 2);
 }
 
 TEST_F(SubmitTest, ACallThatIsNotSentGivesItsNamesBack) {
