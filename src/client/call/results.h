@@ -5,7 +5,8 @@
 
 namespace torch_remote::client {
 
-// How many names a queried call may need, at least one. Names that it does not use are lost; there are enough.
+// How many names a queried call may need, at least one. Names that it does not use are lost; there
+// are enough.
 uint64_t names_for(const OperatorInfo& info, const Capture& capture);
 
 // A queried call that the server has answered.
