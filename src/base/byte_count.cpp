@@ -14,6 +14,7 @@ struct Unit {
 
 constexpr uint64_t kThousand = 1000;
 constexpr Unit kUnits[] = {
+    {"B", 1},
     {"KiB", uint64_t{1} << 10},
     {"MiB", uint64_t{1} << 20},
     {"GiB", uint64_t{1} << 30},

@@ -72,6 +72,11 @@ class SpawnActions {
 #endif
   }
 
+  void put_output_to_error() {
+    check_spawn(posix_spawn_file_actions_adddup2(&actions_, STDERR_FILENO, STDOUT_FILENO),
+                "posix_spawn_file_actions_adddup2");
+  }
+
   const posix_spawn_file_actions_t* get() const {
     return &actions_;
   }
@@ -83,7 +88,7 @@ class SpawnActions {
 // Default signals for the child: Python ignores SIGPIPE, and our threads block signals.
 class SpawnAttributes {
  public:
-  SpawnAttributes() {
+  explicit SpawnAttributes(bool is_new_session) {
     check_spawn(posix_spawnattr_init(&attributes_), "posix_spawnattr_init");
     sigset_t none;
     sigset_t all;
@@ -93,8 +98,8 @@ class SpawnAttributes {
     sigdelset(&all, SIGSTOP);
     check_spawn(posix_spawnattr_setsigmask(&attributes_, &none), "posix_spawnattr_setsigmask");
     check_spawn(posix_spawnattr_setsigdefault(&attributes_, &all), "posix_spawnattr_setsigdefault");
-    const auto flags =
-        static_cast<short>(POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    const int session = is_new_session ? POSIX_SPAWN_SETSID : 0;
+    const auto flags = static_cast<short>(session | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     check_spawn(posix_spawnattr_setflags(&attributes_, flags), "posix_spawnattr_setflags");
   }
 
@@ -147,18 +152,25 @@ std::vector<Fd> away_from_targets(std::vector<Fd> inherited) {
 // posix_spawn, not fork: it copies no page tables and does not run the atfork handlers of libtorch,
 // OpenMP and CUDA.
 Child spawn(const std::string& program, std::vector<std::string> arguments,
-            const std::vector<std::pair<std::string, std::string>>& environment,
-            const SpawnActions& actions) {
-  const SpawnAttributes attributes;
-  std::vector<std::string> environment_strings = merged_environment(environment);
+            std::vector<std::string> environment, const SpawnActions& actions,
+            bool is_new_session = true) {
+  const SpawnAttributes attributes(is_new_session);
   Child child;
-  const int error =
-      posix_spawnp(&child.pid, program.c_str(), actions.get(), attributes.get(),
-                   pointers_to(arguments).data(), pointers_to(environment_strings).data());
+  const int error = posix_spawnp(&child.pid, program.c_str(), actions.get(), attributes.get(),
+                                 pointers_to(arguments).data(), pointers_to(environment).data());
   check_spawn(error, "starting " + program);
   // Nobody has waited for the child yet, so the pid is still the child's.
   child.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0U)));
   return child;
+}
+
+// Standard input is /dev/null; `sources` become descriptors kInheritedDescriptor and up.
+void pass_on(const std::vector<Fd>& sources, SpawnActions& actions) {
+  actions.read_nothing();
+  int target = kInheritedDescriptor;
+  for (const Fd& descriptor : sources)
+    actions.put(descriptor, target++);
+  actions.close_from(target);
 }
 
 bool is_passing_accept_error(int error) {
@@ -200,12 +212,23 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
                    std::vector<Fd> inherited) {
   const std::vector<Fd> sources = away_from_targets(std::move(inherited));
   SpawnActions actions;
-  actions.read_nothing();
-  int target = kInheritedDescriptor;
-  for (const Fd& descriptor : sources)
-    actions.put(descriptor, target++);
-  actions.close_from(target);
-  return spawn(path, arguments, environment, actions);
+  pass_on(sources, actions);
+  return spawn(path, arguments, merged_environment(environment), actions);
+}
+
+Child spawn_session(const std::string& path, const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& environment, std::vector<Fd> inherited) {
+  const std::vector<Fd> sources = away_from_targets(std::move(inherited));
+  SpawnActions actions;
+  actions.put_output_to_error();
+  pass_on(sources, actions);
+  return spawn(path, arguments, environment, actions, false);
+}
+
+void close_descriptors_in_programs() noexcept {
+  constexpr long kCloseRange = 436;           // SYS_close_range, which older headers lack
+  constexpr unsigned kCloseOnExec = 1U << 2;  // CLOSE_RANGE_CLOEXEC
+  ::syscall(kCloseRange, 3U, ~0U, kCloseOnExec);
 }
 
 Child spawn_command(const std::vector<std::string>& command, Fd standard) {
@@ -215,7 +238,7 @@ Child spawn_command(const std::vector<std::string>& command, Fd standard) {
   actions.put(source, STDIN_FILENO);
   actions.put(source, STDOUT_FILENO);
   actions.close_from(3);
-  return spawn(command.at(0), command, {}, actions);
+  return spawn(command.at(0), command, merged_environment({}), actions);
 }
 
 std::optional<int> wait_for_end(Child& child, std::chrono::milliseconds patience) {
@@ -241,9 +264,11 @@ Fd watch_parent(pid_t pid) {
 }
 
 Fd shared_memory(const char* name, size_t bytes) {
-  Fd memory = owned(::memfd_create(name, MFD_CLOEXEC), "memfd_create");
+  Fd memory = owned(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create");
   if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0)
     throw_system_errno("ftruncate", errno);
+  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    throw_system_errno("fcntl", errno);
   return memory;
 }
 

@@ -19,15 +19,23 @@ namespace {
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "it is shared between processes");
 
 // Constructs nothing: zeros are a valid page, and another process may use this memory already.
-SessionPage& map_page(int flags, int descriptor) {
-  void* const memory =
-      ::mmap(nullptr, sizeof(SessionPage), PROT_READ | PROT_WRITE, flags, descriptor, 0);
+SessionPage* map_page(int access, int flags, int descriptor) {
+  void* const memory = ::mmap(nullptr, sizeof(SessionPage), access, flags, descriptor, 0);
   if (memory == MAP_FAILED)
     throw_system_errno("mmap", errno);
-  return *static_cast<SessionPage*>(memory);
+  return static_cast<SessionPage*>(memory);
 }
 
-// The bytes may be garbage, when a stray write has hit the session's process.
+void check_size(const Fd& memory) {
+  struct stat status {};
+
+  if (::fstat(memory.get(), &status) != 0)
+    throw_system_errno("fstat", errno);
+  if (static_cast<size_t>(status.st_size) < sizeof(SessionPage))
+    throw_system_errno("a session's page is too small", EINVAL);
+}
+
+// The bytes may be anything: a stray write, or somebody who took the session over, wrote them.
 std::string printable(const char* text, size_t length, size_t most) {
   std::string printed(text, std::min(length, most));
   for (char& c : printed)
@@ -42,33 +50,22 @@ Fd SessionPage::make_memory() {
   return shared_memory("torch-remote-session", sizeof(SessionPage));
 }
 
+SessionPage::View SessionPage::view(const Fd& memory) {
+  check_size(memory);
+  return View(map_page(PROT_READ, MAP_SHARED, memory.get()));
+}
+
 SessionPage& SessionPage::map(const Fd& memory) {
-  struct stat status {};
-
-  if (::fstat(memory.get(), &status) != 0)
-    throw_system_errno("fstat", errno);
-  if (static_cast<size_t>(status.st_size) < sizeof(SessionPage))
-    throw_system_errno("a session's page is too small", EINVAL);
-  return map_page(MAP_SHARED, memory.get());
+  check_size(memory);
+  return *map_page(PROT_READ | PROT_WRITE, MAP_SHARED, memory.get());
 }
 
-SessionPage& SessionPage::make_shared_with_children() {
-  return map_page(MAP_SHARED | MAP_ANONYMOUS, -1);
+SessionPage& SessionPage::make_private() {
+  return *map_page(PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 }
 
-void SessionPage::clear() noexcept {
-  publish({});
-  last_.store(0, std::memory_order_relaxed);
-  has_begun_.store(0, std::memory_order_relaxed);
-  for (Operator& timed : operators_) {
-    timed.calls.store(0, std::memory_order_relaxed);
-    timed.nanoseconds.store(0, std::memory_order_relaxed);
-  }
-  operator_count_.store(0, std::memory_order_relaxed);
-  for (std::atomic<uint64_t>& fact : facts_)
-    fact.store(0, std::memory_order_relaxed);
-  reason_length_.store(0, std::memory_order_relaxed);
-  has_reason_.store(0, std::memory_order_relaxed);
+void SessionPage::Unmap::operator()(const SessionPage* page) const noexcept {
+  ::munmap(const_cast<SessionPage*>(page), sizeof(SessionPage));  // NOLINT: munmap has no const
 }
 
 void SessionPage::note_end(std::string_view reason) noexcept {
@@ -149,7 +146,8 @@ std::string SessionPage::last_calls(size_t count) const {
   const uint64_t last = last_.load(std::memory_order_acquire);
   const uint64_t shown = std::min<uint64_t>({last, kCalls, count});
   std::string text;
-  for (uint64_t number = last - shown + 1; number <= last; ++number) {
+  for (uint64_t i = 0; i < shown; ++i) {  // `last` may be any number: it ends no loop
+    const uint64_t number = last - shown + 1 + i;
     const Call& call = calls_[number % kCalls];
     text += (text.empty() ? "call " : ", call ") + std::to_string(number) + " " +
             printable(call.name.data(), call.length.load(std::memory_order_relaxed), kNameBytes);

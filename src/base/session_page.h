@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,10 +14,11 @@
 namespace torch_remote {
 
 // Counters and last calls of a session, in memory shared between the session's process and the one
-// that started it, which can read them also after the session was killed.
+// that started it, which can read them also after the session was killed. No other process maps it.
 //
-// One thread of the session writes. A reader may see a call's name half written, but never reads
-// past the page.
+// One thread of the session writes. A reader takes what it reads for the words of a stranger, since
+// a session that was taken over can write anything here: every count and length is limited, text is
+// made printable, and no reader reads past the page.
 class SessionPage {
  public:
   static constexpr size_t kCalls = 64;
@@ -52,15 +54,21 @@ class SessionPage {
     uint64_t nanoseconds = 0;
   };
 
-  // Memory for map(). Throws std::system_error.
-  static Fd make_memory();
-  // Both throw std::system_error; map() also when the memory is too small. Never unmapped.
-  static SessionPage& map(const Fd& memory);
-  // Shared with the children that this process forks.
-  static SessionPage& make_shared_with_children();
+  struct Unmap {
+    void operator()(const SessionPage* page) const noexcept;
+  };
 
-  // Called by the process that starts sessions, before a new one uses the page.
-  void clear() noexcept;
+  // A page of another process, mapped for reading.
+  using View = std::unique_ptr<const SessionPage, Unmap>;
+
+  // Memory for view() and map(), whose size nobody can change. Throws std::system_error.
+  static Fd make_memory();
+  // Throws std::system_error, also when the memory is too small.
+  static View view(const Fd& memory);
+  // The same for the session itself, which writes to it. Never unmapped.
+  static SessionPage& map(const Fd& memory);
+  // A page that no other process reads. Never unmapped.
+  static SessionPage& make_private();
 
   void note_call(uint64_t number, std::string_view name) noexcept {
     Call& call = calls_[number % kCalls];
@@ -91,6 +99,11 @@ class SessionPage {
   void mark_begun() noexcept { has_begun_.store(1, std::memory_order_relaxed); }
 
   bool has_begun() const noexcept { return has_begun_.load(std::memory_order_relaxed) != 0; }
+
+  // When the session was last used, in milliseconds of the steady clock; 0: not yet.
+  void note_use(int64_t time) noexcept { last_use_.store(time, std::memory_order_relaxed); }
+
+  int64_t last_use() const noexcept { return last_use_.load(std::memory_order_relaxed); }
 
   // Why the session ends. Only the first reason is kept, cut to kReasonBytes. Any thread.
   void note_end(std::string_view reason) noexcept;
@@ -125,6 +138,7 @@ class SessionPage {
 
   std::array<std::atomic<uint64_t>, kFigures> figures_;
   std::atomic<uint32_t> has_begun_;
+  std::atomic<int64_t> last_use_;
   std::atomic<uint64_t> last_;  // number of the last call; the first is 1
   std::array<Call, kCalls> calls_;
   std::atomic<uint64_t> operator_count_;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -17,16 +18,16 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/platform.h"
 #include "base/token_file.h"
 #include "server/executor/call_log.h"
-#include "server/executor/devices.h"
-#include "server/executor/libraries.h"
 #include "server/executor/schema_file.h"
 #include "server/listener/certificate.h"
 #include "server/listener/listen.h"
-#include "server/listener/rehearse.h"
+#include "server/listener/session_program.h"
 #include "server/listener/stdio.h"
 #include "server/listener/token.h"
+#include "server/session/executed.h"
 #include "server/session/serve.h"
 #include "transport/fd_stream.h"
 #include "transport/tls_context.h"
@@ -57,6 +58,7 @@ struct Arguments {
   int page_fd = -1;
   bool is_stdio = false;
   bool only_resumes = false;
+  bool is_executed = false;
 };
 
 void describe(CLI::App& app, Arguments& arguments) {
@@ -99,6 +101,9 @@ void describe(CLI::App& app, Arguments& arguments) {
                  "imitate the version of torch whose operators the file lists (for tests)");
   app.add_option("--metrics", arguments.metrics,
                  "unix:///path that sends the server's metrics as text to every connection");
+  app.add_flag(kExecutedOption, arguments.is_executed,
+               "a session of the listener that executes this; not for users")
+      ->group("");  // not shown by --help
   app.add_option("--parent-pid", arguments.parent_pid, "end when that process ends");
   app.add_option("--page-fd", arguments.page_fd,
                  "with --session-fd: shared memory for the session's figures and last calls");
@@ -113,33 +118,36 @@ LifetimeLimits limits_of(const Arguments& arguments) {
   return limits;
 }
 
-// Null where nothing asks for TLS.
-std::shared_ptr<const transport::TlsContext> tls_of(const Arguments& arguments) {
-  const bool has_options =
-      !arguments.cert.empty() || !arguments.key.empty() || !arguments.client_ca.empty();
-  if (!arguments.listen.starts_with("tls://")) {
-    if (has_options)
+// Empty where nothing asks for TLS.
+TlsFiles tls_files_of(const Arguments& arguments) {
+  TlsFiles files{expand_home(arguments.cert), expand_home(arguments.key),
+                 expand_home(arguments.client_ca)};
+  if (!arguments.listen.starts_with("tls://") && !arguments.is_executed) {
+    if (!files.cert.empty() || !files.key.empty() || !files.client_ca.empty())
       throw std::invalid_argument("--cert, --key and --client-ca are for --listen tls://HOST:PORT");
-    return nullptr;
+    return files;
   }
-  if (arguments.cert.empty() && !arguments.key.empty())
+  if (files.cert.empty() && !files.key.empty())
     throw std::invalid_argument("--key needs --cert, the certificate of that key");
-  const std::string cert =
-      arguments.cert.empty() ? find_or_make_certificate() : expand_home(arguments.cert);
-  return transport::TlsContext::server(cert, expand_home(arguments.key),
-                                       expand_home(arguments.client_ca));
+  if (files.cert.empty() && !arguments.is_executed)
+    files.cert = find_or_make_certificate();
+  return files;
 }
 
 ServeOptions options_of(const Arguments& arguments) {
   ServeOptions options;
   if (!arguments.token_file.empty())
     options.token = read_or_make_token(arguments.token_file);
-  options.tls = tls_of(arguments);
+  options.tls_files = tls_files_of(arguments);
+  const TlsFiles& files = options.tls_files;
+  if (!files.cert.empty())
+    options.tls = transport::TlsContext::server(files.cert, files.key, files.client_ca);
   options.device = arguments.device;
   options.simulated_devices = arguments.devices;
   options.call_log = expand_home(arguments.log_calls);
   options.parent_pid = arguments.parent_pid;
   options.libraries = arguments.libraries;
+  options.limits = limits_of(arguments);
   if (!arguments.lease.empty())
     options.lease = parse_duration("--lease", arguments.lease);
   options.keepalive = duration_from_environment("TORCH_REMOTE_KEEPALIVE", options.keepalive);
@@ -147,37 +155,26 @@ ServeOptions options_of(const Arguments& arguments) {
   if (!arguments.max_memory.empty())
     options.max_memory = parse_bytes("--max-memory", arguments.max_memory);
   if (!arguments.schemas.empty())
-    options.schemas = read_schema_file(arguments.schemas);
+    options.schemas = read_schema_file(options.schema_path = arguments.schemas);
   return options;
 }
 
 [[noreturn]] void serve_inherited(const Arguments& arguments, ServeOptions options) {
   ::signal(SIGINT, SIG_IGN);
-  options.limits = limits_of(arguments);
   Fd socket(arguments.session_fd);
   ::fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
-  SessionPlace place{new_session_route(), Fd()};
+  SessionPlace place;
+  place.route = new_session_route();
+  place.credentials = new_credentials(std::exchange(options.token, {}));
   if (arguments.page_fd >= 0)
     place.page = &SessionPage::map(Fd(arguments.page_fd));
   serve_session(transport::socket_stream(std::move(socket), "the parent process"), options,
-                std::nullopt, Activity::make_shared_memory(), std::move(place));
-}
-
-// Reports at the start what would fail in every session.
-void try_once(const ServeOptions& options) {
-  try_call_log(options.call_log);
-  const bool always_works = options.device == "auto" || options.device == "cpu";
-  if (options.libraries.empty() && always_works)
-    return;
-  rehearse([&] {
-    load_libraries(options.libraries);
-    Devices::choose(options.device, options.simulated_devices);
-  });
+                std::nullopt, std::move(place));
 }
 
 int run(const Arguments& arguments) {
   const int modes = (arguments.listen.empty() ? 0 : 1) + (arguments.is_stdio ? 1 : 0) +
-                    (arguments.session_fd >= 0 ? 1 : 0);
+                    (arguments.session_fd >= 0 ? 1 : 0) + (arguments.is_executed ? 1 : 0);
   if (modes != 1) {
     std::fprintf(stderr,
                  "torch-remote serve: give one of --listen URL, --stdio or --session-fd N\n");
@@ -185,13 +182,15 @@ int run(const Arguments& arguments) {
   }
   ServeOptions options = options_of(arguments);
   if (arguments.session_fd >= 0)
-    serve_inherited(arguments, options);
-  if (arguments.is_stdio) {
-    options.limits = limits_of(arguments);
-    serve_stdio(options, arguments.only_resumes);
-  }
-  try_once(options);
-  listen(arguments.listen, arguments.metrics, options, limits_of(arguments));
+    serve_inherited(arguments, std::move(options));
+  if (arguments.is_executed)
+    serve_executed(options);
+  if (arguments.is_stdio)
+    serve_stdio(std::move(options), arguments.only_resumes);
+  try_call_log(options.call_log);
+  close_descriptors_in_programs();
+  SessionProgram program = session_program(options);
+  listen(arguments.listen, arguments.metrics, std::move(options), std::move(program));
   std::fflush(nullptr);
   ::_exit(0);  // torch's exit handlers have nothing to do here
 }

@@ -274,6 +274,15 @@ std::string resume_key(const Secret& secret, std::string_view token) {
   return key.append(token);
 }
 
+std::string resume_key_without_token(const Secret& secret, std::string_view token) {
+  static_assert(sizeof(Secret) + kShortToken == 64, "the block of SHA-256");
+  const std::string key = resume_key(secret, token);
+  if (token.size() <= kShortToken)
+    return key;
+  const auto hash = sha256(std::as_bytes(std::span(key)));
+  return {reinterpret_cast<const char*>(hash.data()), hash.size()};
+}
+
 std::string session_id(uint64_t route) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string id(kSessionDigits, '0');

@@ -155,6 +155,10 @@ std::array<std::byte, 32> this_machine();
 // The key for the proofs of a resume. Only the client that got the secret has it, and the proofs
 // do not help to guess the token.
 std::string resume_key(const Secret& secret, std::string_view token);
+// A key that makes the same proofs and does not contain the token, where the token is longer than
+// kShortToken: HMAC itself hashes keys of more than 64 bytes.
+std::string resume_key_without_token(const Secret& secret, std::string_view token);
+inline constexpr size_t kShortToken = 32;
 
 // A session's id as text and as the number in a preamble. Throws ProtocolError for a wrong id.
 std::string session_id(uint64_t route);

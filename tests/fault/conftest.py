@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def server_pid(server: str) -> int:
-    """The listener's process. Its sessions are forks with the same command line."""
+    """The listener's process."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -155,8 +155,16 @@ def clients(server: str) -> Iterator[Clients]:
 
 
 def sessions_of(server_pid: int) -> set[int]:
+    """Not the spare, which waits for the next client."""
     children = Path(f"/proc/{server_pid}/task/{server_pid}/children").read_text().split()
-    return {int(pid) for pid in children if is_alive(int(pid))}
+    return {int(pid) for pid in children if is_alive(int(pid)) and is_session(int(pid))}
+
+
+def is_session(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "tr-session"
+    except OSError:
+        return False
 
 
 def test_a_stopped_client_goes_on_when_it_is_continued(clients: Clients, uncut: Uncut) -> None:

@@ -33,7 +33,7 @@ struct Embedded {
   Mutex mutex;
   Child child GUARDED_BY(mutex);
   int status GUARDED_BY(mutex) = 0;  // from waitpid(), once it has ended
-  const SessionPage* page GUARDED_BY(mutex) = nullptr;
+  SessionPage::View page GUARDED_BY(mutex);
 };
 
 // The server ends when its socket closes; if it does not (stopped, or in an operator) it is killed.
@@ -85,12 +85,12 @@ std::unique_ptr<transport::Stream> start_embedded(const std::string& path,
   std::vector<Fd> inherited;
   inherited.push_back(std::move(theirs));
   inherited.push_back(SessionPage::make_memory());
-  const SessionPage& page = SessionPage::map(inherited.back());
+  SessionPage::View page = SessionPage::view(inherited.back());
   Child child = spawn_server(path, arguments, {{"OMP_NUM_THREADS", std::to_string(threads)}},
                              std::move(inherited));
   MutexLock lock(embedded.mutex);
   embedded.child = std::move(child);
-  embedded.page = &page;
+  embedded.page = std::move(page);
   return transport::socket_stream(std::move(ours), "the embedded server");
 }
 

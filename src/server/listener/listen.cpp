@@ -1,9 +1,11 @@
 #include "server/listener/listen.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <set>
@@ -23,6 +25,8 @@
 #include "base/platform.h"
 #include "server/listener/half_open.h"
 #include "server/listener/sessions.h"
+#include "server/listener/spares.h"
+#include "server/session/handover.h"
 #include "server/session/handshake.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
@@ -34,6 +38,9 @@ using Clock = std::chrono::steady_clock;
 
 // Clients that are being refused inside TLS, each by a process of its own. More are closed.
 constexpr size_t kMaxRefusing = 16;
+// How long a new client waits for a process, from when it connected. Then the connection is closed
+// and the client tries again by itself; it takes a silence of 8 s for an error.
+constexpr std::chrono::milliseconds kWaitForProcess{6500};
 // How long a new client waits while all sessions are taken: when a program stops a session and
 // begins the next at once, the process of the first has not ended yet.
 constexpr std::chrono::seconds kWaitForRoom{2};
@@ -64,7 +71,7 @@ class Signals {
   void restore_in_child() const {
     for (const int signal : {SIGCHLD, SIGTERM})
       ::signal(signal, SIG_DFL);
-    ::signal(SIGINT, SIG_IGN);  // Ctrl-C ends the listener, which ends its sessions
+    ::signal(SIGINT, SIG_IGN);
     ::sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
 
@@ -93,36 +100,53 @@ struct ListeningSocket {
   }
 };
 
-ServeOptions with_listener(ServeOptions options, const LifetimeLimits& limits) {
-  options.limits = limits;
-  options.listener = ::getpid();
-  return options;
+// Whether the client at the other end has closed the connection.
+bool has_left(const Fd& client) {
+  pollfd polled{client.get(), POLLRDHUP, 0};
+  return ::poll(&polled, 1, 0) == 1;
 }
 
 class Listener {
  public:
-  Listener(ListeningSocket clients, ListeningSocket metrics, const ServeOptions& options,
-           const LifetimeLimits& limits)
+  Listener(ListeningSocket clients, ListeningSocket metrics, ServeOptions options,
+           SessionProgram program)
       : clients_(std::move(clients)),
         metrics_(std::move(metrics)),
-        options_(with_listener(options, limits)),
-        limits_(limits),
-        activity_(Activity::make_shared_memory()) {}
+        options_(std::move(options)),
+        spares_(std::move(program)) {}
 
-  void run() {
-    while (asked_to_end == 0 && !is_due()) {
+  // Waits until a session could begin. Throws std::invalid_argument with the reason why none can.
+  void prepare() {
+    spares_.start_missing(0);
+    while (asked_to_end == 0 && !spares_.has_ready()) {
+      if (const auto failure = spares_.take_failure())
+        throw std::invalid_argument(*failure);
       wait();
       reap();
+      spares_.read_reports();
+    }
+  }
+
+  void run() {
+    is_accepting_ = true;
+    while (asked_to_end == 0 && !is_due()) {
+      spares_.start_missing(wanted_processes());
+      wait();
+      reap();
+      spares_.read_reports();
+      sessions_.answer_requests(options_.token);
       accept_new();
       advance();
+      serve_queue();
       tell_metrics();
     }
     end_sessions();
   }
 
  private:
-  bool is_due() const {
-    const auto reason = activity_.reason_to_end(limits_);
+  bool is_due() {
+    activity_.note(sessions_.last_use());
+    const auto reason = activity_.reason_to_end(options_.limits);
     if (reason)
       log(LogLevel::kWarning, "the server ends", {{"reason", *reason}});
     return reason.has_value();
@@ -130,10 +154,12 @@ class Listener {
 
   void wait() {
     polled_.clear();
-    polled_.push_back({clients_.socket.get(), POLLIN, 0});
+    polled_.push_back({is_accepting_ ? clients_.socket.get() : -1, POLLIN, 0});
     polled_.push_back({metrics_.socket.get(), POLLIN, 0});
     for (const HalfOpen& client : half_open_)
       polled_.push_back({client.is_waiting() ? -1 : client.socket.get(), POLLIN, 0});
+    spares_.add_polled(polled_);
+    sessions_.add_polled(polled_);
     const timespec interval{0, std::chrono::nanoseconds(Activity::kInterval).count()};
     if (::ppoll(polled_.data(), polled_.size(), &interval, &signals_.during_wait()) < 0 &&
         errno != EINTR)
@@ -143,7 +169,7 @@ class Listener {
   void reap() {
     int status = 0;
     for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
-      if (refusing_.erase(pid) == 0)
+      if (refusing_.erase(pid) == 0 && !spares_.remove(pid, status))
         note_exit(sessions_.remove(pid, status), status);
   }
 
@@ -210,10 +236,64 @@ class Listener {
     reap();  // a session that has just ended leaves room
     // A client evicts at most once: a later eviction might hit another client that was just let in.
     const bool may_evict = !client.room_by;
-    if (sessions_.size() >= options_.max_sessions &&
-        !(may_evict && sessions_.evict_unproven_session()))
+    if (sessions_.size() + queue_.size() >= options_.max_sessions &&
+        !(may_evict && (sessions_.evict_unproven_session() || evict_waiting(client.peer))))
       return wait_for_room(std::move(client));
-    begin_session(std::move(client), preamble);
+    client.deadline += kWaitForProcess - kHandshakeTime;
+    queue_.push_back(std::move(client));
+  }
+
+  // Closes the connection of a waiting client, the oldest one of the peer that has most of them,
+  // unless that is `newcomer`. The client tries again. False: there is none.
+  bool evict_waiting(const std::string& newcomer) {
+    std::vector<std::string> peers;
+    for (const HalfOpen& client : queue_)
+      peers.push_back(client.peer);
+    if (peers.empty())
+      return false;
+    const size_t oldest = oldest_of_busiest(peers);
+    if (peers[oldest] == newcomer)
+      return false;
+    queue_.erase(queue_.begin() + static_cast<ptrdiff_t>(oldest));
+    return true;
+  }
+
+  // One for each waiting client, but one at a time for all clients of a peer that has failed to
+  // authenticate too often: starting a process costs much more than connecting.
+  size_t wanted_processes() const {
+    std::set<std::string> failed;
+    size_t others = 0;
+    for (const HalfOpen& client : queue_)
+      if (delays_.delay_of(client.peer, Clock::now()).count() > 0)
+        failed.insert(client.peer);
+      else
+        ++others;
+    return others + failed.size();
+  }
+
+  // Gives processes that are ready to clients; refuses a client for each process that failed.
+  void serve_queue() {
+    std::erase_if(queue_, [](const HalfOpen& client) { return has_left(client.socket); });
+    for (std::optional<std::string> failure; (failure = spares_.take_failure());)
+      if (!queue_.empty())
+        refuse(take_next(), "cannot start a session: " + *failure);
+    while (!queue_.empty() && queue_.front().deadline < Clock::now()) {
+      log(LogLevel::kWarning, "no process was ready in time for a client, which tries again",
+          {{"peer", queue_.front().peer}});
+      queue_.pop_front();
+    }
+    while (!queue_.empty() && spares_.has_ready())
+      begin_session(take_next(), *spares_.take());
+  }
+
+  // The client that has waited longest of the peer with the fewest sessions that have not begun:
+  // one that opens many connections waits behind the others.
+  HalfOpen take_next() {
+    const auto next = std::ranges::min_element(
+        queue_, {}, [&](const HalfOpen& client) { return sessions_.unproven_of(client.peer); });
+    HalfOpen client = std::move(*next);
+    queue_.erase(next);
+    return client;
   }
 
   // A peer that has failed too often waits before each new session, and no other peer does.
@@ -278,25 +358,24 @@ class Listener {
     ::_exit(0);
   }
 
-  void begin_session(HalfOpen client, const wire::Preamble& preamble) {
-    Sessions::New session;
-    try {
-      session = sessions_.prepare(client.peer);
-    } catch (const std::system_error& error) {
-      return refuse(std::move(client), std::string("cannot start a session: ") + error.what());
-    }
-    std::fflush(nullptr);
-    const pid_t pid = ::fork();
-    if (pid < 0) {
-      log(LogLevel::kError, "cannot start a session", {{"reason", describe_errno("fork", errno)}});
-      return sessions_.discard(std::move(session));
-    }
-    if (pid == 0) {
-      session.control.reset();
-      serve_session(leave_listener(std::move(client.socket)), options_, preamble, activity_,
-                    std::move(session.place));
-    }
-    sessions_.add(pid, std::move(session));
+  void begin_session(HalfOpen client, SessionProcess process) {
+    Handover told;
+    told.preamble = client.preamble;
+    told.route = sessions_.new_route();
+    told.server_start = activity_.start();
+    told.listener = ::getpid();
+    told.has_token = options_.token.empty() ? 0 : 1;
+    random_bytes(told.secret);
+    const std::string key = wire::resume_key_without_token(told.secret, options_.token);
+    told.resume_key_bytes = key.copy(told.resume_key.data(), told.resume_key.size());
+    const bool is_taken = hand_over(process.control, told, client.socket);
+    if (!is_taken)
+      ::kill(process.pid, SIGKILL);  // it is ending, or it is stopped
+    log(LogLevel::kInfo, "a client gets a process",
+        {{"session", wire::session_id(told.route)}, {"pid", process.pid}, {"peer", client.peer}});
+    sessions_.add(std::move(process), told.route, client.peer, is_taken && told.has_token != 0);
+    if (!is_taken)
+      queue_.push_front(std::move(client));  // it gets the next one
   }
 
   // In a child: gives back everything of the listener but this connection.
@@ -305,7 +384,10 @@ class Listener {
     clients_.socket.reset();
     metrics_.socket.reset();
     half_open_.clear();
+    queue_.clear();
     sessions_.forget();
+    spares_.forget();
+    ::explicit_bzero(options_.token.data(), options_.token.size());
     const std::string peer = describe_peer(socket);
     return encrypted(transport::socket_stream(std::move(socket), peer), options_.tls);
   }
@@ -313,18 +395,22 @@ class Listener {
   void end_sessions() {
     for (const pid_t pid : sessions_.processes())
       ::kill(pid, SIGTERM);
+    for (const pid_t pid : spares_.processes())
+      ::kill(pid, SIGKILL);
     clients_.remove();
     metrics_.remove();
   }
 
   ListeningSocket clients_;
   ListeningSocket metrics_;  // closed without --metrics
-  const ServeOptions options_;
-  const LifetimeLimits limits_;
-  Activity& activity_;
+  ServeOptions options_;
+  Activity activity_;
   Signals signals_;
-  std::vector<pollfd> polled_;  // both listening sockets, then half_open_
+  bool is_accepting_ = false;
+  std::vector<pollfd> polled_;  // both listening sockets, then half_open_, then sessions' processes
   std::deque<HalfOpen> half_open_;
+  std::deque<HalfOpen> queue_;  // new clients, until a process is ready; the oldest first
+  Spares spares_;
   Sessions sessions_;
   PeerDelays delays_;
   std::set<pid_t> refusing_;  // processes of refuse_in_process()
@@ -349,6 +435,11 @@ void check_address(const std::string& url, const ServeOptions& options) {
   }
 }
 
+// Whether no session may be able to begin, which the user must be told at the start.
+bool may_fail_to_begin(const ServeOptions& options) {
+  return !options.libraries.empty() || (options.device != "auto" && options.device != "cpu");
+}
+
 // What a client connects to: with the pin, and with this machine's name for "every address".
 std::string connect_string(transport::Address address, const ServeOptions& options) {
   if (options.tls != nullptr)
@@ -360,8 +451,8 @@ std::string connect_string(transport::Address address, const ServeOptions& optio
 
 }  // namespace
 
-void listen(const std::string& url, const std::string& metrics, const ServeOptions& options,
-            const LifetimeLimits& limits) {
+void listen(const std::string& url, const std::string& metrics, ServeOptions options,
+            SessionProgram program) {
   check_address(url, options);
   if (!metrics.empty() && transport::parse_address(metrics).scheme != "unix") {
     throw std::invalid_argument("--metrics " + metrics +
@@ -369,9 +460,12 @@ void listen(const std::string& url, const std::string& metrics, const ServeOptio
   }
   ListeningSocket clients = ListeningSocket::open(url);
   const std::string ready = "listening on " + connect_string(clients.address, options);
+  const bool must_try = may_fail_to_begin(options);
   Listener listener(std::move(clients),
-                    metrics.empty() ? ListeningSocket() : ListeningSocket::open(metrics), options,
-                    limits);
+                    metrics.empty() ? ListeningSocket() : ListeningSocket::open(metrics),
+                    std::move(options), std::move(program));
+  if (must_try)
+    listener.prepare();
   std::printf("%s\n", ready.c_str());
   std::fflush(stdout);
   log(LogLevel::kInfo, ready);

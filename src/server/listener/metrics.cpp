@@ -22,6 +22,9 @@ using Labels = std::vector<std::pair<const char*, std::string>>;
 // The text must fit into a socket's buffer, because the listener sends it without waiting.
 constexpr size_t kShownOperators = 40;
 
+// The operators beyond OperatorTimes::kMaxNames.
+const std::string kOtherNames = "others";
+
 struct Row {
   const char* name;
   const char* type;
@@ -122,8 +125,10 @@ std::string describe_operators(const std::vector<OperatorTime>& longest) {
 
 void OperatorTimes::add(const std::vector<OperatorTime>& times) {
   for (const OperatorTime& one : times) {
-    OperatorTime& sum = by_name_[one.name];
-    sum.name = one.name;
+    const bool has_place = by_name_.size() < kMaxNames || by_name_.contains(one.name);
+    const std::string& name = has_place ? one.name : kOtherNames;
+    OperatorTime& sum = by_name_[name];
+    sum.name = name;
     sum.calls += one.calls;
     sum.nanoseconds += one.nanoseconds;
   }

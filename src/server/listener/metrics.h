@@ -13,12 +13,17 @@
 
 namespace torch_remote::server {
 
-// How often operators ran, and for how long, by name.
+// How often operators ran, and for how long, by name. Sessions tell the names, so that their number
+// is limited: more are counted together.
 class OperatorTimes {
  public:
+  static constexpr size_t kMaxNames = 4096;
+
   void add(const std::vector<SessionPage::OperatorTime>& times);
   // At most `count`, those that took longest first.
   std::vector<SessionPage::OperatorTime> longest(size_t count) const;
+
+  size_t size() const { return by_name_.size(); }
 
  private:
   std::map<std::string, SessionPage::OperatorTime> by_name_;

@@ -4,11 +4,11 @@
 #include <csignal>
 #include <iterator>
 #include <map>
-#include <tuple>
 
 #include "base/log.h"
 #include "base/peer_limits.h"
-#include "base/platform.h"
+#include "server/session/handover.h"
+#include "server/session/lifetime.h"
 #include "wire/handshake.h"
 
 namespace torch_remote::server {
@@ -21,19 +21,6 @@ constexpr size_t kCallsForClient = 8;
 
 }  // namespace
 
-Sessions::New Sessions::prepare(std::string peer) {
-  New session;
-  session.peer = std::move(peer);
-  session.place.route = new_route();
-  std::tie(session.control, session.place.control) = message_pair();
-  if (free_pages_.empty())
-    free_pages_.push_back(&SessionPage::make_shared_with_children());
-  session.place.page = free_pages_.back();
-  free_pages_.pop_back();
-  session.place.page->clear();
-  return session;
-}
-
 uint64_t Sessions::new_route() const {
   uint64_t route = new_session_route();
   while (find(route) != nullptr)
@@ -41,13 +28,9 @@ uint64_t Sessions::new_route() const {
   return route;
 }
 
-void Sessions::add(pid_t pid, New session) {
-  sessions_.emplace(pid, Entry{session.place.route, std::move(session.control), session.place.page,
-                               std::move(session.peer), ++figures_.sessions_begun});
-}
-
-void Sessions::discard(New session) {
-  free_pages_.push_back(session.place.page);
+void Sessions::add(SessionProcess process, uint64_t route, std::string peer, bool needs_proofs) {
+  sessions_.emplace(process.pid, Entry{route, std::move(process.control), std::move(process.page),
+                                       std::move(peer), ++figures_.sessions_begun, needs_proofs});
 }
 
 std::string Sessions::remove(pid_t pid, int status) {
@@ -68,7 +51,7 @@ std::string Sessions::remove(pid_t pid, int status) {
     remember(session.route, "has ended: " + reason);
   }
   figures_.operators_of_ended_sessions.add(session.page->operator_times());
-  free_pages_.push_back(session.page);
+  last_use_of_ended_ = last_use();
   std::string peer = std::move(session.peer);
   sessions_.erase(found);
   return peer;
@@ -101,6 +84,31 @@ void Sessions::forget() {
   sessions_.clear();
 }
 
+void Sessions::add_polled(std::vector<pollfd>& polled) const {
+  for (const auto& [pid, session] : sessions_)
+    if (session.needs_proofs)
+      polled.push_back({session.control.get(), POLLIN, 0});
+}
+
+void Sessions::answer_requests(const std::string& token) {
+  for (auto& [pid, session] : sessions_)
+    if (session.needs_proofs && answer_proof_request(session.control, token))
+      session.needs_proofs = false;
+}
+
+int64_t Sessions::last_use() const {
+  int64_t last = last_use_of_ended_;
+  for (const auto& [pid, session] : sessions_)
+    last = std::max(last, std::min(session.page->last_use(), Activity::now()));
+  return last;
+}
+
+size_t Sessions::unproven_of(const std::string& peer) const {
+  return static_cast<size_t>(std::ranges::count_if(sessions_, [&](const auto& entry) {
+    return entry.second.peer == peer && !entry.second.page->has_begun();
+  }));
+}
+
 const Fd* Sessions::find(uint64_t route) const {
   const auto found = std::find_if(sessions_.begin(), sessions_.end(),
                                   [&](const auto& entry) { return entry.second.route == route; });
@@ -125,7 +133,7 @@ std::vector<pid_t> Sessions::processes() const {
 std::string Sessions::metrics() const {
   std::vector<SessionRow> all;
   for (const auto& [pid, session] : sessions_)
-    all.push_back({wire::session_id(session.route), pid, session.page});
+    all.push_back({wire::session_id(session.route), pid, session.page.get()});
   return describe_metrics(figures_, all);
 }
 

@@ -12,33 +12,34 @@
 #include "base/fd.h"
 #include "base/session_page.h"
 #include "server/listener/metrics.h"
-#include "server/session/serve.h"
+#include "server/listener/spares.h"
 
 namespace torch_remote::server {
 
 // The sessions of a listener: their processes, control sockets and pages. Confined to one thread.
 class Sessions {
  public:
-  // A session without a process: its process gets `place`, the listener keeps `control`.
-  struct New {
-    SessionPlace place;
-    Fd control;
-    std::string peer;  // of identify_peer()
-  };
-
-  // Throws std::system_error.
-  New prepare(std::string peer);
-  void add(pid_t pid, New session);
-  // For a session whose process could not be started.
-  void discard(New session);
+  // A number that no session has.
+  uint64_t new_route() const;
+  // `peer` is of identify_peer(). `needs_proofs`: it will ask for them, see answer_requests().
+  void add(SessionProcess process, uint64_t route, std::string peer, bool needs_proofs);
   // Process `pid` ended with waitpid()'s `status`. If it was killed, its last calls are logged.
   // Returns its first peer.
   std::string remove(pid_t pid, int status);
   // Kills a process whose client has not proven who it is, the oldest one of the peer that has most
   // of them. False: there is none.
   bool evict_unproven_session();
-  // For the process of a new session: closes its copies of the other sessions' sockets.
+  // For a child of fork(): closes the sessions' sockets and pages.
   void forget();
+
+  // For poll(): the sockets of those that have not asked for proofs yet.
+  void add_polled(std::vector<pollfd>& polled) const;
+  // Makes proofs for sessions that ask for them, once for each.
+  void answer_requests(const std::string& token);
+  // When any of them was used last, as they tell: of Activity, or anything at all.
+  int64_t last_use() const;
+  // How many of this peer's have not begun.
+  size_t unproven_of(const std::string& peer) const;
 
   size_t size() const { return sessions_.size(); }
 
@@ -57,17 +58,17 @@ class Sessions {
   struct Entry {
     uint64_t route;
     Fd control;
-    SessionPage* page;
+    SessionPage::View page;
     std::string peer;
     uint64_t number;  // in the order in which they began
+    bool needs_proofs;
     bool is_dropped = false;
   };
 
-  uint64_t new_route() const;
   void remember(uint64_t route, std::string end);
 
   std::unordered_map<pid_t, Entry> sessions_;
-  std::vector<SessionPage*> free_pages_;
+  int64_t last_use_of_ended_ = 0;
   std::deque<std::pair<uint64_t, std::string>> ended_;  // route and how it ended; newest last
   ListenerFigures figures_;
 };

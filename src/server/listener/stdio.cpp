@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -73,11 +74,12 @@ std::string name_of(uint64_t route) {
 }
 
 SessionPlace new_place() {
-  while (true) {
-    const uint64_t route = new_session_route();
-    if (Fd control = named_socket(name_of(route)))
-      return {route, std::move(control)};
+  SessionPlace place;
+  while (!place.control) {
+    place.route = new_session_route();
+    place.control = named_socket(name_of(place.route));
   }
+  return place;
 }
 
 void wait_until_left(const Fd& companion) {
@@ -102,7 +104,7 @@ void pass_on(const Fd& session, const PreambleBytes& preamble, Standard standard
 
 }  // namespace
 
-void serve_stdio(const ServeOptions& options, bool only_resumes) {
+void serve_stdio(ServeOptions options, bool only_resumes) {
   // Signals from the client's terminal, or from one that ssh made, must not end a session.
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
@@ -113,8 +115,9 @@ void serve_stdio(const ServeOptions& options, bool only_resumes) {
   const wire::Preamble preamble = wire::decode_preamble(bytes);
   if (preamble.intent == 0 && !only_resumes) {
     standard = {};
-    serve_session(std::move(stream), options, preamble, Activity::make_shared_memory(),
-                  new_place());
+    SessionPlace place = new_place();
+    place.credentials = new_credentials(std::exchange(options.token, {}));
+    serve_session(std::move(stream), options, preamble, std::move(place));
   }
   std::string refusal = "this server only takes clients back; run it without --resume";
   if (preamble.intent == 1) {

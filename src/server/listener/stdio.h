@@ -10,6 +10,6 @@ namespace torch_remote::server {
 //
 // The session outlives the connection by its lease and takes connections from processes of the same
 // user: Note [Relaunch] in server/listener/stdio.cpp. Never returns.
-[[noreturn]] void serve_stdio(const ServeOptions& options, bool only_resumes);
+[[noreturn]] void serve_stdio(ServeOptions options, bool only_resumes);
 
 }  // namespace torch_remote::server

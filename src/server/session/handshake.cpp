@@ -76,38 +76,33 @@ wire::Preamble read_preamble(LimitedReader& reader) {
   return wire::decode_preamble(bytes);
 }
 
-struct Hellos {
-  Bytes client;
-  Bytes server;  // without the proof
-};
-
-// Sends our HELLO. Returns the bodies over which both proofs are made.
-Hellos exchange_hellos(transport::Stream& stream, Bytes client_body, const std::string& token) {
+// Sends our HELLO, in answer to one with this body. Returns the proof that the client must send.
+std::optional<wire::Proof> send_hello(transport::Stream& stream, const Bytes& client_body,
+                                      const MakeProofs& make_proofs) {
   wire::Hello hello;
   random_bytes(hello.nonce);
   hello.torch_version = TORCH_VERSION;
   hello.capabilities = wire::kCapabilities;
-  Hellos hellos{std::move(client_body), body_of(hello)};
-  if (!token.empty()) {
+  std::optional<wire::Proof> wanted;
+  if (make_proofs) {
+    const Proofs proofs = make_proofs(client_body, body_of(hello), stream.channel_binding());
     hello.has_proof = true;
-    hello.proof = wire::make_proof(token, wire::Side::kServer, hellos.client, hellos.server,
-                                   stream.channel_binding());
+    hello.proof = proofs.server;
+    wanted = proofs.client;
   }
   write_block(stream, body_of(hello));
-  return hellos;
+  return wanted;
 }
 
-void check_proof(const wire::ProofMessage& message, const Hellos& hellos, const std::string& token,
-                 Intent intent, std::span<const std::byte> binding) {
-  if (token.empty())
+void check_proof(const wire::ProofMessage& message, const std::optional<wire::Proof>& wanted,
+                 Intent intent) {
+  if (!wanted)
     return;
   if (intent == Intent::kNew && !message.has_proof)
     throw AuthenticationError(
         "this server wants a token; set TORCH_REMOTE_TOKEN_FILE on the client to a copy of the "
         "server's --token-file");
-  const wire::Proof wanted =
-      wire::make_proof(token, wire::Side::kClient, hellos.client, hellos.server, binding);
-  if (!wire::equal_proofs(message.proof, wanted)) {
+  if (!wire::equal_proofs(message.proof, *wanted)) {
     throw AuthenticationError(
         intent == Intent::kResume
             ? "this is another client's session"
@@ -146,12 +141,12 @@ pid_t local_process(const wire::Hello& hello) {
 }
 
 // A client with another token, or where only one of both has a token, leaves at the server's HELLO.
-Bytes read_proof(LimitedReader& reader, const std::string& token) {
+Bytes read_proof(LimitedReader& reader, bool is_wanted) {
   try {
     return reader.read_block();
   } catch (const ConnectionError& error) {
     const std::string why = std::string(" (") + error.what() + ")";
-    if (token.empty()) {
+    if (!is_wanted) {
       throw ConnectionError(
           "the client left, or took too long, in the middle of the handshake; it may have a token "
           "while this server has none (--token-file)" +
@@ -165,27 +160,31 @@ Bytes read_proof(LimitedReader& reader, const std::string& token) {
 }
 
 Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
-                  Intent intent, const std::string& token) {
+                  Intent intent, const MakeProofs& make_proofs) {
   const uint64_t read_before = preamble ? wire::kPreambleBytes : 0;
   LimitedReader reader(stream, wire::kMaxHandshakeBytes - read_before);
   secure(stream, reader, preamble);
   check_preamble(preamble ? *preamble : read_preamble(reader), intent);
-  Bytes body = reader.read_block();
+  const Bytes body = reader.read_block();
   const wire::Hello hello = wire::decode_hello(body);
   Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version, hello.received,
                     local_process(hello)};
-  const Hellos hellos = exchange_hellos(stream, std::move(body), token);
-  check_proof(wire::decode_proof(read_proof(reader, token)), hellos, token, intent,
-              stream.channel_binding());
+  const std::optional<wire::Proof> wanted = send_hello(stream, body, make_proofs);
+  check_proof(wire::decode_proof(read_proof(reader, wanted.has_value())), wanted, intent);
   return greeting;
+}
+
+void wipe(std::string* secret) {
+  ::explicit_bzero(secret->data(), secret->size());
+  delete secret;
 }
 
 Greeting greet_within_limits(transport::Stream& stream,
                              const std::optional<wire::Preamble>& preamble, Intent intent,
-                             const std::string& token) {
+                             const MakeProofs& make_proofs) {
   const transport::Deadline deadline(stream, kHandshakeTime);
   try {
-    return exchange(stream, preamble, intent, token);
+    return exchange(stream, preamble, intent, make_proofs);
   } catch (const AuthenticationError& error) {
     send_refusal(stream, error.what());
     throw;
@@ -196,6 +195,17 @@ Greeting greet_within_limits(transport::Stream& stream,
 }
 
 }  // namespace
+
+MakeProofs proofs_with(std::string token) {
+  if (token.empty())
+    return {};
+  const std::shared_ptr<const std::string> kept(new std::string(std::move(token)), wipe);
+  return [kept](std::span<const std::byte> client, std::span<const std::byte> server,
+                std::span<const std::byte> binding) -> Proofs {
+    return {wire::make_proof(*kept, wire::Side::kServer, client, server, binding),
+            wire::make_proof(*kept, wire::Side::kClient, client, server, binding)};
+  };
+}
 
 std::unique_ptr<transport::Stream> encrypted(std::unique_ptr<transport::Stream> stream,
                                              std::shared_ptr<const transport::TlsContext> tls) {
@@ -209,13 +219,13 @@ std::unique_ptr<transport::Stream> encrypted(std::unique_ptr<transport::Stream> 
 }
 
 Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
-               const std::string& token) {
-  return greet_within_limits(stream, preamble, Intent::kNew, token);
+               const MakeProofs& make_proofs) {
+  return greet_within_limits(stream, preamble, Intent::kNew, make_proofs);
 }
 
 Greeting greet_again(transport::Stream& stream, const wire::Preamble& preamble,
                      const std::string& key) {
-  return greet_within_limits(stream, preamble, Intent::kResume, key);
+  return greet_within_limits(stream, preamble, Intent::kResume, proofs_with(key));
 }
 
 void send_welcome(transport::Stream& stream, const wire::Welcome& welcome) {

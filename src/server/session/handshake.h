@@ -1,8 +1,10 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -30,17 +32,29 @@ struct Greeting {
   pid_t process = 0;          // the client's, if it is on this machine; else 0
 };
 
+// The proofs of both sides for one handshake: over both HELLO bodies and the TLS connection.
+struct Proofs {
+  wire::Proof server{};
+  wire::Proof client{};
+};
+
+// Makes the proofs, or has them made by who knows the token. May throw. Empty: no proof is wanted.
+using MakeProofs = std::function<Proofs(std::span<const std::byte> hello_client,
+                                        std::span<const std::byte> hello_server,
+                                        std::span<const std::byte> binding)>;
+// With this token or key, of which it keeps a copy. Empty for an empty one.
+MakeProofs proofs_with(std::string token);
+
 // The stream inside TLS, which greet() begins; the same stream where `tls` is null. A client that
 // does not speak TLS is told to.
 std::unique_ptr<transport::Stream> encrypted(std::unique_ptr<transport::Stream> stream,
                                              std::shared_ptr<const transport::TlsContext> tls);
 
 // The server's part of wire/handshake.h up to PROOF. Reads not a byte more and calls nothing of
-// torch. Reads the preamble too where `preamble` is empty. An empty `token` needs no proof. Sends
-// the reason to the client when it refuses, and throws AuthenticationError, ProtocolError or
-// ConnectionError.
+// torch. Reads the preamble too where `preamble` is empty. Sends the reason to the client when it
+// refuses, and throws AuthenticationError, ProtocolError or ConnectionError.
 Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
-               const std::string& token);
+               const MakeProofs& make_proofs);
 // The same for a client that resumes; `key` is wire::resume_key().
 Greeting greet_again(transport::Stream& stream, const wire::Preamble& preamble,
                      const std::string& key);

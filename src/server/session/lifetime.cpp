@@ -1,27 +1,17 @@
 #include "server/session/lifetime.h"
 
-#include <cerrno>
-#include <new>
-
-#include <sys/mman.h>
-
-#include "base/error.h"
+#include <algorithm>
 
 namespace torch_remote::server {
-
-static_assert(std::atomic<int64_t>::is_always_lock_free, "it is shared between processes");
-
-Activity& Activity::make_shared_memory() {
-  void* const memory =
-      ::mmap(nullptr, sizeof(Activity), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED)
-    throw_system_errno("mmap", errno);
-  return *new (memory) Activity();
-}
 
 int64_t Activity::now() noexcept {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+}
+
+void Activity::note(int64_t time) noexcept {
+  const int64_t known = last_.load(std::memory_order_relaxed);
+  last_.store(std::max(known, std::min(time, now())), std::memory_order_relaxed);
 }
 
 std::optional<std::string> Activity::reason_to_end(const LifetimeLimits& limits) const {

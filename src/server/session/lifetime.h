@@ -14,14 +14,23 @@ struct LifetimeLimits {
   std::chrono::milliseconds age{0};
 };
 
-// When the server was last used. In memory that the listener shares with the sessions it forks.
-// Thread-safe and process-safe.
+// When a process was last used. The listener's is told what its sessions write on their pages.
+// Thread-safe.
 class Activity {
  public:
-  // Never unmapped.
-  static Activity& make_shared_memory();
+  // Milliseconds of the steady clock, which is the same in all processes of a machine.
+  static int64_t now() noexcept;
 
-  void touch() noexcept { last_.store(now(), std::memory_order_relaxed); }
+  // `start`: when the server began.
+  explicit Activity(int64_t start = now()) : start_(start) {}
+
+  int64_t start() const noexcept { return start_; }
+
+  void touch() noexcept { note(now()); }
+
+  // It was used at that time. A time in the future counts as now, so that no session can keep the
+  // server alive after its own end.
+  void note(int64_t time) noexcept;
 
   // Why the server should end now; empty while it should not.
   std::optional<std::string> reason_to_end(const LifetimeLimits& limits) const;
@@ -29,10 +38,8 @@ class Activity {
   static constexpr std::chrono::milliseconds kInterval{250};
 
  private:
-  static int64_t now() noexcept;
-
-  const int64_t start_ = now();
-  std::atomic<int64_t> last_{start_};  // milliseconds of the steady clock
+  const int64_t start_;
+  std::atomic<int64_t> last_{now()};
 };
 
 }  // namespace torch_remote::server

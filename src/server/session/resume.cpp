@@ -66,9 +66,8 @@ struct Returning {
 void take_back(Returning client, uint64_t number, Handshakes& handshakes, Session& session,
                const Identity& identity) noexcept {
   try {
-    const std::string key = wire::resume_key(identity.secret, identity.token);
     const Greeting greeting =
-        greet_again(*client.stream, wire::decode_preamble(client.preamble), key);
+        greet_again(*client.stream, wire::decode_preamble(client.preamble), identity.resume_key);
     if (handshakes.end(number))
       session.resume(std::move(client.stream), greeting.received);
   } catch (const AuthenticationError& error) {

@@ -14,7 +14,7 @@ namespace torch_remote::server {
 struct Identity {
   std::string id;
   wire::Secret secret;
-  std::string token;                                 // empty: no token needed
+  std::string resume_key;                            // with which its client proves itself
   std::shared_ptr<const transport::TlsContext> tls;  // null: connections are not encrypted
 };
 

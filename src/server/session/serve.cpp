@@ -74,14 +74,18 @@ void leave_after_client(pid_t pid) {
   }).detach();
 }
 
-// On SIGTERM the client is told. `session` is null until it exists.
-void leave_on_sigterm(const std::atomic<Session*>& session) {
+sigset_t only_sigterm() {
   sigset_t terminate;
   sigemptyset(&terminate);
   sigaddset(&terminate, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &terminate, nullptr);  // in all threads started from now on
-  std::thread([&session, terminate] {
+  return terminate;
+}
+
+// On SIGTERM the client is told. `session` is null until it exists.
+void leave_on_sigterm(const std::atomic<Session*>& session) {
+  std::thread([&session] {
     name_this_thread("tr-signal");
+    const sigset_t terminate = only_sigterm();
     int number = 0;
     while (sigwait(&terminate, &number) != 0) {
     }
@@ -91,19 +95,29 @@ void leave_on_sigterm(const std::atomic<Session*>& session) {
   }).detach();
 }
 
+// When the session is used, for this process and, on its page, for the listener.
+struct Use {
+  Activity activity;
+  SessionPage& page;
+  std::atomic<bool> is_busy{false};
+
+  void note() noexcept {
+    activity.touch();
+    page.note_use(Activity::now());
+  }
+};
+
 // A running operator counts as activity, so that a long one does not trip the idle timeout.
-void watch_lifetime(const ServeOptions& options, Activity& activity,
-                    std::shared_ptr<const std::atomic<bool>> is_busy) {
+void watch_lifetime(const ServeOptions& options, Use& use) {
   if (options.limits.idle.count() == 0 && options.limits.age.count() == 0)
     return;
-  std::thread([limits = options.limits, listener = options.listener, &activity,
-               is_busy = std::move(is_busy)] {
+  std::thread([limits = options.limits, listener = options.listener, &use] {
     name_this_thread("tr-lifetime");
     while (true) {
       std::this_thread::sleep_for(Activity::kInterval);
-      if (*is_busy)
-        activity.touch();
-      const auto reason = activity.reason_to_end(limits);
+      if (use.is_busy)
+        use.note();
+      const auto reason = use.activity.reason_to_end(limits);
       if (!reason || (listener != 0 && ::getppid() == listener))
         continue;
       log(LogLevel::kWarning, "the server ends", {{"reason", *reason}});
@@ -171,47 +185,51 @@ transport::Connection::Options connection_options(const ServeOptions& options,
 }
 
 SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
-                  const std::optional<wire::Preamble>& preamble, Activity& activity,
-                  SessionPlace place, std::atomic<Session*>& begun) {
-  Identity identity{wire::session_id(place.route), {}, options.token, options.tls};
-  random_bytes(identity.secret);
+                  const std::optional<wire::Preamble>& preamble, SessionPlace place) {
+  const Identity identity{wire::session_id(place.route), place.credentials.secret,
+                          place.credentials.resume_key, options.tls};
   const std::string& id = identity.id;
   set_log_name(id);
   const auto lease = place.control ? options.lease : std::chrono::milliseconds(0);
-  const Greeting greeting = greet(*stream, preamble, options.token);
-  activity.touch();
-  if (place.page != nullptr)
-    place.page->mark_begun();
-  const OperatorTable table = tell_if_refused(
-      *stream, [&] { return OperatorTable(load_libraries(options.libraries), options.schemas); });
-  const Devices devices = tell_if_refused(
-      *stream, [&] { return Devices::choose(options.device, options.simulated_devices); });
-  SessionPage& page =
-      place.page == nullptr ? SessionPage::make_shared_with_children() : *place.page;
-  // Never destroyed, like the session that writes to it.
+  const Greeting greeting = greet(*stream, preamble, place.credentials.make_proofs);
+  place.credentials.make_proofs = {};  // with the token, where it was here
+  SessionPage& page = place.page == nullptr ? SessionPage::make_private() : *place.page;
+  page.mark_begun();
+  // Never destroyed, like the session and the threads that use them.
+  auto& use = *new Use{Activity(place.server_start), page};
+  use.note();
+  if (place.prepared == nullptr)
+    place.prepared =
+        tell_if_refused(*stream, [&] { return std::make_unique<const Prepared>(options); });
+  const Prepared& prepared = *place.prepared.release();
+  const Devices& devices = prepared.devices;
   auto& call_log = *tell_if_refused(*stream, [&] {
                       return std::make_unique<CallLog>(page, options.call_log, id);
                     }).release();
+  // THE SANDBOX BEGINS HERE: the client has proven itself, none of its messages has been read,
+  // files are open, libraries are loaded, and no thread of ours has been started yet.
+  auto& session_begun = *new std::atomic<Session*>(nullptr);
+  leave_on_sigterm(session_begun);
+  if (options.parent_pid != 0)
+    leave_with_parent(options.parent_pid);
   page.note_facts(facts_of(stream->peer(), devices));
   log(LogLevel::kInfo, "session begins",
       {{"peer", stream->peer()},
        {"client_torch", greeting.torch_version},
        {"devices", devices.count()}});
-  send_welcome(*stream, make_welcome(greeting, identity, lease, devices, table));
-  const auto is_busy = std::make_shared<std::atomic<bool>>(false);
-  watch_lifetime(options, activity, is_busy);
-  const auto on_work = [&activity, is_busy](bool begins) {
-    *is_busy = begins;
-    activity.touch();
+  send_welcome(*stream, make_welcome(greeting, identity, lease, devices, prepared.table));
+  watch_lifetime(options, use);
+  const auto on_work = [&use](bool begins) {
+    use.is_busy = begins;
+    use.note();
   };
   if (greeting.process > 0 && options.parent_pid == 0)
     leave_after_client(greeting.process);
   const std::string peer = stream->peer();
-  // Never destroyed: detached threads use it until the process ends.
-  auto& session = *new Session(std::move(stream), devices, table,
+  auto& session = *new Session(std::move(stream), devices, prepared.table,
                                {on_work, leave_soon, &call_log, &page, lease, options.max_memory},
                                connection_options(options, lease));
-  begun = &session;
+  session_begun = &session;
   if (lease.count() > 0)
     take_back_clients(std::move(place.control), session, identity, peer);
   return session.run() ? SessionExit::kClosed : SessionExit::kFailed;
@@ -225,17 +243,30 @@ uint64_t new_session_route() {
   return route;
 }
 
+Credentials new_credentials(std::string token) {
+  Credentials credentials;
+  random_bytes(credentials.secret);
+  credentials.resume_key = wire::resume_key_without_token(credentials.secret, token);
+  credentials.make_proofs = proofs_with(std::move(token));
+  return credentials;
+}
+
+Prepared::Prepared(const ServeOptions& options)
+    : table(load_libraries(options.libraries), options.schemas),
+      devices(Devices::choose(options.device, options.simulated_devices)) {}
+
+void hold_sigterm() noexcept {
+  const sigset_t terminate = only_sigterm();
+  pthread_sigmask(SIG_BLOCK, &terminate, nullptr);
+}
+
 void serve_session(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
-                   const std::optional<wire::Preamble>& preamble, Activity& activity,
-                   SessionPlace place) {
+                   const std::optional<wire::Preamble>& preamble, SessionPlace place) {
   const std::string peer = stream->peer();
-  auto& session = *new std::atomic<Session*>(nullptr);  // never destroyed
-  leave_on_sigterm(session);                            // before other threads start
+  hold_sigterm();
   SessionExit code = SessionExit::kFailed;
   try {
-    if (options.parent_pid != 0)
-      leave_with_parent(options.parent_pid);
-    code = serve(std::move(stream), options, preamble, activity, std::move(place), session);
+    code = serve(std::move(stream), options, preamble, std::move(place));
   } catch (const AuthenticationError& error) {
     log(LogLevel::kWarning, "a client was refused", {{"peer", peer}, {"reason", error.what()}});
     code = SessionExit::kNotAuthenticated;

@@ -11,7 +11,10 @@
 
 #include "base/fd.h"
 #include "base/session_page.h"
+#include "server/executor/devices.h"
+#include "server/executor/operators.h"
 #include "server/executor/schema_file.h"
+#include "server/session/handshake.h"
 #include "server/session/lifetime.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
@@ -20,9 +23,16 @@
 
 namespace torch_remote::server {
 
+struct TlsFiles {
+  std::string cert;
+  std::string key;
+  std::string client_ca;
+};
+
 struct ServeOptions {
   std::string token;                                 // empty: clients need none
   std::shared_ptr<const transport::TlsContext> tls;  // null: connections are not encrypted
+  TlsFiles tls_files;                                // of which `tls` was made
   std::string device = "auto";
   unsigned simulated_devices = 1;
   std::string call_log;  // prefix of the files of CallLog; empty: calls are not logged
@@ -34,15 +44,39 @@ struct ServeOptions {
   LifetimeLimits limits;
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // version of torch that the server imitates; none: its own
+  std::string schema_path;             // the file of `schemas`
   pid_t listener = 0;                  // watches the limits while it lives; then the session does
 };
 
-// What the process of a session gets from its starter: its number, the socket over which it gets
-// connections of a client that resumes, and memory for its figures and last calls.
+// How a session and its client recognize each other. A session has no copy of the token once its
+// client has proven that it knows it.
+struct Credentials {
+  wire::Secret secret{};   // for the client, to resume
+  std::string resume_key;  // of wire::resume_key_without_token()
+  MakeProofs make_proofs;  // empty: the client needs no token
+};
+
+// With a new secret. Takes the token out of its argument.
+Credentials new_credentials(std::string token);
+
+// What a session needs before its first call, and what may take long.
+struct Prepared {
+  // Loads the libraries and chooses the devices. Throws std::invalid_argument with a message for
+  // the user.
+  explicit Prepared(const ServeOptions& options);
+
+  OperatorTable table;
+  Devices devices;
+};
+
+// What the process of a session gets from its starter.
 struct SessionPlace {
   uint64_t route = 0;
-  Fd control;
-  SessionPage* page = nullptr;  // null: not published
+  Fd control;                   // where connections of a client that resumes arrive; may be empty
+  SessionPage* page = nullptr;  // null: figures and last calls are not published
+  Credentials credentials;
+  std::unique_ptr<const Prepared> prepared;  // null: it is prepared once its client is known
+  int64_t server_start = Activity::now();
 };
 
 uint64_t new_session_route();
@@ -54,12 +88,15 @@ enum class SessionExit : int {
   kNotAuthenticated = 3,
 };
 
+// Blocks SIGTERM, in this thread and those that it starts; serve_session() waits for it. To be
+// called before other threads start.
+void hold_sigterm() noexcept;
+
 // A session in its own process: handshake, calls, end. Never returns. It calls _exit(), even while
 // an operator runs: within a second after the client closes or, on the same machine, the client's
 // process ends; otherwise when the lease is over.
 [[noreturn]] void serve_session(std::unique_ptr<transport::Stream> stream,
                                 const ServeOptions& options,
-                                const std::optional<wire::Preamble>& preamble, Activity& activity,
-                                SessionPlace place);
+                                const std::optional<wire::Preamble>& preamble, SessionPlace place);
 
 }  // namespace torch_remote::server

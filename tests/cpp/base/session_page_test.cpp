@@ -1,6 +1,8 @@
 #include "base/session_page.h"
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <system_error>
 
 #include <gtest/gtest.h>
@@ -13,13 +15,13 @@ namespace torch_remote {
 namespace {
 
 TEST(SessionPage, ANewOneHasNoCallsAndNoFigures) {
-  const SessionPage& page = SessionPage::make_shared_with_children();
+  const SessionPage& page = SessionPage::make_private();
   EXPECT_EQ(page.last_calls(), "");
   EXPECT_EQ(page.figures().calls, 0U);
 }
 
 TEST(SessionPage, TheLastCallsComeOldestFirst) {
-  SessionPage& page = SessionPage::make_shared_with_children();
+  SessionPage& page = SessionPage::make_private();
   for (uint64_t number = 1; number <= 100; ++number)
     page.note_call(number, "aten::op" + std::to_string(number));
 
@@ -28,15 +30,15 @@ TEST(SessionPage, TheLastCallsComeOldestFirst) {
 }
 
 TEST(SessionPage, ALongNameIsCutAndWhatCannotBePrintedIsNot) {
-  SessionPage& page = SessionPage::make_shared_with_children();
+  SessionPage& page = SessionPage::make_private();
   page.note_call(1, std::string(1000, 'x'));
   page.note_call(2, "a\nb\x01");
 
   EXPECT_EQ(page.last_calls(), "call 1 " + std::string(56, 'x') + ", call 2 a?b?");
 }
 
-TEST(SessionPage, TimesAreSummedByOperatorUntilItIsCleared) {
-  SessionPage& page = SessionPage::make_shared_with_children();
+TEST(SessionPage, TimesAreSummedByOperator) {
+  SessionPage& page = SessionPage::make_private();
   const size_t mm = page.add_operator("aten::mm");
   page.add_operator("aten::never_called");
   page.note_time(mm, 30);
@@ -46,12 +48,10 @@ TEST(SessionPage, TimesAreSummedByOperatorUntilItIsCleared) {
   EXPECT_EQ(page.operator_times()[0].name, "aten::mm");
   EXPECT_EQ(page.operator_times()[0].calls, 2U);
   EXPECT_EQ(page.operator_times()[0].nanoseconds, 42U);
-  page.clear();
-  EXPECT_TRUE(page.operator_times().empty());
 }
 
 TEST(SessionPage, MoreOperatorsThanThereArePlacesShareTheLast) {
-  SessionPage& page = SessionPage::make_shared_with_children();
+  SessionPage& page = SessionPage::make_private();
   for (size_t i = 0; i < SessionPage::kOperators + 9; ++i)
     page.note_time(page.add_operator("aten::op" + std::to_string(i)), 1);
 
@@ -62,7 +62,7 @@ TEST(SessionPage, MoreOperatorsThanThereArePlacesShareTheLast) {
 }
 
 TEST(SessionPage, FactsAreThereOnceTheyWereNoted) {
-  SessionPage& page = SessionPage::make_shared_with_children();
+  SessionPage& page = SessionPage::make_private();
   EXPECT_EQ(page.facts().started, 0U);
   page.note_facts({"pid 7, uid 0", std::string(1000, 'g'), 2, 1024, 5});
 
@@ -91,7 +91,7 @@ TEST(SessionPage, WhatAKilledProcessWroteCanBeRead) {
 }
 
 TEST(SessionPage, TheFirstReasonForItsEndIsKeptAndCut) {
-  SessionPage& page = SessionPage::make_shared_with_children();
+  SessionPage& page = SessionPage::make_private();
   EXPECT_EQ(page.end(), "");
 
   page.note_end(std::string(1000, 'x'));
@@ -100,17 +100,28 @@ TEST(SessionPage, TheFirstReasonForItsEndIsKeptAndCut) {
   EXPECT_EQ(page.end(), std::string(300, 'x'));
 }
 
-TEST(SessionPage, ClearingForgetsTheSessionBefore) {
-  SessionPage& page = SessionPage::make_shared_with_children();
-  page.note_end("the lease is over");
-  page.note_call(1, "aten::mm");
-  page.publish({.calls = 1});
+// Fills the whole page, as somebody who has taken the session over may.
+TEST(SessionPage, WhateverIsWrittenThereIsReadWithinBounds) {
+  const Fd memory = SessionPage::make_memory();
+  const SessionPage::View page = SessionPage::view(memory);
+  SessionPage& theirs = SessionPage::map(memory);
+  for (const int byte : {0xff, 0x7f, 0x80, 0x78, 0x22}) {
+    std::memset(static_cast<void*>(&theirs), byte, sizeof(SessionPage));
 
-  page.clear();
+    EXPECT_LE(page->last_calls().size(), SessionPage::kCalls * (SessionPage::kNameBytes + 32));
+    EXPECT_LE(page->end().size(), SessionPage::kReasonBytes);
+    EXPECT_LE(page->facts().peer.size(), SessionPage::kFactBytes);
+    EXPECT_LE(page->facts().device.size(), SessionPage::kFactBytes);
+    EXPECT_LE(page->operator_times().size(), SessionPage::kOperators);
+    for (const SessionPage::OperatorTime& one : page->operator_times())
+      EXPECT_LE(one.name.size(), SessionPage::kNameBytes);
+  }
+}
 
-  EXPECT_EQ(page.last_calls(), "");
-  EXPECT_EQ(page.figures().calls, 0U);
-  EXPECT_EQ(page.end(), "");
+TEST(SessionPage, ItsMemoryCannotBeTakenAwayFromItsReader) {
+  const Fd memory = SessionPage::make_memory();
+  EXPECT_NE(::ftruncate(memory.get(), 0), 0);
+  EXPECT_EQ(errno, EPERM);
 }
 
 TEST(SessionPage, MemoryThatIsTooSmallIsRefused) {

@@ -86,7 +86,7 @@ TEST(ServerLimits, BytesOfFramesThatWaitForTheExecutor) {
   auto [there, here] = transport::memory_pair();
   const Devices devices = Devices::choose("cpu", 1);
   const OperatorTable table;
-  SessionPage& page = SessionPage::make_shared_with_children();
+  SessionPage& page = SessionPage::make_private();
   Session::Hooks hooks;
   hooks.page = &page;
   Session session(std::move(here), devices, table, hooks);

@@ -57,7 +57,7 @@ class LocalServer {
   void serve() {
     auto stream = transport::socket_stream(
         Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)), "the test");
-    const server::Greeting greeting = server::greet(*stream, std::nullopt, "");
+    const server::Greeting greeting = server::greet(*stream, std::nullopt, {});
     wire::Welcome welcome;
     welcome.version = greeting.version;
     welcome.session = "0000002a";

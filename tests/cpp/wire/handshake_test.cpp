@@ -181,6 +181,21 @@ TEST(Proofs, TheKeyOfAResumedSessionDependsOnSecretAndToken) {
   EXPECT_NE(resume_key(secret, "token"), resume_key(secret, ""));
 }
 
+TEST(Proofs, AResumeKeyWithoutTheTokenMakesTheSameProofs) {
+  Secret secret{};
+  secret.fill(std::byte{7});
+  const std::vector<std::byte> a(5, std::byte{1});
+  const std::vector<std::byte> b(6, std::byte{2});
+  for (const size_t length : {size_t{16}, kShortToken, kShortToken + 1, size_t{64}, size_t{200}}) {
+    const std::string token(length, 't');
+    const std::string key = resume_key_without_token(secret, token);
+    EXPECT_EQ(make_proof(key, Side::kClient, a, b),
+              make_proof(resume_key(secret, token), Side::kClient, a, b));
+    EXPECT_LE(key.size(), 64U);
+    EXPECT_EQ(length > kShortToken, key.find(token.substr(0, 8)) == std::string::npos);
+  }
+}
+
 TEST(Proofs, Sha256IsSha256) {
   EXPECT_EQ(hex(sha256(std::as_bytes(std::span(std::string_view("abc"))))),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

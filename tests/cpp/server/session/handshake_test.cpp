@@ -78,7 +78,7 @@ class HandshakeTest : public testing::Test {
  protected:
   std::future<Greeting> serve(const std::string& token) {
     return std::async(std::launch::async,
-                      [this, token] { return greet(*server, std::nullopt, token); });
+                      [this, token] { return greet(*server, std::nullopt, proofs_with(token)); });
   }
 
   std::pair<std::unique_ptr<transport::Stream>, std::unique_ptr<transport::Stream>> pair =

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include "base/fd.h"
+#include "base/session_page.h"
+#include "server/listener/session_program.h"
+
+namespace torch_remote::server {
+
+// A session's process: Note [Executed sessions] in server/session/handover.h.
+struct SessionProcess {
+  pid_t pid = -1;
+  Fd control;
+  SessionPage::View page;
+};
+
+// Processes without a client: those that load libtorch, and those that are ready. Confined to one
+// thread; nothing here waits.
+class Spares {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Processes that load libtorch at the same time, however many clients wait.
+  static constexpr size_t kMaxStarting = 4;
+  // One that is not ready by then is killed.
+  static constexpr std::chrono::seconds kStartTime{60};
+  // Where a start failed and no client waits, the next one is tried so much later.
+  static constexpr std::chrono::seconds kRetryTime{10};
+
+  explicit Spares(SessionProgram program) : program_(std::move(program)) {}
+
+  // Starts what is missing: a process for each of so many clients, and one more to be ready.
+  void start_missing(size_t waiting_clients);
+  // For poll(): the sockets of those that are starting.
+  void add_polled(std::vector<pollfd>& polled) const;
+  // Reads what they have reported.
+  void read_reports();
+  // One that is ready.
+  std::optional<SessionProcess> take();
+  // Process `pid` ended with waitpid()'s `status`. False: it is none of these.
+  bool remove(pid_t pid, int status);
+  // Why a start failed, once for each; it has been logged.
+  std::optional<std::string> take_failure();
+
+  bool has_ready() const;
+  std::vector<pid_t> processes() const;
+  // Closes their sockets and pages; for a child of fork().
+  void forget();
+
+ private:
+  struct Spare {
+    SessionProcess process;
+    Clock::time_point deadline;  // for being ready
+    bool is_ready = false;
+    std::string failure;  // why it failed; it is about to end
+  };
+
+  size_t starting() const;
+  void start();
+  void note_failure(const std::string& reason);
+
+  const SessionProgram program_;
+  std::deque<Spare> spares_;
+  std::deque<std::string> failures_;
+  Clock::time_point retry_at_{};
+};
+
+}  // namespace torch_remote::server

@@ -1,0 +1,75 @@
+#include "server/session/executed.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/platform.h"
+#include "server/session/handover.h"
+#include "transport/fd_stream.h"
+
+namespace torch_remote::server {
+namespace {
+
+// Exits, when it fails, after telling the listener why.
+std::unique_ptr<const Prepared> prepare_or_leave(const ServeOptions& options, const Fd& control) {
+  try {
+    auto prepared = std::make_unique<const Prepared>(options);
+    tell_ready(control);
+    return prepared;
+  } catch (const std::exception& error) {
+    try {
+      tell_failure(control, error.what());
+    } catch (const std::exception&) {
+      // The listener is gone: nobody is left to tell.
+    }
+    ::_exit(static_cast<int>(SessionExit::kFailed));
+  }
+}
+
+SessionPage& map_own_page() {
+  const Fd memory(kPageDescriptor);
+  return SessionPage::map(memory);
+}
+
+Credentials credentials_of(const Handover& told, const Fd& control) {
+  Credentials credentials;
+  credentials.secret = told.secret;
+  credentials.resume_key.assign(told.resume_key.data(), told.resume_key_bytes);
+  if (told.has_token != 0)
+    credentials.make_proofs = proofs_by_listener(control.get());
+  return credentials;
+}
+
+}  // namespace
+
+void serve_executed(const ServeOptions& options) {
+  name_this_thread("tr-starting");
+  ::signal(SIGINT, SIG_IGN);  // Ctrl-C ends the listener, which ends its sessions
+  hold_sigterm();             // before a library starts threads
+  SessionPlace place;
+  place.control = Fd(kControlDescriptor);
+  ::fcntl(place.control.get(), F_SETFD, FD_CLOEXEC);
+  place.page = &map_own_page();
+  place.prepared = prepare_or_leave(options, place.control);
+  name_this_thread("tr-spare");
+  auto given = receive_client(place.control);
+  if (!given)
+    ::_exit(static_cast<int>(SessionExit::kClosed));  // the listener is gone
+  auto& [told, client] = *given;
+  name_this_thread("tr-session");
+  place.route = told.route;
+  place.server_start = told.server_start;
+  place.credentials = credentials_of(told, place.control);
+  ServeOptions own = options;
+  own.listener = told.listener;
+  const std::string peer = describe_peer(client);
+  serve_session(encrypted(transport::socket_stream(std::move(client), peer), options.tls), own,
+                wire::decode_preamble(told.preamble), std::move(place));
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,312 @@
+"""Each session is an executed process that has nothing of the listener's or of other sessions."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import DEADLINE, is_alive, wait_until
+from library.build import library
+
+import torch_remote
+
+PAGE = "/memfd:torch-remote-session"
+MOST_STARTING = 4  # Spares::kMaxStarting
+
+
+class Server:
+    """A server in a process of its own, whose log is in a file."""
+
+    def __init__(self, url: str, process: subprocess.Popen[str], log: Path) -> None:
+        self.url, self.process, self._log = url, process, log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def processes(self) -> dict[int, str]:
+        """Its children and their names."""
+        pids = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return {int(pid): name_of(int(pid)) for pid in pids if is_alive(int(pid))}
+
+    def spares(self) -> list[int]:
+        return [pid for pid, name in self.processes().items() if name == "tr-spare"]
+
+    def wait_for_spare(self) -> int:
+        """One that is ready."""
+        assert wait_until(lambda: bool(self.spares()))
+        return self.spares()[0]
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+@contextmanager
+def started(folder: Path, *options: str, **environment: str) -> Iterator[Server]:
+    log = folder / "log"
+    command = [sys.executable, "-m", "torch_remote_cli", "serve", *options]
+    if "--listen" not in options:
+        command += ["--listen", f"unix://{folder}/s"]
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=written,
+            text=True,
+            env={**os.environ, "TORCH_REMOTE_LOG": "info", **environment},
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("listening on "), log.read_text()
+        yield Server(line.removeprefix("listening on ").strip(), process, log)
+    finally:
+        process.terminate()
+        process.communicate(timeout=DEADLINE)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with started(tmp_path, "--device", "cpu") as running:
+        yield running
+
+
+def pid_of(machine: torch_remote.Machine) -> int:
+    return int(machine.status()["pid"])
+
+
+def assert_works(machine: torch_remote.Machine) -> None:
+    assert torch.ones(3, device=machine.devices[0]).sum().item() == 3
+
+
+def mappings(pid: int) -> list[tuple[int, int, str, str, str]]:
+    """Begin, end, permissions, inode and name of each."""
+    found = []
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        addresses, permissions, _, _, inode, *name = line.split(maxsplit=5)
+        begin, end = (int(part, 16) for part in addresses.split("-"))
+        found.append((begin, end, permissions, inode, name[0].strip() if name else ""))
+    return found
+
+
+def place_of(pid: int, name: str) -> int:
+    return next(begin for begin, _, _, _, path in mappings(pid) if path.endswith(name))
+
+
+def test_two_sessions_and_the_listener_have_layouts_of_their_own(server: Server) -> None:
+    with torch_remote.connect(server.url) as one, torch_remote.connect(server.url) as two:
+        pids = [server.pid, pid_of(one), pid_of(two)]
+        for name in ("libtorch_cpu.so", "libc.so.6", "[heap]", "[stack]"):
+            assert len({place_of(pid, name) for pid in pids}) == 3, name
+
+
+def test_a_session_shares_its_page_with_the_listener_and_nothing_else(server: Server) -> None:
+    with torch_remote.connect(server.url) as one, torch_remote.connect(server.url) as two:
+        assert_works(one)
+        pages = []
+        for machine in (one, two):
+            shared = [row for row in mappings(pid_of(machine)) if row[2].endswith("s")]
+            assert [PAGE in name for *_, name in shared] == [True], shared
+            pages.append(shared[0][3])
+        assert pages[0] != pages[1]
+        ours = [row for row in mappings(server.pid) if row[2].endswith("s")]
+        assert {row[2] for row in ours} == {"r--s"}  # the listener writes to no page
+        assert set(pages) <= {row[3] for row in ours}
+
+
+def descriptors(pid: int) -> dict[int, str]:
+    folder = Path(f"/proc/{pid}/fd")
+    return {int(link.name): str(link.readlink()) for link in folder.iterdir()}
+
+
+def test_a_session_has_no_descriptor_but_its_own(tmp_path: Path) -> None:
+    kept = os.open(__file__, os.O_RDONLY)
+    os.set_inheritable(kept, True)  # somebody started the server carelessly
+    token = tmp_path / "token"
+    options = ("--listen", "tcp://127.0.0.1:0", "--token-file", str(token))
+    with ExitStack() as stack:
+        server = stack.enter_context(started(tmp_path, *options))
+        others = [
+            stack.enter_context(torch_remote.connect(server.url, token_file=token))
+            for _ in range(2)
+        ]
+        machine = stack.enter_context(torch_remote.connect(server.url, token_file=token))
+        assert_works(machine)
+        mine = descriptors(pid_of(machine))
+        assert mine.pop(0) == "/dev/null"
+        assert mine.pop(1) == mine.pop(2) == str(tmp_path / "log")
+        kinds = sorted(re.sub(r":\[\d+\]", "", name) for name in mine.values())
+        # The client, the listener, and the process of the client, whose end is watched.
+        assert kinds == ["anon_inode:[pidfd]", "socket", "socket"], mine
+        for other in others:
+            assert not set(descriptors(pid_of(other)).values()) & {
+                name for name in mine.values() if name.startswith("socket")
+            }
+    os.close(kept)
+
+
+def test_a_session_has_a_minimal_environment(tmp_path: Path) -> None:
+    secrets = {"CLOUD_SECRET_KEY": "hidden", "TORCH_REMOTE_TOKEN_FILE": "/hidden"}
+    with (
+        started(tmp_path, **secrets, OMP_NUM_THREADS="1") as server,
+        torch_remote.connect(server.url) as machine,
+    ):
+        text = Path(f"/proc/{pid_of(machine)}/environ").read_text()
+    names = {entry.partition("=")[0] for entry in text.split("\0") if entry}
+    assert "hidden" not in text
+    assert {"OMP_NUM_THREADS", "TORCH_REMOTE_LOG"} <= names
+    assert not names & {"PATH", "USER", "PWD", "SSH_AUTH_SOCK", "PYTHONPATH"}
+
+
+def memory_of(pid: int) -> Iterator[bytes]:
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for begin, end, permissions, _, name in mappings(pid):
+            if permissions.startswith("rw") and name != "[vvar]":
+                memory.seek(begin)
+                yield memory.read(end - begin)
+
+
+def test_the_token_is_not_in_the_memory_of_a_session(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    options = ("--listen", "tcp://127.0.0.1:0", "--token-file", str(path))
+    with started(tmp_path, *options) as server:
+        token = path.read_bytes().strip()
+        with torch_remote.connect(server.url, token_file=path) as machine:
+            assert_works(machine)
+            assert any(token in part for part in memory_of(server.pid))
+            assert not any(token in part for part in memory_of(pid_of(machine)))
+        spare = server.wait_for_spare()
+        assert not any(token in part for part in memory_of(spare))
+
+
+def seconds_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def read_metrics(path: Path) -> str:
+    with socket.socket(socket.AF_UNIX) as reader:
+        reader.settimeout(DEADLINE)
+        reader.connect(str(path))
+        return b"".join(iter(lambda: reader.recv(1 << 16), b"")).decode()
+
+
+def test_a_session_that_writes_anything_on_its_page_harms_nobody(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics"
+    with started(tmp_path, "--metrics", f"unix://{metrics}", "--idle-timeout", "10m") as server:
+        with torch_remote.connect(server.url) as healthy:
+            assert_works(healthy)
+            server.wait_for_spare()
+            before, used = resident(server.pid), seconds_of(server.pid)
+            for pattern in (b"\xff", b"\0", b"\x7f", b"\x80", b"A", b'"', b"\n", os.urandom(4096)):
+                with torch_remote.connect(server.url) as machine:
+                    assert_works(machine)
+                    pid = pid_of(machine)
+                    scribble(pid, pattern)
+                    assert "torch_remote_sessions 2" in read_metrics(metrics)
+                    os.kill(pid, signal.SIGKILL)
+                    assert wait_until(lambda pid=pid: not is_alive(pid))
+                    with pytest.raises(Exception, match="session"):
+                        assert_works(machine)
+                assert "torch_remote_sessions " in read_metrics(metrics)
+                assert_works(healthy)
+            assert server.process.poll() is None
+            assert resident(server.pid) - before < 16 << 20
+            assert seconds_of(server.pid) - used < 5
+        with torch_remote.connect(server.url) as machine:
+            assert_works(machine)
+
+
+def scribble(pid: int, pattern: bytes) -> None:
+    ((begin, end),) = [(row[0], row[1]) for row in mappings(pid) if PAGE in row[4]]
+    content = (pattern * (end - begin))[: end - begin]
+    with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
+        memory.seek(begin)
+        assert memory.write(content) == len(content)
+
+
+def test_a_spare_that_is_killed_is_replaced_and_the_next_client_served(server: Server) -> None:
+    os.kill(server.wait_for_spare(), signal.SIGKILL)
+    told = "the process that was ready for the next session was killed by signal 9"
+    assert wait_until(lambda: told in server.log())
+    with torch_remote.connect(server.url) as machine:
+        assert_works(machine)
+
+
+def test_a_burst_of_clients_starts_few_processes_at_once(server: Server) -> None:
+    server.wait_for_spare()
+    most = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.is_set():
+            idle = [name for name in server.processes().values() if name != "tr-session"]
+            most = max(most, len(idle))
+            time.sleep(0.002)
+
+    def use() -> None:
+        with torch_remote.connect(server.url) as machine:
+            assert_works(machine)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    clients = [threading.Thread(target=use) for _ in range(12)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    done.set()
+    watcher.join()
+    assert 0 < most <= MOST_STARTING + 2  # the spare that was ready, and one that becomes a session
+    assert wait_until(lambda: len(server.processes()) == 1)
+
+
+def test_clients_are_told_when_no_session_can_be_started(tmp_path: Path) -> None:
+    copy = tmp_path / "operators.so"
+    copy.write_bytes(library().read_bytes())
+    with started(tmp_path, "--library", str(copy)) as server:
+        copy.unlink()
+        with torch_remote.connect(server.url) as machine:  # the spare has loaded it
+            assert_works(machine)
+        with pytest.raises(ConnectionError, match=r"cannot load the library .*operators\.so"):
+            torch_remote.connect(server.url).devices  # noqa: B018
+        assert "cannot start a process for a session" in server.log()
+        copy.write_bytes(library().read_bytes())
+        with torch_remote.connect(server.url) as machine:
+            assert_works(machine)
+
+
+def test_a_client_that_leaves_while_it_waits_costs_no_process(server: Server) -> None:
+    spare = server.wait_for_spare()
+    os.kill(spare, signal.SIGKILL)
+    path = server.url.removeprefix("unix://")
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+            client.sendall(b"TREMOTE\n" + bytes([3, 0, 3, 0]) + bytes(20))
+    with torch_remote.connect(server.url) as machine:
+        assert_works(machine)
+    assert server.log().count("the client left") < 10
