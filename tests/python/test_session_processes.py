@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,10 @@ def started(folder: Path, *options: str, **environment: str) -> Iterator[Server]
 def server(tmp_path: Path) -> Iterator[Server]:
     with started(tmp_path, "--device", "cpu") as running:
         yield running
+
+
+def has_ended(pid: int) -> bool:
+    return not is_alive(pid)
 
 
 def pid_of(machine: torch_remote.Machine) -> int:
@@ -227,7 +232,7 @@ def test_a_session_that_writes_anything_on_its_page_harms_nobody(tmp_path: Path)
                     scribble(pid, pattern)
                     assert "torch_remote_sessions 2" in read_metrics(metrics)
                     os.kill(pid, signal.SIGKILL)
-                    assert wait_until(lambda pid=pid: not is_alive(pid))
+                    assert wait_until(partial(has_ended, pid))
                     with pytest.raises(Exception, match="session"):
                         assert_works(machine)
                 assert "torch_remote_sessions " in read_metrics(metrics)
