@@ -50,16 +50,17 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
                    const std::vector<std::pair<std::string, std::string>>& environment,
                    std::vector<Fd> inherited);
 
-// The same for the process of a session, with these differences: `environment` ("NAME=value") is all
-// that it has, standard output is our standard error, and it stays in our session, so that what ends
-// a terminal's programs ends it too.
+// The same for the process of a session, with these differences: `environment` ("NAME=value") is
+// all that it has, standard output is our standard error, and it stays in our session, so that what
+// ends a terminal's programs ends it too.
 Child spawn_session(const std::string& path, const std::vector<std::string>& arguments,
                     const std::vector<std::string>& environment, std::vector<Fd> inherited);
 // Sets close-on-exec on all descriptors but the standard ones: also on those that we inherited. For
 // C libraries with which spawn_session() cannot close them. Does nothing before Linux 5.11.
 void close_descriptors_in_programs() noexcept;
 
-// The same as spawn_server() for a command found in PATH; `standard` becomes its standard input and output.
+// The same as spawn_server() for a command found in PATH; `standard` becomes its standard input and
+// output.
 Child spawn_command(const std::vector<std::string>& command, Fd standard);
 
 // Waits up to `patience` for the child to end and returns its waitpid() status, once: then the
@@ -75,8 +76,8 @@ Fd watch_parent(pid_t pid);
 // Changes exit status 0 of this process to 1. All other exit handlers still run.
 void fail_at_exit();
 
-// Zeroed memory without a file; processes that have the descriptor can map it. Nobody can change its
-// size: reading beyond the end of a mapped file would kill the reader.
+// Zeroed memory without a file; processes that have the descriptor can map it. Nobody can change
+// its size: reading beyond the end of a mapped file would kill the reader.
 Fd shared_memory(const char* name, size_t bytes);
 
 // Two connected Unix sockets that keep message boundaries and can pass descriptors.

@@ -132,6 +132,11 @@ Fd listen_on_tcp(Address& address) {
 
 }  // namespace
 
+void check_listening(const Address& address) {
+  if (address.scheme == "tcp")
+    static_cast<void>(loopback_only(address));
+}
+
 std::unique_ptr<Stream> dial(const Address& address, Clock::time_point deadline) {
   const std::string name = short_name(address);
   int error = EADDRNOTAVAIL;

@@ -14,6 +14,8 @@ namespace torch_remote::transport {
 std::unique_ptr<Stream> dial(const Address& address,
                              std::chrono::steady_clock::time_point deadline);
 
+// Throws std::invalid_argument if listen_on() refuses the address: tcp:// beyond loopback.
+void check_listening(const Address& address);
 // Makes a listening socket for accept_connection(). tcp:// works on loopback only (127.0.0.0/8,
 // ::1, localhost), tls:// on every address; port 0 is replaced by the chosen one. A Unix socket is
 // open to its owner only; an unused socket file is replaced. Throws std::invalid_argument for an

@@ -276,7 +276,7 @@ std::string resume_key(const Secret& secret, std::string_view token) {
 
 std::string resume_key_without_token(const Secret& secret, std::string_view token) {
   static_assert(sizeof(Secret) + kShortToken == 64, "the block of SHA-256");
-  const std::string key = resume_key(secret, token);
+  std::string key = resume_key(secret, token);
   if (token.size() <= kShortToken)
     return key;
   const auto hash = sha256(std::as_bytes(std::span(key)));

@@ -112,6 +112,7 @@ def test_demo_learns_and_reports_its_traffic_within_its_time_limit() -> None:
 
 
 def test_every_example_is_tested() -> None:
-    elsewhere = {"train_on_ssh.py"}  # tests/python/test_providers_ssh.py
+    elsewhere = {"train_on_ssh.py", "cuda_training.py"}  # test_providers_ssh.py, test_redirect_*.py
+    elsewhere |= {path.name for path in EXAMPLES.glob("demo_*.py")}  # test_redirect_examples.py
     tested = {*TRAININGS, *elsewhere, "quickstart.py", "demo.py", "common.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested

@@ -49,7 +49,7 @@ CALLS = {
         torch.accelerator.empty_cache()
         torch.remote.is_available(), torch.remote.device_count(), torch.remote.current_device()
         torch.remote.set_device(0), torch.remote.current_stream(), torch.remote.synchronize()
-        torch.Stream(device="remote"), torch.Event(device="remote").record()
+        torch.Stream(device="remote"), torch.Event(device="remote")
         torch.get_device_module(), torch_remote.synchronize(), str(torch_remote.stats())
         Timer("torch.ones(1)", globals=globals()).timeit(1)
         profiled()

@@ -220,7 +220,7 @@ def test_it_tells_the_lines_that_wait_in_programs_on_this_machine(
 ) -> None:
     url, page, folder = place
     script = tmp_path / "waits.py"
-    script.write_text("import torch\nx = torch.ones(3)\nwhile True:\n    x.sum().item()\n")
+    script.write_text("import torch\nx = torch.ones(3).cuda()\nwhile True:\n    x.sum().item()\n")
     command = [sys.executable, "-m", "torch_remote_cli", "run", "--on", url, str(script)]
     program = subprocess.Popen(command, env={**os.environ, "XDG_RUNTIME_DIR": str(folder)})
     told = folder / f"torch-remote/clients/{program.pid}.json"
@@ -304,7 +304,7 @@ def test_a_browser_shows_it(place: tuple[str, Page, Path], tmp_path: Path) -> No
     url, page, folder = place
     script = tmp_path / "train.py"
     script.write_text(
-        "import time, torch\nx = torch.ones(512, 512)\nkept = []\n"
+        "import time, torch\nx = torch.ones(512, 512).cuda()\nkept = []\n"
         "while True:\n    kept = [*kept[-50:], x @ x]\n    kept[-1].sum().item()\n"
         "    time.sleep(0.02)\n"
     )

@@ -123,6 +123,7 @@ def test_a_token_is_needed_too(token: tuple[str, str], monkeypatch: pytest.Monke
 def test_beyond_loopback_there_is_only_tls(token: tuple[str, str]) -> None:
     message = refusal_of("tcp://0.0.0.0:0", *token)
     assert "--listen tls://0.0.0.0:0" in message
+    assert "--listen tls://0.0.0.0:0" in refusal_of("tcp://0.0.0.0:0")  # not: add a token
     assert "--token-file" in message
     assert "--token-file" in refusal_of("tls://0.0.0.0:0")
 

@@ -295,9 +295,10 @@ def test_functions_of_the_runtime_answer(used: str) -> None:
 def test_flags_of_backends_can_be_set(used: str) -> None:
     with torch.backends.cudnn.flags(enabled=True, benchmark=True):
         assert torch.backends.cudnn.benchmark
-    tf32 = torch.backends.cuda.matmul.allow_tf32
+    before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.allow_tf32 = True
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+    assert torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.fp32_precision = before
     with torch.backends.cuda.sdp_kernel() if used == "" else torch.no_grad():
         pass
 

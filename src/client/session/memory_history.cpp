@@ -114,7 +114,8 @@ void MemoryHistory::note_freed(const StorageRecord& record, uint64_t address, ui
 
 void MemoryHistory::note_out_of_memory(const void* session, uint8_t device,
                                        const std::string& message, LineId line) {
-  MemoryEvent event{MemoryEventKind::kOutOfMemory};
+  MemoryEvent event;
+  event.kind = MemoryEventKind::kOutOfMemory;
   event.bytes = size_after(message, "Tried to allocate ");
   event.address = size_after(message, " of which ");
   event.stack = take_stack(RecordedStacks::kMade, line);

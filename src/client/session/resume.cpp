@@ -88,8 +88,9 @@ transport::Connection::Options Link::connection_options(const wire::Welcome& wel
   return options;
 }
 
-// Why the attempt failed, also if the answer was invalid; empty if it succeeded, or if the session is
-// being stopped. Throws Refused, and ProtocolError if the server claims what it cannot have received.
+// Why the attempt failed, also if the answer was invalid; empty if it succeeded, or if the session
+// is being stopped. Throws Refused, and ProtocolError if the server claims to have received what we
+// did not send.
 std::string Link::try_to_resume(uint64_t received, milliseconds time) {
   uint64_t theirs = 0;
   std::unique_ptr<transport::Stream> stream;

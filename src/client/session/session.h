@@ -91,8 +91,8 @@ class Session : private Link {
     return true;
   }
 
-  // A bulk upload: BEGIN is first in a frame, the bytes go on a lane. Waits while very many bytes of
-  // uploads are on their way; calls do not wait for them.
+  // A bulk upload: BEGIN is first in a frame, the bytes go on a lane. Waits while very many bytes
+  // of uploads are on their way; calls do not wait for them.
   void upload(const wire::Begin& begin, CallSite site, UploadSource source,
               std::function<void(bool)> on_acknowledged);
 

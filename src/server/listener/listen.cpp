@@ -422,6 +422,7 @@ namespace {
 
 void check_address(const std::string& url, const ServeOptions& options) {
   const transport::Address address = transport::parse_address(url);
+  transport::check_listening(address);
   if (address.scheme != "unix" && options.token.empty()) {
     throw std::invalid_argument(
         "refusing to listen on " + url +
