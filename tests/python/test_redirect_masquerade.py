@@ -296,8 +296,10 @@ def test_flags_of_backends_can_be_set(used: str) -> None:
     with torch.backends.cudnn.flags(enabled=True, benchmark=True):
         assert torch.backends.cudnn.benchmark
     before = torch.backends.cuda.matmul.fp32_precision
+    precision = torch.get_float32_matmul_precision()
     torch.backends.cuda.matmul.allow_tf32 = True
     assert torch.backends.cuda.matmul.allow_tf32
+    torch.set_float32_matmul_precision(precision)
     torch.backends.cuda.matmul.fp32_precision = before
     with torch.backends.cuda.sdp_kernel() if used == "" else torch.no_grad():
         pass
