@@ -9,7 +9,7 @@ FILES = git ls-files --cached --others --exclude-standard
 CXX_FILES = $(FILES) '*.h' '*.cpp'
 PYTEST = $(PYTHON) -m pytest -q --timeout=300
 # Each worker has a process and a server of its own.
-WORKERS ?= $(shell echo $$(($(JOBS) > 8 ? 8 : $(JOBS))))
+WORKERS ?= $(shell echo $$(($(JOBS) > 7 ? 8 : $(JOBS) + 1)))
 IN_PARALLEL = -n $(WORKERS) --dist worksteal
 # Each of these files takes seconds, most of them to start processes: make test-fast leaves them out.
 SLOW = backend_device call_log command_line cuda_branches custom_operators data_parallel deploy \

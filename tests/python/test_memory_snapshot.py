@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_runs, serving
+from helpers import assert_runs, serving, wait_until
 from torch.cuda import _memory_viz
 
 import torch_remote
@@ -66,14 +66,21 @@ def test_sums_over_segments_are_the_figures_and_asking_waits_once() -> None:
     with torch_remote.count() as counted:
         segments = torch.remote.memory_snapshot()
     assert counted.syncs == 1
-    stats = torch.remote.memory_stats()
-    for name, key in (
-        ("allocated_bytes.all.current", "allocated_size"),
-        ("active_bytes.all.current", "active_size"),
-        ("requested_bytes.all.current", "requested_size"),
-        ("reserved_bytes.all.current", "total_size"),
-    ):
-        assert sum(segment[key] for segment in segments if segment["device"] == 0) == stats[name]
+    names = {
+        "allocated_bytes.all.current": "allocated_size",
+        "active_bytes.all.current": "active_size",
+        "requested_bytes.all.current": "requested_size",
+        "reserved_bytes.all.current": "total_size",
+    }
+
+    def agrees() -> bool:
+        segments = [each for each in torch.remote.memory_snapshot() if each["device"] == 0]
+        sums = {name: sum(each[key] for each in segments) for name, key in names.items()}
+        stats = torch.remote.memory_stats()
+        return sums == {name: stats[name] for name in names}
+
+    # A thread of an earlier test may free its last tensor between the two questions.
+    assert wait_until(agrees)
     for segment in segments:
         assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
         assert segment["segment_type"] in ("small", "large")

@@ -295,12 +295,11 @@ def test_functions_of_the_runtime_answer(used: str) -> None:
 def test_flags_of_backends_can_be_set(used: str) -> None:
     with torch.backends.cudnn.flags(enabled=True, benchmark=True):
         assert torch.backends.cudnn.benchmark
-    before = torch.backends.cuda.matmul.fp32_precision
-    precision = torch.get_float32_matmul_precision()
-    torch.backends.cuda.matmul.allow_tf32 = True
-    assert torch.backends.cuda.matmul.allow_tf32
-    torch.set_float32_matmul_precision(precision)
-    torch.backends.cuda.matmul.fp32_precision = before
+    matmul = torch.backends.cuda.matmul
+    tf32, precision = matmul.allow_tf32, matmul.fp32_precision
+    matmul.allow_tf32 = True
+    assert matmul.allow_tf32
+    matmul.allow_tf32, matmul.fp32_precision = tf32, precision
     with torch.backends.cuda.sdp_kernel() if used == "" else torch.no_grad():
         pass
 
