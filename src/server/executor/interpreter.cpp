@@ -11,8 +11,8 @@
 namespace torch_remote::server {
 namespace {
 
-// After a storage got memory without a value: the next message may be an upload to it, which brings
-// memory of its own.
+// Called when a storage got memory and has no value yet. The next message may be an upload to it,
+// which comes with memory of its own.
 void leave_room_for_upload(const Entry& entry, const StorageTotals& totals, Uploads& uploads) {
   if (totals.limit != UINT64_MAX)
     uploads.memory().set_room(totals.limit - std::min(totals.held - entry.held, totals.limit));

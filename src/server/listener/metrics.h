@@ -13,8 +13,8 @@
 
 namespace torch_remote::server {
 
-// How often operators ran, and for how long, by name. Sessions tell the names, so that their number
-// is limited: more are counted together.
+// How often operators ran, and for how long, by name. A session could invent any number of names,
+// so those beyond a limit are counted together.
 class OperatorTimes {
  public:
   static constexpr size_t kMaxNames = 4096;

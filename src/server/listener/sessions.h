@@ -34,7 +34,7 @@ class Sessions {
 
   // For poll(): the sockets of those that have not asked for proofs yet.
   void add_polled(std::vector<pollfd>& polled) const;
-  // Makes proofs for sessions that ask for them, once for each.
+  // Makes the handshake's proofs for sessions that ask for them; a session gets them once.
   void answer_requests(const std::string& token);
   // When any of them was used last, as they tell: of Activity, or anything at all.
   int64_t last_use() const;

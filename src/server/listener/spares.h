@@ -37,7 +37,7 @@ class Spares {
 
   explicit Spares(SessionProgram program) : program_(std::move(program)) {}
 
-  // Starts what is missing: a process for each of so many clients, and one more to be ready.
+  // Starts processes until there is one for each waiting client, and one more: the spare.
   void start_missing(size_t waiting_clients);
   // For poll(): the sockets of those that are starting.
   void add_polled(std::vector<pollfd>& polled) const;
