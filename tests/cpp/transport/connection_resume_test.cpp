@@ -278,17 +278,19 @@ TEST(ConnectionResume, AfterFramesSentAgainThePeerLearnsWhatWasAppliedMeanwhile)
   End b;
   b.start(std::make_unique<SwallowingStream>(std::move(second), kNever));
   a.start(std::move(first));
-  b.put("answer");
-  b.connection->flush();
-  a.put("call", 1);
-  a.connection->flush();
-  b.wait_for_events(1);  // and says that it is applied
   const auto wait_until = [&](const std::function<bool()>& is_so) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
     while (!is_so() && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return is_so();
   };
+  b.put("answer");
+  b.connection->flush();
+  // Else one frame could have both the answer and the acknowledgement of the call.
+  ASSERT_TRUE(wait_until([&] { return b.connection->totals().frames_sent == 1; }));
+  a.put("call", 1);
+  a.connection->flush();
+  b.wait_for_events(1);  // and says that it is applied
   ASSERT_TRUE(wait_until([&] { return b.connection->totals().frames_sent == 2; }));
   const auto cause = std::make_exception_ptr(ConnectionError("test"));
   ASSERT_EQ(a.connection->suspend(cause), 0U);
