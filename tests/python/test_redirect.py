@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers import assert_runs, run_python
-from redirecting import TARGETS, redirected
+from redirecting import redirected
 
 import TorchDevice
 
+pytest_plugins = ("redirecting",)  # the fixtures used and remote
+
 QUIET = {"TORCHDEVICE_LOG_LEVEL": "ERROR"}
-
-
-@pytest.fixture(params=TARGETS)
-def used(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The device in use, for each target."""
-    with redirected(request.param) as device:
-        yield device
-
-
-@pytest.fixture
-def remote() -> Iterator[str]:
-    with redirected("remote") as device:
-        yield device
-
-
 ASKED: list[Any] = ["cuda", "cuda:0", "mps", "mps:0", "cpu", "cpu:0", None, 0]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -18,19 +17,9 @@ from redirecting import TARGETS, redirected
 import torch_remote
 import TorchDevice
 
+pytest_plugins = ("redirecting",)  # the fixtures used and remote
+
 QUIET = {"TORCHDEVICE_LOG_LEVEL": "ERROR"}
-
-
-@pytest.fixture(params=TARGETS)
-def used(request: pytest.FixtureRequest) -> Iterator[str]:
-    with redirected(request.param) as device:
-        yield device
-
-
-@pytest.fixture
-def remote() -> Iterator[str]:
-    with redirected("remote") as device:
-        yield device
 
 
 def test_every_constructor_of_torch_follows(used: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,24 +12,13 @@ from typing import Any
 import pytest
 import torch
 from helpers import DEADLINE
-from redirecting import TARGETS, redirected
+from redirecting import redirected
 
 import TorchDevice
 from TorchDevice import _errors, _masquerade, _table
 from TorchDevice._target import Target
 
-
-@pytest.fixture(params=TARGETS)
-def used(request: pytest.FixtureRequest) -> Iterator[str]:
-    with redirected(request.param) as device:
-        yield device
-
-
-@pytest.fixture
-def remote() -> Iterator[str]:
-    with redirected("remote") as device:
-        yield device
-
+pytest_plugins = ("redirecting",)  # the fixtures used and remote
 
 def public_names() -> set[str]:
     return {name for name in dir(torch.cuda) if not name.startswith("_")}
