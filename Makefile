@@ -24,7 +24,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel compat conformance nightly programs \
-        faults soak bench lint format asan tsan tsan-torch core-clang torch-clang fuzz gpu-build gpu-test clean
+        faults soak bench lint format asan tsan tsan-torch core-clang torch-clang fuzz fuzz-kernels gpu-build gpu-test clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 16
@@ -128,6 +128,10 @@ torch-clang: setup setup-checks  ## marshal, client and server with clang's -Wth
 fuzz: setup setup-checks  ## Every fuzz target, FUZZ_SECONDS (120) in all (RELEASE=1: a release build of them)
 	@tools/build.sh fuzz$(if $(RELEASE),-release)
 	@tools/fuzz.sh fuzz$(if $(RELEASE),-release)
+
+fuzz-kernels: setup setup-checks  ## Sessions with PyTorch's kernels on tiny tensors, until CALLS (1000000) were made
+	@tools/build.sh fuzz
+	@build/fuzz/fuzz_kernels --runs $(or $(CALLS),1000000) --seed $(or $(FUZZ_SEED),1)
 
 gpu-build:       ## With the system's Python and torch, into build/gpu; installs nothing
 	@tools/build.sh gpu

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
+from torch_forks import TorchForks, may_fork
 
 DEVICE = os.environ.get("TORCH_REMOTE_TEST_DEVICE", "remote")
 DEADLINE = 120.0  # for what would hang; long, since a busy machine runs several tests at once
@@ -87,8 +88,18 @@ def assert_gradients_match_cpu(function: Callable[..., Any], *arguments: Any) ->
     assert_same(run(moved(arguments)), run(arguments))
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script in its own process and waits for its end."""
+TORCH_FORKS = TorchForks()
+
+
+def run_python(
+    code: str, *, anew: bool = False, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script in its own process and waits for its end. `anew`: its imports are tested, so it
+    is not forked from a process that has torch."""
+    if not anew and may_fork(environment):
+        variables = {**os.environ, **environment}
+        ended = TORCH_FORKS.run(textwrap.dedent(code), variables, DEADLINE)
+        return subprocess.CompletedProcess([code], *ended)
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**os.environ, **environment},
@@ -100,9 +111,9 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def assert_runs(code: str, **environment: str) -> str:
+def assert_runs(code: str, *, anew: bool = False, **environment: str) -> str:
     """Runs a script that must exit with 0 and an empty stderr. Returns its stdout."""
-    done = run_python(code, **environment)
+    done = run_python(code, anew=anew, **environment)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout.strip()
 

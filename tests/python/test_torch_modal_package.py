@@ -294,7 +294,7 @@ def test_the_private_packages_import_neither_client_nor_torch() -> None:
             app.make_app()
         except ImportError as error:
             print(error)
-    """)
+    """, anew=True)
     assert said.splitlines() == [
         "[] torch-modal-extension A100-40GB",
         "9 True",

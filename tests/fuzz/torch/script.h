@@ -30,8 +30,10 @@ class Receiver {
 // overflowing extents, forbidden operators.
 class Script {
  public:
-  Script(std::span<const std::byte> choices, Receiver& receiver)
-      : draw_(choices), receiver_(receiver) {}
+  // `callable`: the operators that it calls.
+  Script(Draw choices, Receiver& receiver,
+         const std::vector<c10::OperatorHandle>& callable = all_operators())
+      : draw_(choices), receiver_(receiver), callable_(callable) {}
 
   void run();
 
@@ -51,6 +53,7 @@ class Script {
   void stream();
   void context();
   void thread();
+  void go_on();
   void end_frame();
 
   wire::Signature decode(const wire::Writer& body, const Naming& naming);
@@ -71,6 +74,7 @@ class Script {
 
   Draw draw_;
   Receiver& receiver_;
+  const std::vector<c10::OperatorHandle>& callable_;
   wire::Writer writer_;   // of the frame that is being written
   size_t length_at_ = 0;  // of the message that has not ended; 0: none
   wire::NameState names_;

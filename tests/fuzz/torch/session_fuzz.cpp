@@ -4,87 +4,22 @@
 //
 //   input := 0:u8 mod 2 stub:u8*7 choices    a script (script.h)
 //          | 1:u8 mod 2 stub:u8*7 frame*     as they stand on the wire, behind the handshake
-#include <cstdlib>
-#include <cstring>
-#include <optional>
-
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "schema_values.h"
 #include "script.h"
 #include "server/executor/context.h"
 #include "server/executor/errors.h"
-#include "server/executor/interpreter.h"
+#include "session.h"
 #include "stub_kernels.h"
 #include "transport/frame.h"
-#include "wire/limits.h"
 
 namespace torch_remote::fuzz {
 namespace {
 
 constexpr size_t kStubChoices = 7;
-
-// A session's interpreter without a connection. Waiting for an upload's bytes ends it.
-class Session : public Receiver {
- public:
-  Session()
-      : devices_(c10::DeviceType::CPU, 2), interpreter_(devices_, table(), uploads_, replies_) {
-    uploads_.end();
-  }
-
-  void frame(std::span<const std::byte> payload) override {
-    expect_upload(payload);
-    interpreter_.apply(payload);
-    read_replies();
-  }
-
-  void chunk(uint64_t lane, uint64_t offset, std::span<const std::byte> bytes, bool last) override {
-    const std::span<std::byte> target = uploads_.target(lane, offset, bytes.size());
-    if (!bytes.empty())
-      std::memcpy(target.data(), bytes.data(), bytes.size());
-    uploads_.received(lane, bytes.size(), last);
-  }
-
- private:
-  static const server::OperatorTable& table() {
-    static const server::OperatorTable kTable;
-    return kTable;
-  }
-
-  // The reader thread: whatever is thrown there ends the connection.
-  void expect_upload(std::span<const std::byte> payload) {
-    try {
-      uploads_.expect_from(payload);
-    } catch (const c10::Error&) {
-      throw ConnectionError("no memory for an upload");
-    }
-  }
-
-  // As client::Session does. An answer that it could not read ends this process.
-  void read_replies() noexcept {
-    for (auto payload = replies_.take(); !payload.empty(); payload = replies_.take()) {
-      wire::Reader reader(payload);
-      while (!reader.empty()) {
-        wire::ReceivedMessage message = wire::next_message(reader);
-        if (message.tag != wire::Tag::kError) {
-          wire::decode_reply(message.body);
-        } else {
-          message.body.varint();
-          wire::decode_error(message.body);
-        }
-        message.body.finish();
-      }
-    }
-  }
-
-  const server::Devices devices_;
-  server::Uploads uploads_;
-  server::Replies replies_;
-  server::Interpreter interpreter_;
-};
 
 void play(std::span<const std::byte> bytes, Session& session) {
   while (const auto frame = transport::parse_frame(bytes, transport::FrameLimits())) {
@@ -106,7 +41,7 @@ void run(std::span<const std::byte> input) {
   Session session;
   if ((static_cast<uint8_t>(input[0]) & 1) != 0)
     return play(rest, session);
-  Script(rest, session).run();
+  Script(Draw(rest), session).run();
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ constexpr uint64_t kMostElements = 4096;  // that a real kernel is let to touch
 
 std::vector<std::byte> choices;
 size_t choice_count = 0;
+Observer observer = nullptr;  // nullptr: stubs run
 
 enum class Choice : uint8_t {
   kFitting = 0,  // 0 … 7: as the first tensor argument
@@ -228,8 +229,18 @@ void run_own(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   operation.callBoxed(stack);
 }
 
+void run_observed(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  struct Told {
+    ~Told() { observer(nullptr); }
+  } const after;
+  observer(c10::toString(operation.operator_name()).c_str());
+  operation.callBoxed(stack);
+}
+
 void run_stub(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard without_stub(kStubKey);
+  if (observer != nullptr)
+    return run_observed(operation, stack);
   const c10::FunctionSchema& schema = operation.schema();
   if (is_own(schema.name()))
     return run_own(operation, stack);
@@ -259,6 +270,11 @@ void set_stub_choices(std::span<const std::byte> list) {
 
 void use_stub_kernels() {
   c10::impl::tls_set_dispatch_key_included(kStubKey, true);
+}
+
+void use_real_kernels(Observer told) {
+  observer = told;
+  use_stub_kernels();
 }
 
 }  // namespace torch_remote::fuzz

@@ -17,4 +17,9 @@ void set_stub_choices(std::span<const std::byte> choices);
 // Call once, in the thread that runs the server.
 void use_stub_kernels();
 
+// In place of use_stub_kernels(): PyTorch's kernels run, and `observer` is told of each call of the
+// server's: its name before the kernel, nullptr after it, also after a kernel that throws.
+using Observer = void (*)(const char* name);
+void use_real_kernels(Observer observer);
+
 }  // namespace torch_remote::fuzz
