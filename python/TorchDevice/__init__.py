@@ -31,7 +31,7 @@ if _C.BUILT_FOR_TORCH.split(".")[:2] != torch.__version__.split(".")[:2]:
         f"{torch.__version__}: {_HOW_TO_BUILD}"
     )
 
-from . import _state  # noqa: E402
+from . import _state, core, ops, utils  # noqa: E402
 from ._device import TorchDevice  # noqa: E402
 from ._log import auto_log, report, set_level, sites  # noqa: E402
 from ._memory import memory_budget  # noqa: E402
@@ -44,16 +44,19 @@ __all__ = [
     "TorchDevice",
     "__version__",
     "auto_log",
+    "core",
     "cpu_override",
     "cuda",
     "disable",
     "enable",
     "is_enabled",
     "memory_budget",
+    "ops",
     "policy",
     "report",
     "set_level",
     "sites",
+    "utils",
 ]
 
 try:

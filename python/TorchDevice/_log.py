@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -37,7 +38,15 @@ logger = logging.getLogger("TorchDevice")
 
 _QUIET, _NEW_SITES, _EVERY_CALL = range(3)
 _warned: set[tuple[str, str, int]] = set()
-_FOLDERS = [f"{Path(file).parent}/" for file in (torch.__file__, __file__)]
+_OURS = Path(__file__).parent
+_PACKAGES = (_OURS.name, "torch_remote", "torch_modal", "torch_remote_patches")
+# Calls from within these are their caller's.
+_FOLDERS = [
+    f"{Path(torch.__file__).parent}/",
+    *(f"{_OURS.parent / each}/" for each in _PACKAGES),
+    contextlib.__file__,  # `with torch.random.fork_rng():`
+    functools.__file__,
+]
 
 
 def _on_redirect(

@@ -65,6 +65,7 @@ def install(accelerator: str) -> None:
                 _changes.patch(owner, name, _refusing(f"{module}.{name}", advice))
     _replace_private(target)
     _replace_nvtx()
+    _replace_fork_rng(target)
     is_built = truth_for_listed(target.is_available, torch.backends.cuda.is_built)
     _changes.patch(torch.backends.cuda, "is_built", is_built)
     _replace_compiler(target)
@@ -77,6 +78,9 @@ def install(accelerator: str) -> None:
 def remove() -> None:
     _changes.undo_all()
     _target.clear()
+    # torch remembers the module of "cuda", which depends on the target.
+    if hasattr(torch.get_device_module, "cache_clear"):
+        torch.get_device_module.cache_clear()
 
 
 def _answer(owner: Any, target: Target) -> None:
@@ -132,6 +136,19 @@ def _replace_nvtx() -> None:
     for name in ("start", "stop"):
         if name in vars(profiler):
             _changes.patch(profiler, name, lambda: None)
+
+
+def _replace_fork_rng(target: Target) -> None:
+    """On the CPU there is only torch's own generator, which `fork_rng` always restores."""
+    if target.kind != "cpu":
+        return
+    fork_rng = torch.random.fork_rng
+
+    @functools.wraps(fork_rng)
+    def of_the_cpu(devices: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return fork_rng((), *args, **kwargs)
+
+    _changes.patch(torch.random, "fork_rng", of_the_cpu)
 
 
 def _replace_compiler(target: Target) -> None:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.mps.profiler
 
 from torch_remote_patches import Patches
 
 from ._own import own_function
 from ._target import Target
+
+_NO_METAL = "Metal does not run on this device; write the function with torch operators"
+
+
+def _refused(name: str) -> Any:
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"torch.mps.{name} has no equivalent on this device: {_NO_METAL}")
+
+    return refused
 
 
 def _answers(target: Target) -> dict[str, Any]:
@@ -35,3 +45,10 @@ def install(changes: Patches, target: Target) -> None:
     for name, answer in _answers(target).items():
         if hasattr(torch.mps, name):
             changes.patch(torch.mps, name, own_function(answer))
+    for name in ("compile_shader", "metal_capture"):
+        for owner in (torch.mps, torch.mps.profiler):
+            if hasattr(owner, name):
+                changes.patch(owner, name, _refused(name))
+    # torch.profiler records the device in use, without Apple's signposts.
+    for name in ("start", "stop"):
+        changes.patch(torch.mps.profiler, name, lambda *args, **kwargs: None)

@@ -55,6 +55,15 @@ def _refused(name: str, advice: str) -> Any:
 _TELEMETRY = "no sensor of this device can be read; ask the system's own tools"
 
 
+class _Runtime(types.SimpleNamespace):
+    """`torch.cuda.cudart()`. A function that is not here is refused by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("cuda"):
+            raise refusal(f"cudart().{name}", "there is no CUDA runtime here; use torch.cuda")
+        raise AttributeError(name)
+
+
 class Target:
     """The defaults: a device that is there, with nothing that only CUDA has."""
 
@@ -260,7 +269,7 @@ class Target:
             self.synchronize()
             return 0
 
-        return types.SimpleNamespace(
+        return _Runtime(
             cudaDeviceSynchronize=synchronize,
             cudaMemGetInfo=lambda device=None: self.mem_get_info(device),
             cudaStreamCreate=lambda *args: torch.cuda.Stream(),

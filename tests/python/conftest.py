@@ -51,3 +51,21 @@ def same_start() -> Iterator[None]:
     after = settings()
     torch.set_default_dtype(dtype)
     assert not {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+
+
+@pytest.fixture(params=["cpu", "remote"])
+def used(request: pytest.FixtureRequest) -> Iterator[str]:
+    """TorchDevice is on: the device in use, for each target."""
+    from redirecting import redirected  # only tests of the redirect import TorchDevice
+
+    with redirected(request.param) as device:
+        yield device
+
+
+@pytest.fixture
+def remote() -> Iterator[str]:
+    """TorchDevice is on, with the embedded remote device."""
+    from redirecting import redirected
+
+    with redirected("remote") as device:
+        yield device

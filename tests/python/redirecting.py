@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-import pytest
-
 os.environ.setdefault("TORCHDEVICE_LOG_LEVEL", "ERROR")
 with mock.patch.dict(os.environ, {"TORCHDEVICE_POLICY": "off"}):
     import TorchDevice
@@ -27,16 +25,3 @@ def redirected(target: str, policy: str = "full", **options: str) -> Iterator[st
             yield ACCELERATED[target]
         finally:
             TorchDevice.disable()
-
-
-@pytest.fixture(params=TARGETS)
-def used(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The device in use, for each target."""
-    with redirected(request.param) as device:
-        yield device
-
-
-@pytest.fixture
-def remote() -> Iterator[str]:
-    with redirected("remote") as device:
-        yield device

@@ -14,8 +14,6 @@ from redirecting import redirected
 
 import TorchDevice
 
-pytest_plugins = ("redirecting",)  # the fixtures used and remote
-
 QUIET = {"TORCHDEVICE_LOG_LEVEL": "ERROR"}
 ASKED: list[Any] = ["cuda", "cuda:0", "mps", "mps:0", "cpu", "cpu:0", None, 0]
 
@@ -362,3 +360,17 @@ def test_every_sub_module_can_be_imported() -> None:
     assert TorchDevice.TDLogger is importlib.import_module("TorchDevice.core.logger")
     assert TorchDevice.__version__
     assert os.environ.get("TORCHDEVICE_LOG_LEVEL") == "ERROR"
+
+
+def test_a_site_is_the_users_line_also_where_torch_remote_replaces_a_function(remote: str) -> None:
+    model = torch.nn.Linear(2, 2)
+    model.to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2, device="cuda")).sum().backward()
+    optimizer.step()
+    with torch.random.fork_rng(device_type="cuda"):
+        pass
+    assert any(each[:1] == (__file__,) and each.api == "Module.to" for each in TorchDevice.sites())
+    ours = str(Path(TorchDevice.__file__).parent.parent)
+    assert not [each for each in TorchDevice.sites() if each.file.startswith(ours)]
+    assert not [each for each in TorchDevice.sites() if "contextlib" in each.file]

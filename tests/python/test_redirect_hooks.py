@@ -17,8 +17,6 @@ from redirecting import TARGETS, redirected
 import torch_remote
 import TorchDevice
 
-pytest_plugins = ("redirecting",)  # the fixtures used and remote
-
 QUIET = {"TORCHDEVICE_LOG_LEVEL": "ERROR"}
 
 

@@ -18,7 +18,6 @@ import TorchDevice
 from TorchDevice import _errors, _masquerade, _table
 from TorchDevice._target import Target
 
-pytest_plugins = ("redirecting",)  # the fixtures used and remote
 
 def public_names() -> set[str]:
     return {name for name in dir(torch.cuda) if not name.startswith("_")}
@@ -512,3 +511,24 @@ def test_mps_answers_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         assert calls == ["synchronize", "empty_cache", "seed 4", "fraction 0.5", "synchronize"]
     finally:
         _masquerade.remove()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"devices": [0]}, {"device_type": "cuda"}], ids=str)
+def test_fork_rng_restores_the_generators(used: str, arguments: dict[str, Any]) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3).tolist(), torch.rand(3, device="cuda").tolist()
+    torch.manual_seed(5)
+    with torch.random.fork_rng(**arguments):
+        torch.manual_seed(6)
+        torch.rand(3, device="cuda")
+    assert (torch.rand(3).tolist(), torch.rand(3, device="cuda").tolist()) == expected
+    assert torch.get_device_module("cuda") is torch.get_device_module(used)
+
+
+def test_what_only_cuda_or_metal_has_is_refused_by_name(used: str) -> None:
+    with pytest.raises(NotImplementedError, match="cudaHostRegister"):
+        torch.cuda.cudart().cudaHostRegister(0, 1, 0)
+    with pytest.raises(NotImplementedError, match="compile_shader"):
+        torch.mps.compile_shader("kernel void f() {}")
+    torch.mps.profiler.start()
+    torch.mps.profiler.stop()

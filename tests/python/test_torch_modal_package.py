@@ -284,7 +284,8 @@ print(torch.ones(1).modal(0, torch.float64).dtype, torch.ones(1).remote().device
 
 
 def test_the_private_packages_import_neither_client_nor_torch() -> None:
-    said = assert_runs("""
+    said = assert_runs(
+        """
         import sys
         import torch_remote_execution.modal_app as app, torch_modal_remote.app as modal_app
         clients = {"torch_remote", "torch_modal", "torch", "modal"}
@@ -294,7 +295,9 @@ def test_the_private_packages_import_neither_client_nor_torch() -> None:
             app.make_app()
         except ImportError as error:
             print(error)
-    """, anew=True)
+    """,
+        anew=True,
+    )
     assert said.splitlines() == [
         "[] torch-modal-extension A100-40GB",
         "9 True",

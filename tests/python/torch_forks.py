@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 # Read by our packages only, so after the fork; all others may be read while torch is imported.
@@ -27,9 +28,7 @@ REQUEST_BYTES = 1 << 20
 
 def may_fork(environment: dict[str, str]) -> bool:
     """Whether a program with these variables can do without an import of its own."""
-    return all(
-        name.startswith(READ_LATE) and name != READ_WITH_TORCH for name in environment
-    )
+    return all(name.startswith(READ_LATE) and name != READ_WITH_TORCH for name in environment)
 
 
 class Ended(NamedTuple):
@@ -48,15 +47,18 @@ class TorchForks:
     def _connected(self) -> socket.socket:
         if self._socket is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            subprocess.Popen([sys.executable, __file__, str(theirs.fileno())],
-                             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-                             start_new_session=True)
+            subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             theirs.close()
         return self._socket
 
     def run(self, code: str, environment: dict[str, str], timeout: float) -> Ended:
         """As subprocess.run(): returns when nobody has the program's stdout and stderr open."""
-        request = {"code": code, "environment": environment, "folder": os.getcwd()}
+        request = {"code": code, "environment": environment, "folder": str(Path.cwd())}
         with self._lock, ThreadPoolExecutor(2) as readers:
             connected = self._connected()
             connected.settimeout(timeout)
@@ -117,7 +119,9 @@ if __name__ == "__main__":
 
     import torch  # noqa: F401
 
-    program = compile(serve_until_forked(socket.socket(fileno=int(sys.argv[1]))), "<string>", "exec")
+    program = compile(
+        serve_until_forked(socket.socket(fileno=int(sys.argv[1]))), "<string>", "exec"
+    )
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         exec(program, sys.modules["__main__"].__dict__)
