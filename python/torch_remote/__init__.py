@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -177,6 +178,9 @@ def _shut_down() -> None:
     # After Ctrl-C, but not one that an interactive session has survived.
     error = getattr(sys, "last_type", None)
     is_interrupted = error is not None and issubclass(error, KeyboardInterrupt)
+    # PyTorch waits 10 s at exit for autograd's threads. One that was in a remote call of a daemon
+    # thread's backward never ends: see Note [The GIL at exit] in src/bindings/python_hooks.cpp.
+    os.environ.setdefault("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "0")
     try:
         _C.shutdown(is_interrupted and not hasattr(sys, "ps1"))
     finally:

@@ -117,6 +117,9 @@ uint64_t current_rss_bytes();  // resident memory of this process; 0 when unknow
 std::string hostname();
 void random_bytes(std::span<std::byte> into);  // for nonces and tokens
 
+// Whether another thread of this process is running or could run; false where that is unknown.
+bool other_threads_run();
+
 // Shown by `ps -L` and debuggers, cut after 15 characters.
 void name_this_thread(const char* name) noexcept;
 // To be called first in each thread that we start. Blocks the signals meant for the process, so

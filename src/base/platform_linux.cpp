@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string_view>
 
@@ -374,6 +376,23 @@ void fail_at_exit() {
           std::exit(1);  // NOLINT
       },
       nullptr);
+}
+
+bool other_threads_run() {
+  const std::string own = std::to_string(gettid());
+  std::error_code unknown;
+  for (std::filesystem::directory_iterator entry("/proc/self/task", unknown), end;
+       !unknown && entry != end; entry.increment(unknown)) {
+    if (entry->path().filename() == own)
+      continue;
+    std::ifstream file(entry->path() / "stat");  // empty where the thread has ended meanwhile
+    std::string text;
+    std::getline(file, text);
+    const size_t name_end = text.rfind(") ");
+    if (name_end != std::string::npos && text[name_end + 2] == 'R')
+      return true;
+  }
+  return false;
 }
 
 void name_this_thread(const char* name) noexcept {

@@ -9,6 +9,7 @@
 
 #include <torch/csrc/Exceptions.h>
 
+#include "base/platform.h"
 #include "bindings/frames.h"
 #include "client/machines/machines.h"
 #include "client/session/errors.h"
@@ -37,7 +38,16 @@ PyObject* end_progress_function = nullptr;
 // thread takes the GIL. Other threads count themselves in gil_takers first; if the process is
 // exiting they sleep until it ends. let_gil_takers_pass(), called after the exit flag is set and
 // before the interpreter shuts down, waits for the threads that counted themselves before.
+//
+// A thread that returns from a call of ours takes the GIL in PyTorch's bindings, which count
+// nothing. On a busy machine it may not have run for a while. So let_gil_takers_pass() also waits,
+// without the GIL, until every other thread sleeps: it has the GIL again, and stops at its next
+// call, or it does something that takes no GIL.
 std::atomic<int> gil_takers{0};
+
+constexpr std::chrono::milliseconds kTakerPatience{1000};
+// A thread that computes without end makes the exit so much longer.
+constexpr std::chrono::milliseconds kRunnerPatience{300};
 
 class TakingGil {
  public:
@@ -217,11 +227,14 @@ void let_gil_takers_pass() {
     return;  // the counted threads are the parent's
   py::gil_scoped_release without_gil;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  const auto has_time = [&](std::chrono::milliseconds time) { return Clock::now() - begin < time; };
   // At least once: threads of PyTorch that wait for the GIL get it now and stop at their next call.
   do {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  } while (gil_takers > 0 && std::chrono::steady_clock::now() < deadline);
+  } while ((gil_takers > 0 && has_time(kTakerPatience)) ||
+           (has_time(kRunnerPatience) && other_threads_run()));
 }
 
 void set_exception_types(const py::tuple& classes, const py::tuple& kinds, const py::tuple& local) {

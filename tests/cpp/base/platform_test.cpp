@@ -1,6 +1,7 @@
 #include "base/platform.h"
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <string>
 #include <system_error>
@@ -239,6 +240,24 @@ TEST(Platform, RandomBytesDiffer) {
 TEST(Platform, TheProcessHasAHostAndAMemory) {
   EXPECT_FALSE(hostname().empty());
   EXPECT_GT(current_rss_bytes(), 100'000U);
+}
+
+TEST(Platform, AThreadThatComputesRunsAndOneThatWaitsDoesNot) {
+  std::atomic<bool> is_over{false};
+  std::thread computing([&] {
+    while (!is_over) {
+    }
+  });
+  EXPECT_TRUE(other_threads_run());
+  is_over = true;
+  computing.join();
+
+  auto [in, out] = pipe_pair();
+  std::thread waiting([&] { is_readable(in, 60'000); });
+  while (other_threads_run()) {  // until it waits; never ends where this is wrong
+  }
+  out.reset();
+  waiting.join();
 }
 
 TEST(Fd, MovingHandsTheDescriptorOver) {
