@@ -49,7 +49,8 @@ TokenFile read_token_file(const std::string& setting, const std::string& path) {
   if (got < 0)
     fail();
   text.resize(static_cast<size_t>(got));
-  return {std::string(trimmed(text)), (found.st_mode & 077) == 0};
+  return {std::string(trimmed(text)), (found.st_mode & 077) == 0,
+          found.st_uid == ::geteuid() || found.st_uid == 0};
 }
 
 }  // namespace torch_remote

@@ -8,8 +8,9 @@ namespace torch_remote {
 std::string expand_home(const std::string& path);
 
 struct TokenFile {
-  std::string token;     // without the white space around it
-  bool is_ours = false;  // only its owner may read or write it
+  std::string token;        // without the white space around it
+  bool is_private = false;  // only its owner may read or write it
+  bool is_trusted = false;  // its owner is this user or root; another could read and change it
 };
 
 // Throws std::runtime_error: "`setting`: reading the token file PATH: No such file or directory".

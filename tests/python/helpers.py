@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +119,11 @@ def assert_runs(code: str, *, anew: bool = False, **environment: str) -> str:
 
 
 @contextmanager
-def serving(listen: str, *options: str) -> Iterator[str]:
-    """Starts a server. Returns the URL that it prints."""
+def serving(listen: str, *options: str, log: Path | None = None) -> Iterator[str]:
+    """Starts a server, whose log may go to a file. Returns the URL that it prints."""
     command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen", listen, *options]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with log.open("w") if log else nullcontext(subprocess.PIPE) as errors:
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         assert server.stdout is not None
         line = server.stdout.readline()

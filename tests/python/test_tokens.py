@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,17 @@ def test_what_cannot_be_is_refused_without_the_token(tmp_path: Path) -> None:
         assert secret not in str(caught.value)
     with pytest.raises(TypeError):
         torch_remote.connect(url, secret)  # type: ignore[misc]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_token_file_of_another_user_is_warned_of(tmp_path: Path) -> None:
+    token, log = tmp_path / "token", tmp_path / "log"
+    token.write_text("a-token-a-token-a-token\n")
+    token.chmod(0o600)
+    os.chown(token, 65534, 65534)
+    with serving(f"unix://{tmp_path}/s", "--token-file", str(token), log=log):
+        pass
+    assert "the token file belongs to another user" in log.read_text()
 
 
 def test_a_token_is_in_no_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

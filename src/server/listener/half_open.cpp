@@ -44,18 +44,24 @@ HalfOpen::Progress HalfOpen::read() {
 
 bool add(std::deque<HalfOpen>& all, HalfOpen client, size_t most) {
   const bool has_room = all.size() < most;
-  if (!has_room) {
-    std::vector<std::string> peers;
-    for (const HalfOpen& one : all)
-      peers.push_back(one.peer);
-    const auto oldest = all.begin() + static_cast<ptrdiff_t>(oldest_of_busiest(peers));
-    const auto silent = std::find_if(oldest, all.end(), [&](const HalfOpen& one) {
-      return one.peer == oldest->peer && !one.is_waiting();
-    });
-    all.erase(silent == all.end() ? oldest : silent);
-  }
+  if (!has_room)
+    drop_one(all);
   all.push_back(std::move(client));
   return has_room;
+}
+
+bool drop_one(std::deque<HalfOpen>& all) {
+  if (all.empty())
+    return false;
+  std::vector<std::string> peers;
+  for (const HalfOpen& one : all)
+    peers.push_back(one.peer);
+  const auto oldest = all.begin() + static_cast<ptrdiff_t>(oldest_of_busiest(peers));
+  const auto silent = std::find_if(oldest, all.end(), [&](const HalfOpen& one) {
+    return one.peer == oldest->peer && !one.is_waiting();
+  });
+  all.erase(silent == all.end() ? oldest : silent);
+  return true;
 }
 
 }  // namespace torch_remote::server

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <deque>
 #include <optional>
 #include <string>
@@ -10,6 +11,8 @@
 #include "wire/handshake.h"
 
 namespace torch_remote::server {
+
+constexpr size_t kMaxHalfOpen = 32;  // connections without a preamble
 
 // A connection of which the listener has not read the preamble yet, or which waits in it.
 struct HalfOpen {
@@ -36,8 +39,10 @@ struct HalfOpen {
   Progress read();
 };
 
-// Adds a connection. If there are `most` already, one of the peer that has most is dropped, if
-// possible one without a preamble: Note [Limits for each peer]. False: one was dropped.
+// Adds a connection. If there are `most` already, drop_one() comes first. False: one was dropped.
 bool add(std::deque<HalfOpen>& all, HalfOpen client, size_t most);
+// Drops the oldest connection of the peer that has most, if possible one without a preamble: Note
+// [Limits for each peer] in base/peer_limits.h. False: there is none.
+bool drop_one(std::deque<HalfOpen>& all);
 
 }  // namespace torch_remote::server

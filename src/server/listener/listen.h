@@ -1,14 +1,11 @@
 #pragma once
 
-#include <cstddef>
 #include <string>
 
 #include "server/listener/session_program.h"
 #include "server/session/serve.h"
 
 namespace torch_remote::server {
-
-constexpr size_t kMaxHalfOpen = 32;  // connections without a preamble
 
 // Note [The listener is small]
 //
@@ -18,6 +15,8 @@ constexpr size_t kMaxHalfOpen = 32;  // connections without a preamble
 // authentication happen there (decision 0010). It never computes and never asks CUDA. It decodes
 // only the preamble, and takes what sessions tell it for a stranger's words, so that no bytes can
 // end it.
+//
+// Anybody who can connect can cause lines of the log, so that their number is limited (LimitedLog).
 //
 // New clients wait in a queue for a process that is ready. Processes that are starting are limited
 // in number (Spares), and the queue by `max_sessions`.

@@ -76,7 +76,6 @@ bool Sessions::evict_unproven_session() {
   const auto chosen = std::next(unproven.begin(), static_cast<ptrdiff_t>(oldest_of_busiest(peers)));
   ::kill(chosen->second, SIGKILL);
   sessions_.at(chosen->second).is_dropped = true;
-  log(LogLevel::kWarning, "all sessions are taken; ending one whose client has not authenticated");
   return true;
 }
 

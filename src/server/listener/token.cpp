@@ -56,8 +56,12 @@ std::string read_or_make_token(const std::string& given) {
       fail("writing", path);
   }
   TokenFile found = read_token_file(kSetting, path);
-  if (!found.is_ours)
+  if (!found.is_private)
     log(LogLevel::kWarning, "others can read the token file; chmod 600 it", {{"path", path}});
+  if (!found.is_trusted)
+    log(LogLevel::kWarning,
+        "the token file belongs to another user, who can read and change it; make one of your own",
+        {{"path", path}});
   if (found.token.size() < kMinToken) {
     throw std::runtime_error(std::string(kSetting) + ": the token in " + path +
                              " is shorter than 16 characters; delete the file "

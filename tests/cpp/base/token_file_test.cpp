@@ -41,9 +41,19 @@ TEST(TokenFile, TellsWhetherOthersMayReadIt) {
   const std::string path = new_folder() + "/token";
   std::ofstream(path) << "0123";
   ::chmod(path.c_str(), 0640);
-  EXPECT_FALSE(read_token_file("--token-file", path).is_ours);
+  EXPECT_FALSE(read_token_file("--token-file", path).is_private);
   ::chmod(path.c_str(), 0600);
-  EXPECT_TRUE(read_token_file("--token-file", path).is_ours);
+  EXPECT_TRUE(read_token_file("--token-file", path).is_private);
+}
+
+TEST(TokenFile, TellsWhetherItIsAnotherUsers) {
+  const std::string path = new_folder() + "/token";
+  std::ofstream(path) << "0123";
+  EXPECT_TRUE(read_token_file("--token-file", path).is_trusted);
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can give a file to another user";
+  ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+  EXPECT_FALSE(read_token_file("--token-file", path).is_trusted);
 }
 
 TEST(TokenFile, WhatCannotBeReadIsToldWithTheSettingThePathAndTheReason) {

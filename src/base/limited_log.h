@@ -1,0 +1,50 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/mutex.h"
+
+namespace torch_remote {
+
+// Lines that anybody who can connect can cause. Of each event at most kMostLines are written in
+// kWindow; the others are counted, and one more line says how many were left out. So a stranger can
+// neither fill the disk nor hide that it was there. Thread-safe.
+class LimitedLog {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static constexpr uint64_t kMostLines = 10;
+  static constexpr std::chrono::seconds kWindow{60};
+
+  // As log(). `event` is a text of ours, never the peer's: each one is remembered.
+  void write(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
+  // Writes how many lines were left out in windows that are over, or in all when `at_end`. write()
+  // does this too.
+  void tell_left_out(bool at_end = false);
+
+  // What both are made of. False: the line is left out.
+  bool admit(std::string_view event, Clock::time_point now) EXCLUDES(mutex_);
+  // Events with the number of lines that were left out, once.
+  std::vector<std::pair<std::string, uint64_t>> take_left_out(Clock::time_point now)
+      EXCLUDES(mutex_);
+
+ private:
+  struct Window {
+    Clock::time_point end;
+    uint64_t lines = 0;
+    uint64_t left_out = 0;
+  };
+
+  Mutex mutex_;
+  std::map<std::string, Window, std::less<>> windows_ GUARDED_BY(mutex_);
+};
+
+}  // namespace torch_remote

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include "base/limited_log.h"
+#include "base/peer_limits.h"
+#include "server/listener/client_queue.h"
+#include "server/listener/end_signals.h"
+#include "server/listener/half_open.h"
+#include "server/listener/listening_socket.h"
+#include "server/listener/sessions.h"
+#include "server/listener/spares.h"
+#include "server/session/lifetime.h"
+#include "server/session/serve.h"
+#include "transport/stream.h"
+
+namespace torch_remote::server {
+
+// The listener of Note [The listener is small] in server/listener/listen.h. Confined to one thread.
+class Listener {
+ public:
+  Listener(ListeningSocket clients, ListeningSocket metrics, ServeOptions options,
+           SessionProgram program);
+
+  // Waits until a session could begin. Throws std::invalid_argument with the reason why none can.
+  void prepare();
+  // Until a signal or a limit ends the server.
+  void run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // --- server/listener/listener.cpp: the loop, and processes
+
+  bool is_due();
+  void wait();
+  void reap();
+  void note_exit(const std::string& peer, int status);
+  void accept_new();
+  // Too few descriptors are free: ends a connection that has not sent its preamble, or that waits.
+  void shed();
+  void tell_metrics();
+  void advance();
+  // Gives processes that are ready to clients; refuses a client for each process that failed.
+  void serve_queue();
+  void begin_session(HalfOpen client, SessionProcess process);
+  void end_sessions();
+
+  // --- server/listener/listener_routes.cpp: what becomes of a connection
+
+  // Its preamble is read.
+  void route(HalfOpen client);
+  // A peer that has failed too often waits before each new session, and no other peer does.
+  bool must_wait(HalfOpen& client) const;
+  // Makes room for a new client, among those that have not authenticated. False: it cannot.
+  bool evict_for(const std::string& newcomer);
+  void wait_for_room(HalfOpen client);
+  // The session's process finds out whether this is its client.
+  void pass_on(HalfOpen client, uint64_t route);
+  // A peer that names sessions that do not exist waits for each further such answer.
+  void refuse_unknown(HalfOpen client, uint64_t route);
+  void refuse(HalfOpen client, const std::string& reason);
+  // The listener does not speak TLS, which takes time and looks at bytes of the peer.
+  void refuse_in_process(HalfOpen client, const std::string& reason);
+  // In a child: gives back everything of the listener but this connection.
+  std::unique_ptr<transport::Stream> leave_listener(Fd socket);
+
+  ListeningSocket clients_;
+  ListeningSocket metrics_;  // closed without --metrics
+  ServeOptions options_;
+  Activity activity_;
+  EndSignals signals_;
+  bool is_accepting_ = false;
+  std::vector<pollfd> polled_;  // both listening sockets, then half_open_, then sessions' processes
+  std::deque<HalfOpen> half_open_;
+  ClientQueue queue_;
+  Spares spares_;
+  Sessions sessions_;
+  PeerDelays delays_;         // of peers that fail to authenticate
+  PeerDelays guesses_;        // of peers that name sessions that do not exist
+  LimitedLog strangers_;      // lines that anybody can cause
+  std::set<pid_t> refusing_;  // processes of refuse_in_process()
+};
+
+}  // namespace torch_remote::server

@@ -1,0 +1,30 @@
+#include "base/limited_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace torch_remote {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::Pair;
+
+TEST(LimitedLog, LinesOverTheLimitAreLeftOutAndCounted) {
+  LimitedLog lines;
+  const LimitedLog::Clock::time_point begin{};
+  for (uint64_t i = 0; i < LimitedLog::kMostLines; ++i)
+    EXPECT_TRUE(lines.admit("a guess", begin));
+  for (int i = 0; i < 400; ++i)
+    EXPECT_FALSE(lines.admit("a guess", begin));
+  EXPECT_TRUE(lines.admit("another event", begin));
+
+  EXPECT_THAT(lines.take_left_out(begin), IsEmpty());
+  const auto later = begin + LimitedLog::kWindow;
+  EXPECT_THAT(lines.take_left_out(later), ElementsAre(Pair("a guess", 400)));
+  EXPECT_THAT(lines.take_left_out(later), IsEmpty());
+  EXPECT_TRUE(lines.admit("a guess", later));
+}
+
+}  // namespace
+}  // namespace torch_remote
