@@ -49,6 +49,17 @@ void read_array(Reader& reader, std::array<std::byte, N>& into) {
   std::copy(bytes.begin(), bytes.end(), into.begin());
 }
 
+Proof hmac(std::string_view key, std::span<const std::byte> text) {
+  Proof proof{};
+  unsigned length = 0;
+  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                          reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+                          reinterpret_cast<unsigned char*>(proof.data()), &length);
+  if (made == nullptr || length != proof.size())
+    throw InternalError("HMAC-SHA256 failed");
+  return proof;
+}
+
 }  // namespace
 
 BlockHead encode_block_head(size_t length) {
@@ -70,7 +81,7 @@ std::array<std::byte, kPreambleBytes> encode_preamble(const Preamble& preamble) 
   for (int i = 0; i < 3; ++i)
     writer.u8(0);
   writer.u64(preamble.route);
-  writer.u64(0);
+  writer.u64(preamble.route_proof);
   std::array<std::byte, kPreambleBytes> bytes{};
   std::copy(writer.view().begin(), writer.view().end(), bytes.begin());
   return bytes;
@@ -88,7 +99,8 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes) {
     throw ProtocolError("unknown intent in a preamble");
   const uint32_t zero = reader.u8() | reader.u8() | reader.u8();
   preamble.route = reader.u64();
-  if (zero != 0 || reader.u64() != 0)
+  preamble.route_proof = reader.u64();
+  if (zero != 0 || (preamble.intent == 0 && preamble.route_proof != 0))
     throw ProtocolError("reserved bytes are not zero");
   return preamble;
 }
@@ -251,15 +263,13 @@ Proof make_proof(std::string_view token, Side side, std::span<const std::byte> h
   transcript.bytes(hello_server);
   if (!binding.empty())
     transcript.bytes(binding);
-  Proof proof{};
-  unsigned length = 0;
-  const auto* made =
-      HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-           reinterpret_cast<const unsigned char*>(transcript.view().data()), transcript.size(),
-           reinterpret_cast<unsigned char*>(proof.data()), &length);
-  if (made == nullptr || length != proof.size())
-    throw InternalError("HMAC-SHA256 failed");
-  return proof;
+  return hmac(token, transcript.view());
+}
+
+uint64_t route_proof(std::string_view resume_key) {
+  constexpr std::string_view kPurpose = "torch-remote route proof";  // no transcript begins so
+  const Proof proof = hmac(resume_key, std::as_bytes(std::span(kPurpose)));
+  return Reader(proof).u64();
 }
 
 std::array<std::byte, 32> this_machine() {

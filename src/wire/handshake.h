@@ -33,12 +33,17 @@ namespace torch_remote::wire {
 // A resumed session begins in the same way, but with resume_key() in place of the token; its
 // WELCOME says only what the server has received.
 //
-//   preamble := magic:8 min:u16 max:u16 intent:u8 zero:3 route:u64 zero:8
+// Whoever has seen a session's id can ask to resume it, and a server has few places for handshakes
+// with such clients. So a client that resumes shows in the preamble already that it is the
+// session's: `route_proof`. Somebody who reads the wire can show it too, and gains a place only.
+//
+//   preamble := magic:8 min:u16 max:u16 intent:u8 zero:3 route:u64 route_proof:u64
 struct Preamble {
   Version min = kMinVersion;
   Version max = kMaxVersion;
-  uint8_t intent = 0;  // 0 new session, 1 resume
-  uint64_t route = 0;  // for resume: the id of the session
+  uint8_t intent = 0;        // 0 new session, 1 resume
+  uint64_t route = 0;        // for resume: the id of the session
+  uint64_t route_proof = 0;  // for resume, with kRouteProofCapability: of route_proof(); else 0
 };
 
 // The head of a block: its length. Decoding throws ProtocolError over kMaxHandshakeBytes.
@@ -54,12 +59,13 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes);
 Version agree(Version peer_min, Version peer_max);
 
 // What a server can do beyond its protocol version: bits of Hello::capabilities.
-constexpr uint64_t kStreamsCapability = 1 << 0;    // STREAM, QUERY kStream, kEvent, kElapsed
-constexpr uint64_t kMemoryCapability = 1 << 1;     // QUERY kMemory
-constexpr uint64_t kSparseCapability = 1 << 2;     // ValueKind::kSparse, ResultKind::kSparse
-constexpr uint64_t kTelemetryCapability = 1 << 3;  // QUERY kTelemetry
-constexpr uint64_t kCapabilities =
-    kStreamsCapability | kMemoryCapability | kSparseCapability | kTelemetryCapability;
+constexpr uint64_t kStreamsCapability = 1 << 0;     // STREAM, QUERY kStream, kEvent, kElapsed
+constexpr uint64_t kMemoryCapability = 1 << 1;      // QUERY kMemory
+constexpr uint64_t kSparseCapability = 1 << 2;      // ValueKind::kSparse, ResultKind::kSparse
+constexpr uint64_t kTelemetryCapability = 1 << 3;   // QUERY kTelemetry
+constexpr uint64_t kRouteProofCapability = 1 << 4;  // Preamble::route_proof
+constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability |
+                                   kTelemetryCapability | kRouteProofCapability;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
@@ -159,6 +165,9 @@ std::string resume_key(const Secret& secret, std::string_view token);
 // kShortToken: HMAC itself hashes keys of more than 64 bytes.
 std::string resume_key_without_token(const Secret& secret, std::string_view token);
 inline constexpr size_t kShortToken = 32;
+
+// For a preamble: 64 bits that only who knows the key of a resume can make.
+uint64_t route_proof(std::string_view resume_key);
 
 // A session's id as text and as the number in a preamble. Throws ProtocolError for a wrong id.
 std::string session_id(uint64_t route);

@@ -6,7 +6,9 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,25 +63,53 @@ class Server:
         with torch_remote.connect(self.url, token_file=self.token_file) as machine:
             assert torch.ones(2, device=machine.devices[0]).sum().item() == 2
 
+    def guess(self, source: str, route: int) -> socket.socket:
+        """Asks for a session of another client, by its number."""
+        connection = self.dial(source)
+        connection.sendall(preamble(1, route))
+        return connection
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     token_file = tmp_path / "token"
-    with serving("tcp://127.0.0.1:0", "--token-file", str(token_file)) as url:
+    log = tmp_path / "log"
+    with serving("tcp://127.0.0.1:0", "--token-file", str(token_file), log=log) as url:
         yield Server(url, token_file)
 
 
-def has_answered(connection: socket.socket) -> bool:
-    return bool(select.select([connection], [], [], 0)[0])
+class Waiting:
+    """A connection that the server answers after some seconds, however slow this machine is."""
+
+    def __init__(self, connection: socket.socket, due: float) -> None:
+        self.connection, self.due = connection, due
+
+    def has_answered(self) -> bool:
+        """Too early: false where the answer is due."""
+        is_due = time.monotonic() > self.due
+        return not is_due and bool(select.select([self.connection], [], [], 0)[0])
+
+    def waits_its_time(self) -> bool:
+        answer = self.connection.recv(4, socket.MSG_WAITALL)
+        return bool(answer) and time.monotonic() > self.due
+
+
+@contextmanager
+def waiting(
+    begin: Callable[[str], socket.socket], source: str, seconds: float = 4
+) -> Iterator[Waiting]:
+    due = time.monotonic() + seconds - 0.5
+    with begin(source) as connection:
+        yield Waiting(connection, due)
 
 
 def test_who_fails_often_waits_and_others_do_not(server: Server) -> None:
     server.fail("127.0.0.2", FREE + 2)  # from now on it waits 4 s
-    with server.begin("127.0.0.2") as slow:
+    with waiting(server.begin, "127.0.0.2") as slow:
         server.assert_serves()
         server.assert_serves()
-        assert not has_answered(slow)
-        assert slow.recv(4, socket.MSG_WAITALL)  # it is served in its time
+        assert not slow.has_answered()
+        assert slow.waits_its_time()
 
 
 def test_a_client_that_resumes_does_not_wait_although_its_address_has_failed(
@@ -92,11 +122,74 @@ def test_a_client_that_resumes_does_not_wait_although_its_address_has_failed(
         x = torch.ones(2, device=machine.devices[0])
         assert x.sum().item() == 2
         server.fail("127.0.0.1", FREE + 2)
-        with server.begin("127.0.0.1") as slow:
+        with waiting(server.begin, "127.0.0.1") as slow:
             proxy.hang_up()
             assert x.add(1).sum().item() == 4
             assert proxy.accepted == 2
-            assert not has_answered(slow)
+            assert not slow.has_answered()
+
+
+@contextmanager
+def closing_all() -> Iterator[list[socket.socket]]:
+    connections: list[socket.socket] = []
+    try:
+        yield connections
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_40_bad_connects_do_not_delay_a_good_one_and_400_no_client_that_resumes(
+    server: Server,
+) -> None:
+    with (
+        FaultProxy(server.url, lambda number: None) as proxy,
+        torch_remote.connect(proxy.url, token_file=server.token_file) as machine,
+        closing_all() as bad,
+    ):
+        x = torch.ones(2, device=machine.devices[0])
+        assert x.sum().item() == 2
+        bad += [server.begin("127.0.0.2") for _ in range(40)]
+        server.assert_serves()
+        bad += [server.begin("127.0.0.2") for _ in range(400)]
+        proxy.hang_up()
+        assert x.add(1).sum().item() == 4
+        assert proxy.accepted == 2
+
+
+def test_who_guesses_the_ids_of_sessions_waits_and_others_do_not(server: Server) -> None:
+    with (
+        FaultProxy(server.url, lambda number: None) as proxy,
+        torch_remote.connect(proxy.url, token_file=server.token_file) as machine,
+    ):
+        x = torch.ones(2, device=machine.devices[0])
+        assert x.sum().item() == 2
+        wrong = int(machine.status()["session"], 16) ^ 1
+        for _ in range(FREE):  # the last one waits 1 s
+            with server.guess("127.0.0.2", wrong) as connection:
+                assert connection.recv(4, socket.MSG_WAITALL)
+        with waiting(lambda source: server.guess(source, wrong), "127.0.0.2", 2) as slow:
+            proxy.hang_up()
+            assert x.add(1).sum().item() == 4
+            assert proxy.accepted == 2
+            assert not slow.has_answered()
+            assert slow.waits_its_time()
+
+
+def test_guesses_write_few_lines_and_how_many_were_left_out(tmp_path: Path) -> None:
+    """From many addresses, so that no guess waits."""
+    token_file, log = tmp_path / "token", tmp_path / "log"
+    with serving("tcp://127.0.0.1:0", "--token-file", str(token_file), log=log) as url:
+        server = Server(url, token_file)
+        for i in range(100):
+            with server.guess(f"127.0.1.{i + 1}", 4711) as connection:
+                assert connection.recv(4, socket.MSG_WAITALL)
+    lines = log.read_text().splitlines()
+    refused = [line for line in lines if " a connection was refused " in line]
+    left_out = [line for line in lines if "lines were left out" in line]
+    assert len(refused) == 10
+    assert len(left_out) == 1
+    assert 'of="a connection was refused" lines=90' in left_out[0]
 
 
 def test_silent_connections_of_one_address_do_not_keep_a_client_from_its_session(

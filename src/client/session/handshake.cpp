@@ -184,14 +184,17 @@ wire::Welcome shake_hands(transport::Stream& stream, const std::string& token,
   return welcome;
 }
 
-uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t received,
-                           std::chrono::milliseconds time) {
+uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t capabilities,
+                           uint64_t received, std::chrono::milliseconds time) {
   const transport::Deadline deadline(stream, time);
   std::optional<transport::Deadline> none;
   wire::Preamble preamble;
   preamble.intent = 1;
   preamble.route = wire::session_route(ticket.session);
-  const wire::Welcome welcome = exchange(stream, preamble, received, session_key(ticket), none);
+  const Key key = session_key(ticket);
+  if ((capabilities & wire::kRouteProofCapability) != 0)
+    preamble.route_proof = wire::route_proof(key.secret);
+  const wire::Welcome welcome = exchange(stream, preamble, received, key, none);
   if (welcome.answer != wire::Answer::kResumed)
     throw ProtocolError("the server began a session where one was to be resumed");
   return welcome.received;

@@ -39,9 +39,9 @@ struct Ticket {
   std::string token;
 };
 
-// Resumes a session, within `time`. Sends how much was received and returns how much the server has
-// received. Throws Refused if the session is gone.
-uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t received,
-                           std::chrono::milliseconds time);
+// Resumes a session, within `time`, on a server with these capabilities. Sends how much was
+// received and returns how much the server has received. Throws Refused if the session is gone.
+uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t capabilities,
+                           uint64_t received, std::chrono::milliseconds time);
 
 }  // namespace torch_remote::client

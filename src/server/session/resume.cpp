@@ -1,12 +1,15 @@
 #include "server/session/resume.h"
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "base/limited_log.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/peer_limits.h"
@@ -22,18 +25,14 @@ using PreambleBytes = std::array<std::byte, wire::kPreambleBytes>;
 // The handshakes under way. Thread-safe.
 class Handshakes {
  public:
-  // Ends another handshake if there are too many. `stream` must live until end().
-  uint64_t begin(transport::Stream& stream, const std::string& peer) EXCLUDES(mutex_) {
+  // Ends another handshake if there are too many; one of a client that has shown the proof of the
+  // route only for another that has. Nothing: there is no place. `stream` must live until end().
+  std::optional<uint64_t> begin(transport::Stream& stream, const std::string& peer, bool is_known)
+      EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (under_way_.size() >= kMaxReturning) {
-      std::vector<std::string> peers;
-      for (const Entry& entry : under_way_)
-        peers.push_back(entry.peer);
-      const auto ended = under_way_.begin() + static_cast<ptrdiff_t>(oldest_of_busiest(peers));
-      ended->stream->shutdown();
-      under_way_.erase(ended);
-    }
-    under_way_.push_back({++last_, &stream, peer});
+    if (under_way_.size() >= kMaxReturning && !end_one(is_known))
+      return std::nullopt;
+    under_way_.push_back({++last_, &stream, peer, is_known});
     return last_;
   }
 
@@ -48,7 +47,27 @@ class Handshakes {
     uint64_t number;
     transport::Stream* stream;
     std::string peer;
+    bool is_known;
   };
+
+  // False: all are known, and may not be ended for this one.
+  bool end_one(bool is_known) REQUIRES(mutex_) {
+    const bool all_known = std::ranges::all_of(under_way_, &Entry::is_known);
+    if (all_known && !is_known)
+      return false;
+    std::vector<size_t> places;
+    std::vector<std::string> peers;
+    for (size_t i = 0; i < under_way_.size(); ++i) {
+      if (under_way_[i].is_known && !all_known)
+        continue;
+      places.push_back(i);
+      peers.push_back(under_way_[i].peer);
+    }
+    const size_t ended = places[oldest_of_busiest(peers)];
+    under_way_[ended].stream->shutdown();
+    under_way_.erase(under_way_.begin() + static_cast<ptrdiff_t>(ended));
+    return true;
+  }
 
   Mutex mutex_;
   uint64_t last_ GUARDED_BY(mutex_) = 0;
@@ -59,42 +78,53 @@ class Handshakes {
 struct Returning {
   std::unique_ptr<transport::Stream> stream;
   std::string peer;  // of identify_peer()
-  PreambleBytes preamble{};
+  wire::Preamble preamble;
+};
+
+// What all handshakes of a session share. Lives as long as the last of them.
+struct Returns {
+  Session& session;
+  Identity identity;
+  uint64_t route_proof;  // of the session's client
+  Handshakes handshakes;
+  LimitedLog strangers;  // whoever has seen the session's id can cause lines
 };
 
 // Sends the client nothing more than greet_again() does; the client tries again.
-void take_back(Returning client, uint64_t number, Handshakes& handshakes, Session& session,
-               const Identity& identity) noexcept {
+void take_back(Returning client, uint64_t number, Returns& returns) noexcept {
   try {
     const Greeting greeting =
-        greet_again(*client.stream, wire::decode_preamble(client.preamble), identity.resume_key);
-    if (handshakes.end(number))
-      session.resume(std::move(client.stream), greeting.received);
+        greet_again(*client.stream, client.preamble, returns.identity.resume_key);
+    if (returns.handshakes.end(number))
+      returns.session.resume(std::move(client.stream), greeting.received);
   } catch (const AuthenticationError& error) {
-    log(LogLevel::kWarning, "a client that is not this session's was refused",
-        {{"reason", error.what()}});
+    returns.strangers.write(LogLevel::kWarning, "a client that is not this session's was refused",
+                            {{"peer", client.peer}, {"reason", error.what()}});
   } catch (const std::exception& error) {
-    log(LogLevel::kInfo, "resuming with a client failed", {{"reason", error.what()}});
+    returns.strangers.write(LogLevel::kInfo, "resuming with a client failed",
+                            {{"peer", client.peer}, {"reason", error.what()}});
   }
-  handshakes.end(number);  // before the stream is destroyed
+  returns.handshakes.end(number);  // before the stream is destroyed
 }
 
-void begin(Returning client, Session& session, const Identity& identity,
-           const std::shared_ptr<Handshakes>& handshakes) {
-  const uint64_t number = handshakes->begin(*client.stream, client.peer);
+void begin(Returning client, const std::shared_ptr<Returns>& returns) {
+  const bool is_known = client.preamble.route_proof == returns->route_proof;
+  const auto number = returns->handshakes.begin(*client.stream, client.peer, is_known);
+  if (!number)
+    return;  // the connection is closed
   try {
-    std::thread([client = std::move(client), number, &session, identity, handshakes]() mutable {
+    std::thread([client = std::move(client), number = *number, returns]() mutable {
       begin_worker_thread("tr-returning");
-      take_back(std::move(client), number, *handshakes, session, identity);
+      take_back(std::move(client), number, *returns);
     }).detach();
   } catch (const std::system_error&) {  // no thread could be started
-    handshakes->end(number);
+    returns->handshakes.end(*number);
     throw;
   }
 }
 
 // From one socket, or from two pipes and the socket that keeps the process that sent them waiting.
-Returning client_over(std::vector<Fd> passed, const PreambleBytes& preamble,
+Returning client_over(std::vector<Fd> passed, const wire::Preamble& preamble,
                       const Identity& identity, const std::string& peer) {
   if (passed.size() == 1) {
     const std::string who = describe_peer(passed[0]);
@@ -115,14 +145,16 @@ Returning client_over(std::vector<Fd> passed, const PreambleBytes& preamble,
 void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer) {
   std::thread([control = std::move(control), &session, identity, peer = std::move(peer)] {
     begin_worker_thread("tr-resume");
-    const auto handshakes = std::make_shared<Handshakes>();
+    const std::shared_ptr<Returns> returns(
+        new Returns{session, identity, wire::route_proof(identity.resume_key), {}, {}});
     PreambleBytes preamble;
     for (std::vector<Fd> passed; !(passed = receive_descriptors(control, preamble)).empty();) {
       try {
-        begin(client_over(std::move(passed), preamble, identity, peer), session, identity,
-              handshakes);
+        begin(client_over(std::move(passed), wire::decode_preamble(preamble), identity, peer),
+              returns);
       } catch (const std::exception& error) {
-        log(LogLevel::kError, "cannot resume with a client", {{"reason", error.what()}});
+        returns->strangers.write(LogLevel::kError, "cannot resume with a client",
+                                 {{"reason", error.what()}});
       }
     }
     log(LogLevel::kInfo, "the listener is gone; the session ends with its connection");

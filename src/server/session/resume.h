@@ -19,7 +19,8 @@ struct Identity {
 };
 
 // Handshakes at the same time, each within kHandshakeTime. One more ends the oldest of the peer
-// that has most: Note [Limits for each peer] in base/peer_limits.h.
+// that has most: Note [Limits for each peer] in base/peer_limits.h. It ends none that has shown the
+// proof of the route (wire/handshake.h), unless it has shown it too.
 constexpr size_t kMaxReturning = 8;
 
 // Starts the thread `tr-resume`. It takes connections from `control`, which a listener or a command

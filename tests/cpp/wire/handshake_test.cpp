@@ -29,6 +29,20 @@ TEST(Preamble, ItComesBackAndHasGoldenBytes) {
   EXPECT_EQ(back.route, 0x0102);
 }
 
+TEST(Preamble, OnlyAClientThatResumesHasAProofOfItsRoute) {
+  Secret secret{};
+  secret.fill(std::byte{5});
+  const std::string token(64, 't');
+  Preamble preamble;
+  preamble.intent = 1;
+  preamble.route_proof = route_proof(resume_key(secret, token));
+  EXPECT_EQ(decode_preamble(encode_preamble(preamble)).route_proof, preamble.route_proof);
+  EXPECT_EQ(preamble.route_proof, route_proof(resume_key_without_token(secret, token)));
+  EXPECT_NE(preamble.route_proof, route_proof(resume_key(secret, "another token")));
+  preamble.intent = 0;
+  EXPECT_THROW(decode_preamble(encode_preamble(preamble)), ProtocolError);
+}
+
 TEST(Preamble, AnotherMagicIntentOrReservedByteIsRefused) {
   for (const size_t at :
        {size_t{0}, size_t{7}, size_t{12}, size_t{13}, size_t{15}, size_t{24}, size_t{31}}) {

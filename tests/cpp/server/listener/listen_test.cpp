@@ -3,19 +3,24 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/limited_log.h"
 #include "base/platform.h"
+#include "server/listener/half_open.h"
 #include "server/session/resume.h"
 #include "transport/dial.h"
 #include "transport/frame.h"
@@ -37,11 +42,18 @@ class ListenTest : public testing::Test {
     std::string folder = testing::TempDir() + "listen_XXXXXX";
     ASSERT_NE(::mkdtemp(folder.data()), nullptr);
     url_ = "unix://" + folder + "/s";
+    log_ = folder + "/log";
     options.device = "cpu";
     auto [read_end, write_end] = pipe_pair();
     server_ = ::fork();
     if (server_ == 0) {
       ::dup2(write_end.get(), STDOUT_FILENO);
+      const Fd log(::open(log_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+      ::dup2(log.get(), STDERR_FILENO);
+      if (descriptors_ != 0) {
+        const rlimit few{descriptors_, descriptors_};
+        ::setrlimit(RLIMIT_NOFILE, &few);
+      }
       try {
         options.limits = limits;
         SessionProgram program = session_program(options);
@@ -76,6 +88,15 @@ class ListenTest : public testing::Test {
     server_ = -1;
   }
 
+  // How many lines of the log have this text.
+  size_t lines_with(const std::string& text) const {
+    std::ifstream log(log_);
+    size_t lines = 0;
+    for (std::string line; std::getline(log, line);)
+      lines += line.find(text) == std::string::npos ? 0 : 1;
+    return lines;
+  }
+
   int wait_for_exit() {
     int status = 0;
     ::waitpid(server_, &status, 0);
@@ -83,8 +104,11 @@ class ListenTest : public testing::Test {
     return WEXITSTATUS(status);
   }
 
+  rlim_t descriptors_ = 0;  // limit of the server; 0: ours
+
  private:
   std::string url_;
+  std::string log_;
   pid_t server_ = -1;
 };
 
@@ -193,6 +217,19 @@ TEST_F(ListenTest, MoreSilentConnectionsThanAllowedDropTheOldest) {
   EXPECT_TRUE(shake_hands(*others.back()).ok());
 }
 
+TEST_F(ListenTest, WithoutFreeDescriptorsSilentConnectionsGiveWay) {
+  descriptors_ = 32;
+  start({});
+  std::vector<std::unique_ptr<transport::Stream>> silent;
+  for (size_t i = 0; i < 2 * descriptors_; ++i)
+    silent.push_back(connect());
+
+  EXPECT_TRUE(shake_hands(*connect()).ok());
+  EXPECT_GE(lines_with("too few descriptors are free"), 1);
+  EXPECT_LE(lines_with("too few descriptors are free"), LimitedLog::kMostLines);
+  EXPECT_EQ(lines_with("too many connections"), 0);
+}
+
 TEST_F(ListenTest, AMalformedFrameEndsItsSessionAndNoOther) {
   start({});
   const auto good = connect();
@@ -281,6 +318,36 @@ TEST_F(ListenTest, OneMoreThanMayReturnAtOnceEndsTheOldest) {
   EXPECT_EQ(silent.front()->read_some(nothing), 0);
   EXPECT_TRUE(answers_a_ping(*client));
   EXPECT_EQ(come_back(*connect(), welcome.session, welcome.secret).answer, wire::Answer::kResumed);
+}
+
+TEST_F(ListenTest, StrangersWhoKnowTheIdDoNotTakeThePlaceOfTheClientThatReturns) {
+  start({});
+  const auto client = connect();
+  const wire::Welcome welcome = shake_hands(*client);
+  const std::string key = wire::resume_key(welcome.secret, "");
+  wire::Preamble preamble;
+  preamble.intent = 1;
+  preamble.route = wire::session_route(welcome.session);
+  const auto returning = connect();
+  const Bytes ours = body_of(wire::Hello{});
+  preamble.route_proof = wire::route_proof(key);
+  send(*returning, wire::encode_preamble(preamble));
+  send_block(*returning, ours);
+  wire::Hello theirs = wire::decode_hello(read_block(*returning));
+  theirs.has_proof = false;
+
+  preamble.route_proof = 4711;
+  std::vector<std::unique_ptr<transport::Stream>> silent;
+  for (size_t i = 0; i < 2 * kMaxReturning; ++i) {
+    silent.push_back(connect());
+    send(*silent.back(), wire::encode_preamble(preamble));
+  }
+  std::array<std::byte, 1> nothing{};
+  EXPECT_EQ(silent.front()->read_some(nothing), 0);  // others have come in its place
+
+  const wire::Proof proof = wire::make_proof(key, wire::Side::kClient, ours, body_of(theirs));
+  send_block(*returning, body_of(wire::ProofMessage{true, proof}));
+  EXPECT_EQ(wire::decode_welcome(read_block(*returning)).answer, wire::Answer::kResumed);
 }
 
 TEST_F(ListenTest, ASessionThatIsNotKnownIsRefusedAtOnceWithItsName) {
