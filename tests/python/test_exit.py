@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
-from helpers import assert_runs, run_python
+from helpers import assert_runs, run_python, serving
+
+import torch_remote
 
 # Printed on a slow machine.
 WAITING = re.compile(r"torch_remote: waiting for .* to finish \(Ctrl-C ends the wait\)")
@@ -90,6 +93,39 @@ def test_exit_is_clean_and_quiet(ending: str) -> None:
     assert (done.returncode, lines) == (0, []), done.stdout + done.stderr
 
 
+def test_a_daemon_threads_backward_does_not_hold_up_the_exit() -> None:
+    """PyTorch would wait 10 s for autograd's thread, which is in a call that never ends."""
+    code = """
+import atexit, threading, time
+begin, has_begun = threading.Event(), threading.Event()
+def begin_backward():  # after torch_remote has ended its session
+    begin.set()
+    has_begun.wait()
+    time.sleep(0.2)
+    print(time.time(), flush=True)
+atexit.register(begin_backward)
+import torch, torch_remote
+class Tell(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+    @staticmethod
+    def backward(context, gradient):
+        has_begun.set()
+        return gradient
+x = torch.ones(3, device="remote", requires_grad=True)
+y, gradient = Tell.apply(x * x), torch.ones(3, device="remote")
+def work():
+    begin.wait()
+    y.backward(gradient)
+threading.Thread(target=work, daemon=True).start()
+"""
+    done = run_python(code)
+    ended = time.time()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ended - float(done.stdout) < 9
+
+
 def test_calls_that_a_silent_server_did_not_confirm_are_told() -> None:
     code = START + "os.kill(pid, signal.SIGSTOP)\ny = x.detach() + 1"
     done = run_python(code, TORCH_REMOTE_KEEPALIVE="2s")
@@ -107,6 +143,35 @@ def test_calls_that_a_dead_server_did_not_confirm_are_told() -> None:
     done = run_python(code)
     assert done.returncode == 1
     assert done.stderr.startswith("torch_remote: 3 calls were not confirmed: "), done.stderr
+
+
+UNDONE = {
+    "exit": "",
+    "stopped": """
+machine = torch_remote.machines()[0]
+while "connecting" in repr(machine):
+    time.sleep(0.01)
+machine.stop()
+""",
+}
+
+
+@pytest.mark.parametrize("ending", UNDONE)
+def test_calls_of_a_session_that_was_refused_are_told_and_the_status_is_1(
+    ending: str, tmp_path: Path
+) -> None:
+    code = """
+import time, torch, torch_remote
+x = torch.arange(3.).to("remote")
+""" + UNDONE[ending]
+    with (
+        serving(f"unix://{tmp_path}/s", "--max-sessions", "1") as url,
+        torch_remote.connect(url),  # takes the only place
+    ):
+        done = run_python(code, TORCH_REMOTE=url)
+    assert done.returncode == 1
+    assert "2 calls were not confirmed: " in done.stderr, done.stderr
+    assert "takes no more (--max-sessions)" in done.stderr, done.stderr
 
 
 def test_a_loss_that_was_raised_is_not_told_again() -> None:

@@ -11,6 +11,9 @@
 namespace torch_remote::client {
 namespace {
 
+// How long a session that was stopped during its handshake waits for the server to hang up.
+constexpr std::chrono::seconds kCloseTime{1};
+
 std::string reason_of(const std::exception_ptr& cause) {
   return cause == nullptr ? "the server closed the session" : text_of(cause);
 }
@@ -42,7 +45,9 @@ Link::Link(Endpoint endpoint)
 void Link::start() {
   std::thread([this] {
     open();
+    MutexLock lock(mutex_);
     opener_ended_ = true;
+    ended_.notify_all();
   }).detach();
 }
 
@@ -72,8 +77,11 @@ void Link::open() {
     return clean_up();
   }
   on_change();
-  if (is_stopped) {  // stop() may have found neither a stream to close nor a process to end
-    connection_->abort();
+  if (is_stopped) {  // stop() has found neither a stream to close nor a process to end
+    if (endpoint_.redial)
+      connection_->close(ending().cause, kCloseTime);
+    else
+      connection_->abort();
     return clean_up();
   }
   connection_->flush();
@@ -132,11 +140,20 @@ void Link::stop(std::chrono::milliseconds patience, const std::string& reason) {
   if (!was_lost)
     stopped_.store(true, std::memory_order_relaxed);
   end_with(ErrorClass::kSessionLost, reason);  // first, because it is the cause of what follows
+  if (!is_open() && endpoint_.redial)
+    wait_for_opener(patience);
   if (is_open() && was_lost)
     connection_->abort();  // does nothing if it has ended
   else if (is_open())
     connection_->close(reason, patience);
   clean_up();
+}
+
+void Link::wait_for_opener(std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  MutexLock lock(mutex_);
+  while (is_greeting_ && !opener_ended_ && std::chrono::steady_clock::now() < deadline)
+    ended_.wait_until(mutex_, deadline);
 }
 
 bool Link::release() {

@@ -95,17 +95,21 @@ class Link : private transport::Connection::Handler {
   virtual void on_change() noexcept = 0;
 
  private:
-  void open();
-  void fail(std::exception_ptr cause) noexcept;
-  void clean_up();
-
-  // client/session/resume.cpp
   struct Reached {
     std::unique_ptr<transport::Stream> stream;
     wire::Welcome welcome;
   };
 
+  void open();
+  void fail(std::exception_ptr cause) noexcept;
+  // For stop(): lets a handshake that is under way end, so that the server is told that the session
+  // is not wanted. Else the server would keep it for a while.
+  void wait_for_opener(std::chrono::milliseconds patience);
+  void clean_up();
+
+  // client/session/resume.cpp
   Reached reach();
+  wire::Welcome greet(transport::Stream& stream);
   std::unique_ptr<transport::Stream> dial_again(std::chrono::steady_clock::time_point begin,
                                                 std::chrono::milliseconds& pause);
   transport::Connection::Options connection_options(const wire::Welcome& welcome);
@@ -132,9 +136,10 @@ class Link : private transport::Connection::Handler {
   std::atomic<bool> loss_raised_{false};
   std::atomic<bool> resuming_{false};
   std::atomic<bool> opener_ended_{false};
+  std::atomic<bool> is_greeting_{false};  // from the first handshake on, unless it is cut
 
   Mutex mutex_;
-  CondVar ended_;  // for threads that dial again
+  CondVar ended_;  // for threads that dial again, and for wait_for_opener()
   Ending ending_ GUARDED_BY(mutex_);
 };
 

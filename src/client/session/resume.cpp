@@ -42,8 +42,7 @@ Link::Reached Link::reach() {
     const bool is_connected = stream != nullptr;
     try {
       if (is_connected) {
-        auto welcome = shake_hands(*stream, endpoint_.token,
-                                   endpoint_.has_listener ? kAnswerTime : kStartTime);
+        auto welcome = greet(*stream);
         return {std::move(stream), std::move(welcome)};
       }
     } catch (const HandshakeCut& cut) {
@@ -63,6 +62,24 @@ Link::Reached Link::reach() {
                             std::to_string(patience_.count()) +
                             " ms (TORCH_REMOTE_PATIENCE): " + failure);
     }
+  }
+}
+
+// The first handshake; none if the session was stopped meanwhile.
+wire::Welcome Link::greet(transport::Stream& stream) {
+  {
+    MutexLock lock(mutex_);
+    if (is_lost())
+      throw ConnectionError("the session was stopped before its handshake");
+    is_greeting_ = true;
+  }
+  try {
+    return shake_hands(stream, endpoint_.token, endpoint_.has_listener ? kAnswerTime : kStartTime);
+  } catch (...) {
+    MutexLock lock(mutex_);
+    is_greeting_ = false;
+    ended_.notify_all();
+    throw;
   }
 }
 
@@ -96,7 +113,7 @@ std::string Link::try_to_resume(uint64_t received, milliseconds time) {
   std::unique_ptr<transport::Stream> stream;
   try {
     stream = endpoint_.redial(Clock::now() + time);
-    theirs = shake_hands_again(*stream, ticket_, received, time);
+    theirs = shake_hands_again(*stream, ticket_, welcome_.capabilities, received, time);
   } catch (const Refused&) {
     throw;
   } catch (const std::exception& error) {

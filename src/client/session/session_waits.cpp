@@ -225,8 +225,10 @@ bool Session::wait_at_exit(const std::function<bool()>& ready, const char* what,
 }
 
 std::string Session::report_untold(std::chrono::milliseconds patience) {
-  if (patience.count() == 0 || was_loss_raised() || stream_.submitted() == 0)
+  if (was_loss_raised() || stream_.submitted() == 0)
     return describe_known_failures();
+  if (patience.count() == 0)
+    return describe_known_failures() + (is_lost() ? describe_unconfirmed() : "");
   const Clock::time_point end = Clock::now() + patience;
   const RequestPtr barrier = make_request({}, nullptr);
   const auto ask = [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {

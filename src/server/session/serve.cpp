@@ -126,13 +126,19 @@ void watch_lifetime(const ServeOptions& options, Use& use) {
   }).detach();
 }
 
-void leave_soon() {
-  std::thread([] {
-    name_this_thread("tr-end");
-    std::this_thread::sleep_for(kGrace);
-    log(LogLevel::kInfo, "session ended during a call", {{"cause", "the client is gone"}});
+// Called where nothing may be thrown. If no thread can be started, a call that runs has no time to
+// end.
+void leave_soon() noexcept {
+  try {
+    std::thread([] {
+      name_this_thread("tr-end");
+      std::this_thread::sleep_for(kGrace);
+      log(LogLevel::kInfo, "session ended during a call", {{"cause", "the client is gone"}});
+      leave(SessionExit::kClosed);
+    }).detach();
+  } catch (const std::system_error&) {
     leave(SessionExit::kClosed);
-  }).detach();
+  }
 }
 
 wire::Welcome make_welcome(const Greeting& greeting, const Identity& identity,

@@ -1,5 +1,7 @@
 #include "server/session/session.h"
 
+#include <algorithm>
+
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -67,6 +69,7 @@ void Session::apply(const Frame& frame) {
     hooks_.on_work(true);
   interpreter_.apply(frame.payload);
   connection_.applied(frame.sequence);
+  note_use();
   publish_figures();
   if (hooks_.on_work)
     hooks_.on_work(false);
@@ -86,6 +89,14 @@ Session::Work Session::next_work(Frame& frame) {
   frames_.pop_front();
   queued_bytes_ -= frame.payload.size();
   return Work::kFrame;
+}
+
+void Session::note_use() {
+  if (!is_used_.load(std::memory_order_relaxed)) {
+    const wire::Counters counters = interpreter_.counters();
+    is_used_.store(counters.calls != 0 || counters.storages != 0, std::memory_order_relaxed);
+  }
+  --unapplied_frames_;
 }
 
 void Session::publish_figures() {
@@ -171,6 +182,7 @@ void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
     queued_bytes_ += payload.size();
     wire::check_limit("bytes of frames that wait for the executor", queued_bytes_, kMaxQueuedBytes);
     frames_.push_back({sequence, std::move(payload)});
+    ++unapplied_frames_;
   }
   changed_.notify_one();
 }
@@ -196,9 +208,15 @@ void Session::on_broken(std::exception_ptr cause, uint64_t /*received*/) {
   if (!set_broken(true))
     throw ConnectionError(text_of(cause) +
                           "; the listener is gone, so that no client can come back");
-  if (!connection_.wait_while_broken(since + hooks_.lease)) {
+  auto time = std::min(hooks_.lease, hooks_.unused_lease);
+  bool is_back = connection_.wait_while_broken(since + time);
+  if (!is_back && (is_used_ || unapplied_frames_ > 0)) {
+    time = hooks_.lease;
+    is_back = connection_.wait_while_broken(since + time);
+  }
+  if (!is_back) {
     throw ConnectionError(text_of(cause) + "; the client did not come back within the lease of " +
-                          std::to_string(hooks_.lease.count()) + " ms");
+                          std::to_string(time.count()) + " ms");
   }
   set_broken(false);
   if (connection_.is_ending())

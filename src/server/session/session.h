@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +39,9 @@ class Session : private transport::Connection::Handler {
     SessionPage* page = nullptr;         // null: figures are not published
     std::chrono::milliseconds lease{0};  // how long a resumable connection may be broken
     uint64_t max_memory = UINT64_MAX;    // for its storages
+    // The lease of a session that holds nothing: its client left before its first call or tensor,
+    // for example when it exited during the handshake.
+    std::chrono::milliseconds unused_lease = std::chrono::seconds(10);
   };
 
   Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
@@ -72,6 +76,7 @@ class Session : private transport::Connection::Handler {
   void apply(const Frame& frame);
   bool end_with(const std::string& reason);
   void report_end();
+  void note_use();
   void publish_figures();
   // False: no client can resume.
   bool set_broken(bool is_broken);
@@ -89,7 +94,9 @@ class Session : private transport::Connection::Handler {
   const Hooks hooks_;
   Uploads uploads_;
   Replies replies_;
-  Interpreter interpreter_;  // executor thread
+  Interpreter interpreter_;           // executor thread
+  std::atomic<bool> is_used_{false};  // there was a call or a storage
+  std::atomic<size_t> unapplied_frames_{0};
 
   Mutex mutex_;
   CondVar changed_;

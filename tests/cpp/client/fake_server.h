@@ -221,6 +221,12 @@ class FakeServer : private transport::Connection::Handler {
     wait_until([&] { return has_ended_; });
   }
 
+  // Of a client that has closed the session; empty if it has hung up.
+  std::string wait_for_close_reason() {
+    wait_for_end();
+    return connection_->peer_close_reason();
+  }
+
   // Everything received so far is done.
   void apply_all() {
     uint64_t sequence = 0;

@@ -34,8 +34,13 @@ class SessionTest : public ::testing::Test {
 
   using Pair = std::pair<std::unique_ptr<transport::Stream>, std::unique_ptr<transport::Stream>>;
 
-  explicit SessionTest(Pair pair)
-      : server(std::move(pair.second)), session(*new Session(endpoint_of(std::move(pair.first)))) {}
+  explicit SessionTest(
+      Pair pair, void (*change)(Endpoint&) = [](Endpoint&) {})
+      : server(std::move(pair.second)), session(*new Session([&] {
+          Endpoint endpoint = endpoint_of(std::move(pair.first));
+          change(endpoint);
+          return endpoint;
+        }())) {}
 
   void connect() {
     let_in(server.stream());

@@ -49,6 +49,29 @@ TEST_F(SessionTest, MessagesOfEightThreadsArriveInTheOrderInWhichTheyWereSubmitt
   EXPECT_EQ(session.stream().counters().calls.load(), kThreads * kEach);
 }
 
+// A session with a server that would keep it for a while.
+class LeasedSessionTest : public SessionTest {
+ protected:
+  LeasedSessionTest()
+      : SessionTest(transport::memory_pair(), [](Endpoint& endpoint) {
+          endpoint.redial = [](auto) -> std::unique_ptr<transport::Stream> { return nullptr; };
+          endpoint.has_listener = true;
+        }) {}
+};
+
+TEST_F(LeasedSessionTest, OneThatIsStoppedDuringItsHandshakeIsClosedWhenTheServerWelcomesIt) {
+  const Bytes hello = read_client_hello(server.stream());
+  std::thread stopping([&] { session.link().stop(kPatience, "the program ends"); });
+  while (!session.link().is_lost())
+    std::this_thread::yield();
+  send_block(server.stream(), body_of(server_hello("", hello)));
+  wire::decode_proof(read_block(server.stream()));
+  send_block(server.stream(), body_of(a_welcome()));
+  server.start();
+  EXPECT_EQ(server.wait_for_close_reason(), "the program ends");
+  stopping.join();
+}
+
 TEST_F(SessionTest, WhatIsSubmittedBeforeTheConnectionIsThereIsSentFirst) {
   submit(1);
   submit(2);

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <memory>
 #include <numeric>
 #include <thread>
 
@@ -113,6 +115,55 @@ TEST_F(SessionTest, ACleanCloseEndsTheSession) {
   end();
 
   EXPECT_TRUE(closed);
+}
+
+// A session whose client can come back for an hour; `unused_lease` while it holds nothing.
+class LeasedSession {
+ public:
+  explicit LeasedSession(std::unique_ptr<transport::Stream> stream)
+      : session(std::move(stream), devices_, table_, hooks(), options()) {}
+
+  static Session::Hooks hooks() {
+    Session::Hooks hooks;
+    hooks.lease = std::chrono::hours(1);
+    hooks.unused_lease = std::chrono::milliseconds(1);
+    return hooks;
+  }
+
+  static transport::Connection::Options options() {
+    transport::Connection::Options options;
+    options.is_resumable = true;
+    return options;
+  }
+
+ private:
+  const Devices devices_{c10::DeviceType::CPU, 1};
+  const OperatorTable table_;
+
+ public:
+  Session session;
+};
+
+TEST(SessionLease, ASessionThatHoldsNothingDoesNotWaitForItsLease) {
+  auto [theirs, ours] = transport::memory_pair();
+  LeasedSession leased(std::move(ours));
+  theirs.reset();
+  EXPECT_TRUE(leased.session.run());  // it returns
+}
+
+TEST(SessionLease, ASessionThatHoldsATensorWaitsForItsClient) {
+  auto [theirs, ours] = transport::memory_pair();
+  LeasedSession leased(std::move(ours));
+  auto run = std::async(std::launch::async, [&] { return leased.session.run(); });
+  auto client = std::make_unique<WireClient>(std::move(theirs));
+  FrameText frame;
+  frame.store(1, {1}).query(2, wire::QueryKind::kBarrier);
+  client->send(frame);
+  EXPECT_FALSE(client->wait(2).failed);
+  client.reset();
+  EXPECT_EQ(run.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  leased.session.expect_no_return();
+  EXPECT_TRUE(run.get());
 }
 
 }  // namespace
