@@ -6,21 +6,18 @@
 
 #include "base/error.h"
 #include "base/platform.h"
+#include "base/utf8.h"
 #include "transport/connection_impl.h"
-#include "transport/utf8.h"
 
 namespace torch_remote::transport {
 namespace {
 
 // Cuts the reason to what a close frame may carry, between characters.
 std::string fit_reason(std::string_view reason) {
-  std::string fitted(reason.substr(0, kMaxCloseReason));
-  for (int cut = 0; cut < 4; ++cut) {
-    if (is_utf8(std::as_bytes(std::span(fitted))))
-      return fitted;
-    fitted.pop_back();
-  }
-  return "(the reason is not UTF-8)";
+  const std::string_view fitted = cut_text(reason, kMaxCloseReason);
+  if (!is_utf8(std::as_bytes(std::span(fitted))))
+    return "(the reason is not UTF-8)";
+  return std::string(fitted);
 }
 
 // The Impl that this thread works for. Such a thread must not wait for the connection to end.

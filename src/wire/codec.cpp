@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "wire/limits.h"
 
 namespace torch_remote::wire {
@@ -41,6 +42,17 @@ uint64_t Reader::long_varint() {
     }
   }
   throw ProtocolError("a varint has more than ten bytes");
+}
+
+std::string_view Reader::text(uint64_t limit, const char* what) {
+  const auto taken = bytes(limit, what);
+  if (!is_utf8(taken))
+    throw ProtocolError(std::string(what) + " is not UTF-8");
+  return {reinterpret_cast<const char*>(taken.data()), taken.size()};
+}
+
+std::string Reader::readable_text(uint64_t limit, const char* what) {
+  return readable(bytes(limit, what));
 }
 
 void Reader::finish() const {

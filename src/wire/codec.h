@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -150,10 +151,10 @@ class Reader {
     return raw(count(limit, what));
   }
 
-  std::string_view text(uint64_t limit, const char* what) {
-    const auto taken = bytes(limit, what);
-    return {reinterpret_cast<const char*>(taken.data()), taken.size()};
-  }
+  // Throws ProtocolError for what is not UTF-8.
+  std::string_view text(uint64_t limit, const char* what);
+  // For people: what is not UTF-8 is replaced, so that an error is told although its text is wrong.
+  std::string readable_text(uint64_t limit, const char* what);
 
   bool empty() const { return at_ == end_; }
 

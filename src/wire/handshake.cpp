@@ -206,7 +206,7 @@ DeviceProperties decode_device(Reader& reader) {
   if (kind > 1)
     throw ProtocolError("no such device kind");
   device.kind = static_cast<DeviceKind>(kind);
-  device.name = reader.text(256, "device name");
+  device.name = reader.readable_text(256, "device name");
   device.total_memory = reader.varint();
   device.major = static_cast<uint32_t>(reader.count(1 << 16, "capability"));
   device.minor = static_cast<uint32_t>(reader.count(1 << 16, "capability"));
@@ -230,7 +230,7 @@ Welcome decode_welcome(std::span<const std::byte> body) {
   welcome.answer = static_cast<Answer>(answer);
   if (welcome.answer != Answer::kNew) {
     if (welcome.answer == Answer::kRefused)
-      welcome.reason = reader.text(1024, "reason");
+      welcome.reason = reader.readable_text(1024, "reason");
     else
       welcome.received = reader.varint();
     reader.finish();
@@ -240,7 +240,7 @@ Welcome decode_welcome(std::span<const std::byte> body) {
   welcome.session = reader.text(64, "session id");
   read_array(reader, welcome.secret);
   welcome.lease = reader.varint();
-  welcome.host = reader.text(256, "host name");
+  welcome.host = reader.readable_text(256, "host name");
   welcome.pid = reader.varint();
   welcome.torch_version = reader.text(64, "torch version");
   welcome.mkldnn = reader.u8() != 0;

@@ -4,6 +4,8 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/utf8.h"
+#include "wire/key.h"
 #include "wire/limits.h"
 
 namespace torch_remote::wire {
@@ -44,6 +46,19 @@ ReceivedMessage next_message(Reader& reader) {
 void encode_signature(Writer& writer, const SignatureParts& parts) {
   const Message framed(writer, Tag::kSignature);
   encode(writer, parts);
+}
+
+void encode_empty_signature(Writer& writer, uint32_t slot, uint32_t operator_id, size_t arguments) {
+  Writer key;
+  encode_key_head(key, 0, 0, arguments);
+  for (size_t i = 0; i < arguments; ++i)
+    encode_kind(key, ValueKind::kNone);
+  key.varint(0);  // storages
+  SignatureParts parts;
+  parts.slot = slot;
+  parts.operator_id = operator_id;
+  parts.key = key.view();
+  encode_signature(writer, parts);
 }
 
 void encode(Writer& writer, const Context& context) {
@@ -206,8 +221,8 @@ Counters decode_counters(Reader& reader) {
 void encode(Writer& writer, const Error& error) {
   writer.u8(static_cast<uint8_t>(error.kind));
   writer.varint(error.call);
-  writer.text(std::string_view(error.operator_name).substr(0, kMaxErrorText));
-  writer.text(std::string_view(error.message).substr(0, kMaxErrorText));
+  writer.text(cut_text(error.operator_name, kMaxErrorText));
+  writer.text(cut_text(error.message, kMaxErrorText));
   writer.varint(error.signature);
   writer.varint(error.first);
   writer.varint(error.thread);
@@ -222,8 +237,8 @@ Error decode_error(Reader& reader) {
   Error error;
   error.kind = checked_enum(reader.u8(), ErrorKind::kAccelerator, "error kind");
   error.call = reader.varint();
-  error.operator_name = reader.text(kMaxErrorText, "operator name");
-  error.message = reader.text(kMaxErrorText, "error text");
+  error.operator_name = reader.readable_text(kMaxErrorText, "operator name");
+  error.message = reader.readable_text(kMaxErrorText, "error text");
   error.signature = reader.varint();
   error.first = reader.varint();
   error.thread = reader.varint();

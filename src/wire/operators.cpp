@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "wire/handshake.h"
 #include "wire/limits.h"
 
@@ -57,7 +58,7 @@ OperatorQuery decode_operator_query(Reader& reader) {
 void encode(Writer& writer, const OperatorAnswer& answer) {
   writer.u8(answer.is_known ? 1 : 0);
   if (!answer.is_known)
-    return writer.text(std::string_view(answer.reason).substr(0, kMaxErrorText));
+    return writer.text(cut_text(answer.reason, kMaxErrorText));
   writer.varint(answer.arguments.size());
   for (const std::string& name : answer.arguments)
     writer.text(name);
@@ -70,7 +71,7 @@ OperatorAnswer decode_operator_answer(Reader& reader) {
     throw ProtocolError("an operator answer begins with neither 0 nor 1");
   answer.is_known = is_known == 1;
   if (!answer.is_known) {
-    answer.reason = reader.text(kMaxErrorText, "reason");
+    answer.reason = reader.readable_text(kMaxErrorText, "reason");
     return answer;
   }
   const uint64_t count = reader.count(kMaxArguments, "arguments");

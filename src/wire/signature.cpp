@@ -67,9 +67,11 @@ Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
     case ValueKind::kConstScalarFloat:
       value.real = reader.f64();
       break;
-    case ValueKind::kString:
-      value.text = reader.text(kMaxText, "string");
+    case ValueKind::kString: {  // as the client's program gave it, which may be any bytes
+      const auto bytes = reader.bytes(kMaxText, "string");
+      value.text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       break;
+    }
     case ValueKind::kDtype:
       value.integer = static_cast<int64_t>(checked_dtype(reader.u8()));
       break;

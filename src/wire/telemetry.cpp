@@ -52,7 +52,7 @@ void encode(Writer& writer, const Telemetry& telemetry) {
 Telemetry decode_telemetry(Reader& reader) {
   Telemetry telemetry;
   if (!decode_flag(reader)) {
-    telemetry.reason = reader.text(kMaxText, "reason");
+    telemetry.reason = reader.readable_text(kMaxText, "reason");
     if (telemetry.reason.empty())
       throw ProtocolError("telemetry is refused without a reason");
     return telemetry;

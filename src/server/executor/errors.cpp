@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "server/executor/storage_table.h"
 #include "wire/limits.h"
 
@@ -80,8 +81,8 @@ wire::Error describe_failure(std::exception_ptr cause, const std::string& operat
   } catch (...) {
     failure.message = "an exception of an unknown type";
   }
-  if (failure.message.size() > wire::kMaxErrorText)  // cut, because it may be kept for long
-    failure.message.resize(wire::kMaxErrorText);
+  // Cut, because it may be kept for long.
+  failure.message.resize(cut_text(failure.message, wire::kMaxErrorText).size());
   return failure;
 }
 

@@ -1,5 +1,6 @@
 #include "server/executor/failures.h"
 
+#include "base/utf8.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -23,8 +24,8 @@ void StoppedThreads::go_on(uint64_t thread) {
 
 Cause StoppedThreads::stop(wire::Error failure, uint64_t since) {
   wire::check_limit("stopped threads of a session", stopped_.size() + 1, wire::kMaxStoppedThreads);
-  if (failure.message.size() > kMostText)
-    failure.message.resize(kMostText);  // kept as long as something is missing because of it
+  // Kept as long as something is missing because of it.
+  failure.message.resize(cut_text(failure.message, kMostText).size());
   failure.thread = current_;
   failure.since = since;
   cause_ = std::make_shared<const wire::Error>(std::move(failure));

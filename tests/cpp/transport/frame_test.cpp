@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "transport/utf8.h"
 
 namespace torch_remote::transport {
 namespace {
@@ -162,18 +161,6 @@ TEST(Frame, ParsingTellsAnIncompleteFrameFromAWholeOne) {
   for (size_t size = 0; size < kHeaderSize + 3; ++size)
     EXPECT_FALSE(parse_frame(std::span(bytes).first(size), FrameLimits())) << size;
   EXPECT_EQ(parse_frame(bytes, FrameLimits())->payload.size(), 3U);
-}
-
-TEST(Utf8, WellFormedTextIsAccepted) {
-  for (const char* text : {"", "a", "\xc2\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80",
-                           "\xf4\x8f\xbf\xbf"})
-    EXPECT_TRUE(is_utf8(bytes_of(text))) << text;
-}
-
-TEST(Utf8, MalformedTextIsRefused) {
-  for (const char* text : {"\x80", "\xc0\x80", "\xc1\xbf", "\xc2", "\xe0\x9f\xbf", "\xed\xa0\x80",
-                           "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5", "\xe1\x80", "\xc2z"})
-    EXPECT_FALSE(is_utf8(bytes_of(text))) << text;
 }
 
 }  // namespace

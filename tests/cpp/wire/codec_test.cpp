@@ -84,6 +84,14 @@ TEST(Codec, ALengthBeyondTheInputIsAProtocolError) {
   EXPECT_THROW(Reader(bytes).text(10, "name"), ProtocolError);
 }
 
+TEST(Codec, TextThatIsNotUtf8IsAProtocolErrorUnlessPeopleReadIt) {
+  const auto bytes = from_hex("02ff61");
+  EXPECT_THROW(Reader(bytes).text(10, "name"), ProtocolError);
+  EXPECT_EQ(Reader(bytes).readable_text(10, "name"),
+            "\xef\xbf\xbd"
+            "a");
+}
+
 TEST(Codec, ACountOverItsLimitIsRefusedInWordsThatNameIt) {
   const auto bytes = from_hex("05");
   try {

@@ -139,6 +139,22 @@ TEST(Handshake, ARefusalCarriesItsReason) {
   EXPECT_EQ(decode_welcome(body_of(welcome)).reason, "no");
 }
 
+TEST(Handshake, NamesOfAServerThatAreNotUtf8AreReadable) {
+  Welcome welcome;
+  welcome.session = "1a2b3c4d";
+  welcome.host = "h\xe9";
+  welcome.devices.emplace_back().name = "GPU \xff";
+  Writer writer;
+  encode(writer, welcome);
+  const Welcome back = decode_welcome(writer.take());
+  EXPECT_EQ(back.host, "h\xef\xbf\xbd");
+  EXPECT_EQ(back.devices.at(0).name, "GPU \xef\xbf\xbd");
+
+  welcome.session = "1a2b3c4\xff";
+  encode(writer, welcome);
+  EXPECT_THROW(decode_welcome(writer.take()), ProtocolError);
+}
+
 TEST(Handshake, AResumedSessionIsWelcomedByWhatTheServerHasReceived) {
   Welcome welcome;
   welcome.answer = Answer::kResumed;

@@ -1,8 +1,8 @@
-#include "transport/utf8.h"
+#include "base/utf8.h"
 
 #include <cstdint>
 
-namespace torch_remote::transport {
+namespace torch_remote {
 namespace {
 
 // For one first byte: how many bytes follow, and the range of the second. The ranges exclude
@@ -58,4 +58,30 @@ bool is_utf8(std::span<const std::byte> bytes) noexcept {
   return true;
 }
 
-}  // namespace torch_remote::transport
+std::string readable(std::span<const std::byte> bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const Lead lead = lead_of(std::to_integer<uint8_t>(bytes.front()));
+    const bool is_character = follows(bytes.subspan(1), lead);
+    const size_t length = is_character ? lead.follow + 1 : 1;
+    if (is_character)
+      text.append(reinterpret_cast<const char*>(bytes.data()), length);
+    else
+      text += "\xef\xbf\xbd";
+    bytes = bytes.subspan(length);
+  }
+  return text;
+}
+
+std::string_view cut_text(std::string_view text, size_t limit) noexcept {
+  constexpr size_t kMostFollow = 3;
+  if (text.size() <= limit)
+    return text;
+  const auto is_inside = [&](size_t at) { return (static_cast<uint8_t>(text[at]) & 0xc0) == 0x80; };
+  for (size_t end = limit; end > 0 && limit - end <= kMostFollow; --end)
+    if (!is_inside(end))
+      return text.substr(0, end);
+  return text.substr(0, limit);  // not UTF-8
+}
+
+}  // namespace torch_remote
