@@ -56,14 +56,17 @@ inline uint64_t hash_mix(uint64_t a, uint64_t b) noexcept {
 }
 
 inline uint64_t hash_bytes(std::span<const std::byte> bytes, uint64_t seed = 0) noexcept {
-  using namespace hash_detail;
+  using hash_detail::kSecret0;
+  using hash_detail::kSecret1;
+  using hash_detail::kSecret2;
+  using hash_detail::load8;
   const std::byte* from = bytes.data();
   const size_t size = bytes.size();
   uint64_t state = hash_mix(seed ^ kSecret0, kSecret1);
   uint64_t a = 0;
   uint64_t b = 0;
   if (size <= 16) {
-    load_short(from, size, a, b);
+    hash_detail::load_short(from, size, a, b);
   } else {
     size_t left = size;
     for (; left > 16; left -= 16, from += 16)

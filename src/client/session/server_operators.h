@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/name_hash.h"
 
 namespace torch_remote::client {
 
@@ -36,7 +37,7 @@ class ServerOperators {
  private:
   Mutex mutex_;
   bool has_asked_ GUARDED_BY(mutex_) = false;
-  std::unordered_set<uint64_t> fingerprints_ GUARDED_BY(mutex_);  // of all its operators
+  std::unordered_set<uint64_t, NameHash> fingerprints_ GUARDED_BY(mutex_);  // of its operators
   std::unordered_map<uint32_t, std::unique_ptr<const OperatorMatch>> matches_ GUARDED_BY(mutex_);
 };
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/name_hash.h"
 #include "server/executor/reply.h"
 #include "wire/messages.h"
 
@@ -47,8 +48,8 @@ class StoppedThreads {
  private:
   Replies& replies_;
   uint64_t current_ = 0;
-  Cause cause_;                                  // of the current thread
-  std::unordered_map<uint64_t, Cause> stopped_;  // by thread
+  Cause cause_;                                            // of the current thread
+  std::unordered_map<uint64_t, Cause, NameHash> stopped_;  // by thread
 };
 
 }  // namespace torch_remote::server

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Generator.h>
 
+#include "base/name_hash.h"
 #include "server/executor/devices.h"
 #include "server/executor/failures.h"
 #include "wire/messages.h"
@@ -56,7 +57,7 @@ class Generators {
     Origin origin;
   };
 
-  std::unordered_map<uint64_t, Made> made_;
+  std::unordered_map<uint64_t, Made, NameHash> made_;
 };
 
 }  // namespace torch_remote::server

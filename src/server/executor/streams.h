@@ -11,6 +11,7 @@
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 
+#include "base/name_hash.h"
 #include "server/executor/devices.h"
 #include "wire/limits.h"
 #include "wire/streams.h"
@@ -81,7 +82,7 @@ class Streams {
   bool has_several_ = false;
   std::array<uint8_t, wire::kMaxDevices> current_{};  // by device
   std::array<std::vector<std::unique_ptr<c10::Stream>>, wire::kMaxDevices> made_;
-  std::unordered_map<uint64_t, EventPtr> events_;  // by name
+  std::unordered_map<uint64_t, EventPtr, NameHash> events_;  // by name
   // By Event::line: a read of one stream does not wait for the work of another.
   std::unordered_map<uint64_t, std::unique_ptr<Completions>> completions_;
 };
