@@ -234,7 +234,39 @@ uint32_t count_fresh(const std::vector<wire::Output>& outputs) {
   return count;
 }
 
+// --- memory
+
+template <typename Items>
+uint64_t bytes_of(const Items& items) {
+  return items.capacity() * sizeof(items[0]);
+}
+
+uint64_t bytes_of_recipes(const std::vector<Recipe>& recipes) {
+  uint64_t bytes = bytes_of(recipes);
+  for (const Recipe& recipe : recipes)
+    bytes += bytes_of(recipe.kinds) + bytes_of_recipes(recipe.items);
+  return bytes;
+}
+
+uint64_t bytes_of_outputs(const std::vector<wire::Output>& outputs) {
+  uint64_t bytes = bytes_of(outputs);
+  for (const wire::Output& output : outputs)
+    bytes += bytes_of(output.spec.sizes) + bytes_of(output.spec.strides) +
+             bytes_of_outputs(output.items);
+  return bytes;
+}
+
+// A constant is a list of one-byte numbers at worst, each of which becomes an IValue.
+constexpr uint64_t kConstantFactor = sizeof(c10::IValue);
+
 }  // namespace
+
+uint64_t memory_of(const Plan& plan, uint64_t encoded) {
+  uint64_t bytes = sizeof(plan) + encoded * kConstantFactor;
+  bytes += bytes_of(plan.steps) + bytes_of(plan.scalar_kinds) + bytes_of(plan.tensors) +
+           bytes_of(plan.sparse) + bytes_of(plan.storages);
+  return bytes + bytes_of_recipes(plan.arguments) + bytes_of_outputs(plan.outputs);
+}
 
 bool knows(const Callee& callee, const std::string& argument) {
   return callee.schema->argumentIndexWithName(argument).has_value() &&

@@ -68,4 +68,7 @@ bool knows(const Callee& callee, const std::string& argument);
 // ProtocolError on what our client never sends.
 Plan make_plan(const wire::Signature& signature, const Callee& callee, c10::Device device);
 
+// About how many bytes the plan of a SIGNATURE of `encoded` bytes takes, rather too many.
+uint64_t memory_of(const Plan& plan, uint64_t encoded);
+
 }  // namespace torch_remote::marshal

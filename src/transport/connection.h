@@ -81,7 +81,7 @@ class Connection {
 
   // Messages frames that were sent and that the peer has not applied yet.
   struct InFlight {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;  // with kFrameCost for each frame
     uint64_t calls = 0;
     uint64_t last_applied = 0;    // sequence of the last messages frame that the peer applied
     uint64_t calls_applied = 0;   // calls in all messages frames that the peer applied

@@ -40,6 +40,11 @@ inline constexpr size_t kHeaderSize = 32;
 inline constexpr size_t kBulkPrefixSize = 16;
 inline constexpr uint32_t kMaxCloseReason = 1024;
 
+// What a messages frame costs an end that keeps it, besides its payload: an entry in one or two
+// queues, and the smallest piece of memory. Both ends count it in their limits and windows, so that
+// a million frames of one byte are not a million bytes.
+inline constexpr uint64_t kFrameCost = 256;
+
 // The largest payload that a peer can make us hold before we check its content.
 struct FrameLimits {
   uint32_t messages = uint32_t{16} << 20;

@@ -11,8 +11,9 @@ namespace torch_remote::transport {
 uint64_t SendLedger::add_messages(std::shared_ptr<const std::vector<std::byte>> payload,
                                   uint64_t calls, uint64_t applied) {
   const std::span<const std::byte> bytes = *payload;
-  messages_.push_back({++sent_, bytes.size(), calls});
-  totals_.bytes += bytes.size();
+  const uint64_t cost = bytes.size() + kFrameCost;
+  messages_.push_back({++sent_, cost, calls});
+  totals_.bytes += cost;
   totals_.calls += calls;
   keep({sent_, FrameKind::kMessages, false, {}, bytes, std::move(payload), applied});
   return sent_;

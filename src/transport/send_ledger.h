@@ -45,7 +45,7 @@ class SendLedger {
   };
 
   struct Totals {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;  // with kFrameCost for each frame
     uint64_t calls = 0;
     uint64_t last_applied = 0;
     uint64_t calls_applied = 0;

@@ -27,7 +27,11 @@ void announce_signature(wire::Writer& writer, SignatureTable& table, Signature& 
   parts.key = signature.key;
   parts.outputs_known = signature.outputs_known;
   parts.outputs = signature.outputs;
+  const size_t before = writer.size();
   wire::encode_signature(writer, parts);
+  for (const uint32_t slot : table.count_announced(signature.slot, writer.size() - before))
+    wire::encode_empty_signature(writer, slot, parts.operator_id,
+                                 info.introduction.arguments.size());
   signature.announced = true;
   ++counters.signatures_sent;
 }

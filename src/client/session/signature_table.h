@@ -39,18 +39,27 @@ struct Signature : c10::intrusive_ptr_target {
 
 using SignaturePtr = c10::intrusive_ptr<Signature>;
 
+// Limit for the bytes of the SIGNATURE messages that the server keeps. A server's form of one byte
+// takes some hundred at worst: kMaxSignatureMemory of the server.
+constexpr uint64_t kMaxSignatureTableBytes = uint64_t{16} << 20;
+
 // The signatures that both ends know, at most wire::kMaxSignatures. The client replaces them by the
 // clock algorithm. Externally synchronised: by the submit lock.
 class SignatureTable {
  public:
-  // `buckets`: a power of two.
-  explicit SignatureTable(size_t buckets = wire::kMaxSignatures * 2);
+  // `buckets`: a power of two. `bytes`: more than that gives up signatures.
+  explicit SignatureTable(size_t buckets = wire::kMaxSignatures * 2,
+                          uint64_t bytes = kMaxSignatureTableBytes);
 
   // Null if there is none.
   SignaturePtr find(uint64_t hash, std::span<const std::byte> key);
   // Gives it a slot, if need be that of the least recently used. If another thread has added the
   // same key, returns that one.
   SignaturePtr add(SignaturePtr signature);
+
+  // The server gets the signature in this slot, with a message of so many bytes. Returns the slots
+  // of signatures that were given up for it: the server is to keep nothing there.
+  std::vector<uint32_t> count_announced(uint32_t slot, uint64_t bytes);
 
   // A call of the signature in this slot has failed. If another has taken the slot since, that one
   // is waited for once, without need.
@@ -71,9 +80,15 @@ class SignatureTable {
   void unlink(uint32_t slot);
   void link(uint32_t slot);
   uint32_t slot_to_use();
+  // The slot of the next signature that is not in use, which loses it.
+  uint32_t give_up_next(uint32_t kept);
 
-  std::vector<SignaturePtr> slots_;
-  std::vector<uint32_t> buckets_;  // slot + 1, chained by next_
+  uint64_t most_bytes_;
+  uint64_t bytes_ = 0;                // of the messages in all slots
+  std::vector<SignaturePtr> slots_;   // null: given up
+  std::vector<uint64_t> sizes_;       // of the messages, by slot
+  std::vector<uint32_t> free_slots_;  // of those given up
+  std::vector<uint32_t> buckets_;     // slot + 1, chained by next_
   std::vector<uint32_t> next_;
   uint32_t hand_ = 0;
 };

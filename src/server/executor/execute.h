@@ -23,6 +23,7 @@ struct CallPlan {
   marshal::Plan plan;
   const Operator* operation = nullptr;  // lives as long as the session
   uint64_t slot = 0;                    // the client's number for the signature
+  uint64_t bytes = 0;                   // about how much memory this takes
 };
 
 // Runs calls. Confined to the executor thread, which is in inference mode.

@@ -18,6 +18,18 @@ void leave_room_for_upload(const Entry& entry, const StorageTotals& totals, Uplo
     uploads.memory().set_room(totals.limit - std::min(totals.held - entry.held, totals.limit));
 }
 
+uint64_t introduction_bytes(const wire::Introduction& introduction) {
+  uint64_t bytes = introduction.name.size() + introduction.overload.size();
+  for (const std::string& argument : introduction.arguments)
+    bytes += argument.size() + sizeof(argument);
+  return bytes;
+}
+
+// False: a reply is sent from a copy.
+bool is_sent_as_it_is(const at::Tensor& view) {
+  return view.is_contiguous() && !view.is_conj() && !view.is_neg();
+}
+
 }  // namespace
 
 Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
@@ -107,9 +119,11 @@ wire::Counters Interpreter::counters() const {
 // --- calls
 
 void Interpreter::on_signature(wire::Reader& reader) {
+  const uint64_t encoded = reader.rest().size();
   wire::Signature signature =
       wire::decode_signature(reader, static_cast<uint32_t>(operators_.size()));
   if (signature.introduction) {
+    signature_bytes_ += introduction_bytes(*signature.introduction);  // stays with the operator
     Operator found = table_.find(std::move(*signature.introduction));
     if (call_log_ != nullptr)
       found.place = call_log_->add_operator(found.name);
@@ -120,9 +134,13 @@ void Interpreter::on_signature(wire::Reader& reader) {
   call->operation = &operation;
   call->slot = signature.slot;
   call->plan = marshal::make_plan(signature, operation.callee, devices_.device(signature.device));
+  call->bytes = marshal::memory_of(call->plan, encoded);
   if (signature.slot >= signatures_.size())
     signatures_.resize(signature.slot + 1);
-  signatures_[signature.slot] = std::move(call);
+  std::unique_ptr<const CallPlan>& place = signatures_[signature.slot];
+  signature_bytes_ += call->bytes - (place == nullptr ? 0 : place->bytes);
+  wire::check_limit("bytes of signatures", signature_bytes_, kMaxSignatureMemory);
+  place = std::move(call);
 }
 
 const CallPlan& Interpreter::plan_at(uint64_t slot) const {
@@ -255,7 +273,14 @@ void Interpreter::answer_view(const wire::Read& read) {
     leave_room_for_upload(entry, storages_.totals(), uploads_);
   if (!view.is_cpu())
     return answer_from_device(read.request, view, entry);
-  replies_.tensor(read.request, view, entry.sending_token());
+  replies_.tensor(read.request, view, token_for(view, entry));
+}
+
+// A small value is copied into the reply, where it counts.
+std::shared_ptr<const void> Interpreter::token_for(const at::Tensor& view, Entry& entry) {
+  if (view.nbytes() <= wire::kMaxInlineBytes)
+    return nullptr;
+  return storages_.reply_token(entry, is_sent_as_it_is(view) ? 0 : view.nbytes());
 }
 
 void Interpreter::on_query(wire::Reader& reader) {

@@ -24,6 +24,10 @@
 
 namespace torch_remote::server {
 
+// Limit for the memory of a session's signatures, in the server's form, and introductions. A client
+// gives up signatures before it gets there (client/session/signature_table.h).
+constexpr uint64_t kMaxSignatureMemory = uint64_t{2} << 30;
+
 // All state of a session, and a handler for each message that changes it. Confined to the executor
 // thread.
 class Interpreter {
@@ -81,6 +85,8 @@ class Interpreter {
   // Answers with an error that stops no thread.
   void answer_failure(uint64_t request, std::exception_ptr cause, const char* what);
   void answer_view(const wire::Read& read);
+  // What a reply with this value holds until it is sent.
+  std::shared_ptr<const void> token_for(const at::Tensor& view, Entry& entry);
   void answer_from_device(uint64_t request, const at::Tensor& view, Entry& entry);
   void answer_in_pieces(uint64_t request, const at::Tensor& view, Entry& entry);
   const CallPlan& plan_at(uint64_t slot) const;
@@ -99,7 +105,8 @@ class Interpreter {
   std::vector<std::unique_ptr<const Operator>> operators_;   // by the client's numbers
   std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot
 
-  uint64_t skipped_ = 0;  // messages with an unknown tag
+  uint64_t signature_bytes_ = 0;  // of signatures_, and introductions
+  uint64_t skipped_ = 0;          // messages with an unknown tag
   uint64_t answers_ = 0;
 
   // State of the current frame.

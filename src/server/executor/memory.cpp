@@ -8,6 +8,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include "base/utf8.h"
 #include "server/executor/out_of_memory.h"
 #include "wire/limits.h"
 
@@ -88,8 +89,6 @@ wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages
   const c10::Device device = devices.device(query.device);
   MemoryUse& use = storages.memory_use(query.device);
   use.note_peaks();
-  if (query.action == wire::MemoryAction::kEmptyCache)
-    storages.empty_cache();
   if (devices.is_cuda()) {
     storages.allocate_all(query.device);  // a tensor counts from torch.empty() on
     act_on_cuda(device.index(), query.action);
@@ -120,8 +119,7 @@ void add_memory_figures(wire::Error& failure, StorageTable& storages, uint8_t de
   const uint64_t without_memory = named - shortage.allocated;
   shortage.reserved = static_cast<uint64_t>(use.reserved.current) - without_memory;
   failure.message = describe_shortage("CPU", shortage) + " (" + failure.message + ")";
-  if (failure.message.size() > wire::kMaxErrorText)
-    failure.message.resize(wire::kMaxErrorText);
+  failure.message.resize(cut_text(failure.message, wire::kMaxErrorText).size());
 }
 
 }  // namespace torch_remote::server

@@ -22,7 +22,13 @@ void Replies::attach(transport::Connection* connection) {
 }
 
 uint64_t Replies::held_bytes() const {
-  return queued_bytes_ + (connection_ == nullptr ? 0 : connection_->in_flight().bytes);
+  return queued_bytes_ + bulk_parts_.load() * kBulkPartCost +
+         (connection_ == nullptr ? 0 : connection_->in_flight().bytes);
+}
+
+void Replies::check_held() const {
+  wire::check_limit("bytes of replies that the client has not taken", held_bytes(),
+                    kMaxQueuedReplyBytes);
 }
 
 bool Replies::is_half_full() {
@@ -35,8 +41,7 @@ void Replies::append(Append&& append) {
   transport::Connection* connection = nullptr;
   {
     MutexLock lock(mutex_);
-    wire::check_limit("bytes of replies that the client has not taken", held_bytes(),
-                      kMaxQueuedReplyBytes);
+    check_held();
     append(writer_);
     if (writer_.size() >= kFrameTarget) {
       queued_bytes_ += writer_.size();
@@ -63,9 +68,7 @@ void Replies::tensor(uint64_t request, const at::Tensor& tensor,
                                          plain.nbytes());
   if (bytes.size() <= wire::kMaxInlineBytes)
     return reply(request, bytes);
-  const bool is_copy = !plain.is_alias_of(tensor);
-  part(request, bytes,
-       std::make_shared<const Sent>(Sent{plain, is_copy ? nullptr : std::move(token)}), {});
+  part(request, bytes, std::make_shared<const Sent>(Sent{plain, std::move(token)}), {});
 }
 
 void Replies::part(uint64_t request, std::span<const std::byte> bytes,
@@ -73,14 +76,18 @@ void Replies::part(uint64_t request, std::span<const std::byte> bytes,
   transport::Connection* connection = nullptr;
   {
     MutexLock lock(mutex_);
+    check_held();
     connection = connection_;
   }
   if (connection == nullptr)
     throw ConnectionError("there is no connection to reply on");
   bulk_bytes_.fetch_add(bytes.size());
-  connection->send_bulk(
-      request, bytes, std::move(owner),
-      [this, size = bytes.size()](bool) { bulk_bytes_.fetch_sub(size); }, part);
+  bulk_parts_.fetch_add(1);
+  const auto on_acked = [this, size = bytes.size()](bool) {
+    bulk_bytes_.fetch_sub(size);
+    bulk_parts_.fetch_sub(1);
+  };
+  connection->send_bulk(request, bytes, std::move(owner), on_acked, part);
 }
 
 std::vector<std::byte> Replies::take() {

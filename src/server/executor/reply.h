@@ -18,7 +18,10 @@
 namespace torch_remote::server {
 
 // Limit for replies that the client has not received, queued or sent. More ends the session.
+// The bytes of bulk replies do not count here: they are in storages, or count as ReplyMemory.
 constexpr uint64_t kMaxQueuedReplyBytes = uint64_t{256} << 20;
+// What a bulk reply, or a part of one, counts there: the entries in queues that it needs.
+constexpr uint64_t kBulkPartCost = 512;
 
 // Replies to be sent. Thread-safe: the executor adds them and never waits for the network; the
 // connection's writer thread takes them.
@@ -31,7 +34,7 @@ class Replies {
   void error(uint64_t request, const wire::Error& error);
   // Sends the elements of a CPU tensor in order. Small ones go inside a REPLY, others as bulk bytes
   // on lane `request`, without a REPLY. These are sent from the tensor's own memory if it is
-  // contiguous; `token` is then held until they are sent.
+  // contiguous, else from a copy; `token` is held until they are sent.
   void tensor(uint64_t request, const at::Tensor& tensor, std::shared_ptr<const void> token);
 
   // Sends a part of a bulk reply; the parts of a request come in order. `owner` keeps the bytes
@@ -50,6 +53,8 @@ class Replies {
 
  private:
   uint64_t held_bytes() const REQUIRES(mutex_);
+  // Throws ProtocolError: the client asks and does not take the answers.
+  void check_held() const REQUIRES(mutex_);
   template <typename Append>
   void append(Append&& append);
 
@@ -60,6 +65,7 @@ class Replies {
   transport::Connection* connection_ GUARDED_BY(mutex_) = nullptr;
   std::atomic<bool> has_taken_all_{true};
   std::atomic<uint64_t> bulk_bytes_{0};  // bulk bytes not yet received
+  std::atomic<uint64_t> bulk_parts_{0};  // and the parts that they come in
 };
 
 }  // namespace torch_remote::server

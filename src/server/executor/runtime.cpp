@@ -5,6 +5,7 @@
 #include "server/executor/errors.h"
 #include "server/executor/interpreter.h"
 #include "server/executor/memory.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server {
 
@@ -84,25 +85,27 @@ void Interpreter::query_elapsed(uint64_t request, wire::Reader& reader) {
 void Interpreter::answer_from_device(uint64_t request, const at::Tensor& view, Entry& entry) {
   if (view.nbytes() >= kLargeRead)
     return answer_in_pieces(request, view, entry);
+  std::shared_ptr<const void> token;  // of the copy in host memory
+  if (view.nbytes() > wire::kMaxInlineBytes)
+    token = storages_.reply_token(entry, view.nbytes());
   if (!streams_.has_several())
-    return replies_.tensor(request, view.cpu(), nullptr);
+    return replies_.tensor(request, view.cpu(), token);
   const at::Tensor plain = view.resolve_conj().resolve_neg().contiguous();
   const at::Tensor host =
       at::empty(plain.sizes(), plain.options().device(at::kCPU).pinned_memory(true));
   host.copy_(plain, true);
-  const auto answer = [this, request, host](std::exception_ptr failure) {
+  const auto answer = [this, request, host, token](std::exception_ptr failure) {
     if (failure != nullptr)
       return answer_done(request)(failure);
     const c10::InferenceMode inference_mode;
-    replies_.tensor(request, host, nullptr);
+    replies_.tensor(request, host, token);
   };
   streams_.when_done(entry.number, streams_.current(entry.number), answer);
 }
 
 void Interpreter::answer_in_pieces(uint64_t request, const at::Tensor& view, Entry& entry) {
-  DeviceReads::Read read{request, view.resolve_conj().resolve_neg().contiguous(), nullptr};
-  if (read.value.is_alias_of(view))
-    read.token = entry.sending_token();
+  const std::shared_ptr<const void> token = token_for(view, entry);
+  DeviceReads::Read read{request, view.resolve_conj().resolve_neg().contiguous(), token};
   const auto answer = [this, read = std::move(read)](std::exception_ptr failure) {
     if (failure != nullptr)
       return answer_done(read.request)(failure);
@@ -114,8 +117,10 @@ void Interpreter::answer_in_pieces(uint64_t request, const at::Tensor& view, Ent
 void Interpreter::query_memory(uint64_t request, wire::Reader& reader) {
   const wire::MemoryQuery query = wire::decode_memory_query(reader);
   try {
-    if (query.action == wire::MemoryAction::kEmptyCache)
+    if (query.action == wire::MemoryAction::kEmptyCache) {
       device_reads_.empty_cache();
+      uploads_.memory().empty();
+    }
     wire::Writer body;
     encode(body, device_memory(devices_, storages_, query));
     replies_.reply(request, body.view());

@@ -146,6 +146,7 @@ void StorageTable::free(uint64_t name) {
   if (found == entries_.end())
     throw ProtocolError("no storage has the name " + std::to_string(name));
   Entry& entry = *found->second;
+  leave_to_replies(entry);
   set_bytes(entry, 0);
   use_[entry.number].storages.decrease(1);
   set_held(entry, 0);
@@ -173,9 +174,27 @@ void StorageTable::set_missing(Entry& entry, Cause cause) {
   entry.missing = std::move(cause);
 }
 
+void StorageTable::leave_to_replies(Entry& entry) {
+  if (entry.is_being_sent())
+    entry.sending->count(held_by(entry));
+  entry.sending.reset();
+}
+
+std::shared_ptr<const void> StorageTable::reply_token(Entry& entry, uint64_t copied) {
+  if (copied != 0) {
+    check_room(entry, copied, used_bytes());
+    auto copy = std::make_shared<ReplyMemory>(reply_bytes_);
+    copy->count(copied);
+    return copy;
+  }
+  if (entry.sending == nullptr)
+    entry.sending = std::make_shared<ReplyMemory>(reply_bytes_);
+  return entry.sending;
+}
+
 void StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
   entry.last_view.reset();
-  entry.sending.reset();
+  leave_to_replies(entry);
   entry.storage = std::move(memory);
 }
 
@@ -195,15 +214,19 @@ void StorageTable::allocate_all(uint8_t device) {
       ensure_memory(*entry);
 }
 
+void StorageTable::check_room(const Entry& entry, uint64_t nbytes, uint64_t others) const {
+  const uint64_t room = limits_.bytes - std::min(others, limits_.bytes);
+  if (nbytes <= room)
+    return;
+  const MemoryShortage shortage{nbytes, limits_.bytes, room, others, others};
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, describe_shortage(entry.device.is_cpu() ? "CPU" : "CUDA", shortage),
+      " The bytes of a session are limited to ", limits_.bytes, " (serve --max-memory)");
+}
+
 void StorageTable::hold(Entry& entry, uint64_t nbytes) {
-  const uint64_t others = held_bytes_ - entry.held;
-  if (nbytes > entry.held && nbytes > limits_.bytes - others) {
-    const MemoryShortage shortage{nbytes, limits_.bytes, limits_.bytes - others, others, others};
-    TORCH_CHECK_WITH(OutOfMemoryError, false,
-                     describe_shortage(entry.device.is_cpu() ? "CPU" : "CUDA", shortage),
-                     " The bytes of a session are limited to ", limits_.bytes,
-                     " (serve --max-memory)");
-  }
+  if (nbytes > entry.held)
+    check_room(entry, nbytes, used_bytes() - entry.held);
   set_held(entry, nbytes);
 }
 
@@ -211,7 +234,7 @@ void StorageTable::set_held(Entry& entry, uint64_t nbytes) {
   held_bytes_ += nbytes - entry.held;
   entry.held = nbytes;
   if (limits_.bytes != UINT64_MAX)
-    uploads_.memory().set_room(limits_.bytes - std::min(held_bytes_, limits_.bytes));
+    uploads_.memory().set_room(limits_.bytes - std::min(used_bytes(), limits_.bytes));
 }
 
 void StorageTable::ensure_memory(Entry& entry) {
@@ -403,6 +426,7 @@ void StorageTable::finish_upload(Entry& entry) {
 
 void StorageTable::detach_from_replies(Entry& entry) {
   const uint64_t nbytes = entry.storage.nbytes();
+  check_room(entry, nbytes, used_bytes());
   replace_memory(entry, copy_memory(entry, nbytes, nbytes));
   set_held(entry, nbytes);
 }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
@@ -13,6 +15,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/flat_hash_map.h>
 
+#include "base/name_hash.h"
 #include "marshal/plan.h"
 #include "server/executor/failures.h"
 #include "server/executor/streams.h"
@@ -29,6 +32,29 @@ class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Memory that only replies use any more: copies made for them, and what a storage had that was
+// freed or changed meanwhile. It counts towards serve --max-memory until the client has received
+// the bytes. Thread-safe: the connection's threads destroy it.
+class ReplyMemory {
+ public:
+  explicit ReplyMemory(std::shared_ptr<std::atomic<uint64_t>> total) : total_(std::move(total)) {}
+
+  ~ReplyMemory() { total_->fetch_sub(bytes_); }
+
+  ReplyMemory(const ReplyMemory&) = delete;
+  ReplyMemory& operator=(const ReplyMemory&) = delete;
+
+  // Once, by the executor.
+  void count(uint64_t bytes) {
+    bytes_ = bytes;
+    total_->fetch_add(bytes);
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<uint64_t>> total_;
+  uint64_t bytes_ = 0;
+};
+
 // One storage of the session. Memory is allocated at its first use.
 struct Entry {
   c10::Storage storage;  // null: no memory yet
@@ -42,16 +68,11 @@ struct Entry {
   Cause missing;  // why it has no value, mostly null: Note [Missing storages] in execute.h
   std::shared_ptr<Staging> upload;  // to be written before anything else uses the storage
   uint64_t upload_offset = 0;
-  uint64_t upload_written = 0;          // bytes of the upload that are in the storage
-  std::shared_ptr<const void> sending;  // replies that are sent from this memory hold it too
-  at::Tensor last_view;                 // most calls use the same view as the call before
+  uint64_t upload_written = 0;           // bytes of the upload that are in the storage
+  std::shared_ptr<ReplyMemory> sending;  // replies that are sent from this memory hold it too
+  at::Tensor last_view;                  // most calls use the same view as the call before
 
-  // For a reply that is sent from the storage's memory, to hold until it is sent.
-  std::shared_ptr<const void> sending_token() {
-    if (sending == nullptr)
-      sending = std::make_shared<const char>();
-    return sending;
-  }
+  bool is_being_sent() const { return sending != nullptr && sending.use_count() > 1; }
 };
 
 // True if the view is the whole storage.
@@ -117,6 +138,10 @@ class StorageTable {
   // The stream uses the storage; its memory is not reused before that is done.
   void record_stream(Entry& entry, uint8_t device, uint64_t stream);
 
+  // For a reply, to hold until it is sent: from the storage's memory, or (`copied` is not 0) from a
+  // copy of so many bytes, which is made next. Throws OutOfMemoryError.
+  std::shared_ptr<const void> reply_token(Entry& entry, uint64_t copied);
+
   // Call before the memory is used: a pending upload of the storage is waited for and written. And
   // before it is changed: if a reply is still being sent from it, the storage moves to a copy.
   void prepare(Entry& entry, bool is_written) {
@@ -142,9 +167,6 @@ class StorageTable {
 
   MemoryUse& memory_use(uint8_t device) { return use_[device]; }
 
-  // Gives back memory that is kept for uploads.
-  void empty_cache() { uploads_.memory().empty(); }
-
   // Gives memory to those storages of the device that have none. Throws OutOfMemoryError.
   void allocate_all(uint8_t device);
 
@@ -155,13 +177,21 @@ class StorageTable {
   }
 
   void prepare_write(Entry& entry) {
-    if (entry.sending != nullptr && entry.sending.use_count() > 1)
+    if (entry.is_being_sent())
       detach_from_replies(entry);
   }
 
   std::unique_ptr<Entry> take_entry();
+  // Throws OutOfMemoryError unless there is room for `nbytes` beside `others`.
+  void check_room(const Entry& entry, uint64_t nbytes, uint64_t others) const;
   // Before the storage has memory of that size. Throws OutOfMemoryError.
   void hold(Entry& entry, uint64_t nbytes);
+
+  // Bytes that have memory, those of replies included.
+  uint64_t used_bytes() const { return held_bytes_ + reply_bytes_->load(); }
+
+  // The storage loses its memory. Replies that are sent from it keep it.
+  static void leave_to_replies(Entry& entry);
   void ensure_memory(Entry& entry);
   // Changes what a storage has, without those limits.
   void set_held(Entry& entry, uint64_t nbytes);
@@ -178,13 +208,15 @@ class StorageTable {
   Uploads& uploads_;
   Streams& streams_;
   const StorageLimits limits_;
-  ska::flat_hash_map<uint64_t, std::unique_ptr<Entry>> entries_;
+  ska::flat_hash_map<uint64_t, std::unique_ptr<Entry>, NameHash> entries_;
   std::vector<std::unique_ptr<Entry>> spare_;  // of freed storages, to be used again
   std::vector<Entry*> uploading_;              // entries that expect, or have expected, an upload
   std::array<MemoryUse, wire::kMaxDevices> use_;  // by device
   uint64_t total_bytes_ = 0;
   uint64_t held_bytes_ = 0;
-  uint64_t missing_ = 0;  // entries without a value
+  const std::shared_ptr<std::atomic<uint64_t>> reply_bytes_ =
+      std::make_shared<std::atomic<uint64_t>>(0);  // of all ReplyMemory
+  uint64_t missing_ = 0;                           // entries without a value
 };
 
 }  // namespace torch_remote::server

@@ -7,11 +7,13 @@
 
 namespace torch_remote::server {
 
-Staging::Staging(uint64_t length, UploadMemory& source,
+Staging::Staging(uint64_t length, UploadMemory* source,
                  std::shared_ptr<std::atomic<uint64_t>> total)
-    : length_(length), total_(std::move(total)) {
+    : length_(length), is_lost_(source == nullptr), total_(std::move(total)) {
+  if (is_lost_)
+    return;
   try {
-    memory_ = source.allocate(length);
+    memory_ = source->allocate(length);
   } catch (const std::exception&) {  // only this upload fails, not the session
     is_lost_ = true;
     return;
@@ -30,10 +32,12 @@ void Uploads::expect_from(std::span<const std::byte> payload) {
 }
 
 void Uploads::expect(const wire::Begin& begin) {
-  wire::check_limit("bytes of uploads on their way", total_->load() + begin.length,
-                    kMaxStagedBytes);
-  auto staging = std::make_shared<Staging>(begin.length, memory_, total_);
+  const uint64_t staged = total_->load() + begin.length;
+  wire::check_limit("bytes of uploads on their way", staged, kMaxStagedBytes);
+  auto staging =
+      std::make_shared<Staging>(begin.length, staged > limits_.bytes ? nullptr : &memory_, total_);
   MutexLock lock(mutex_);
+  wire::check_limit("uploads on their way", lanes_.size() + 1, limits_.lanes);
   const bool is_new = lanes_.emplace(begin.upload, Lane{std::move(staging)}).second;
   if (!is_new)
     throw ProtocolError("an upload begins twice");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <c10/core/Storage.h>
 
 #include "base/mutex.h"
+#include "base/name_hash.h"
 #include "server/executor/upload_memory.h"
 #include "wire/messages.h"
 
@@ -19,12 +21,29 @@ namespace torch_remote::server {
 // Limit for bytes of uploads, announced or arrived, that are not in a storage yet. It bounds the
 // host memory that a client can make the server use; more ends the session.
 constexpr uint64_t kMaxStagedBytes = uint64_t{64} << 30;
+// Limit for uploads that have begun, of which the bytes or the BEGIN are still to come. Our client
+// is stopped earlier by its window for frames: each BEGIN is alone in a frame.
+constexpr uint64_t kMaxUploadLanes = uint64_t{1} << 20;
+// With serve --max-memory, uploads that are not in a storage yet may have as many bytes as
+// storages, at least this many. They are not part of the same sum: a client may upload before the
+// server has freed what the client freed before. More are out of memory.
+constexpr uint64_t kLeastStagedBytes = uint64_t{4} << 30;
+
+struct UploadLimits {
+  uint64_t bytes = UINT64_MAX;       // not in a storage yet; more are out of memory
+  uint64_t lanes = kMaxUploadLanes;  // more are a ProtocolError
+
+  static UploadLimits for_max_memory(uint64_t bytes) {
+    return {std::max(bytes, kLeastStagedBytes), kMaxUploadLanes};
+  }
+};
 
 // Memory that the reader thread fills with one upload. An upload of a whole CPU storage is not
 // copied: this becomes the storage's memory. Otherwise the bytes are copied as they arrive.
 class Staging {
  public:
-  Staging(uint64_t length, UploadMemory& source, std::shared_ptr<std::atomic<uint64_t>> total);
+  // Null `source`: there is no memory for it.
+  Staging(uint64_t length, UploadMemory* source, std::shared_ptr<std::atomic<uint64_t>> total);
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -60,7 +79,8 @@ class Staging {
 // frame, so that the reader thread finds the length without decoding more.
 class Uploads {
  public:
-  explicit Uploads(bool pinned = false) : memory_(pinned) {}
+  explicit Uploads(bool pinned = false, UploadLimits limits = {})
+      : memory_(pinned), limits_(limits) {}
 
   // Reader thread.
   void expect_from(std::span<const std::byte> payload);
@@ -94,12 +114,13 @@ class Uploads {
   void expect(const wire::Begin& begin);
 
   UploadMemory memory_;
+  const UploadLimits limits_;
   std::vector<std::byte> ignored_bytes_;  // reader thread
   const std::shared_ptr<std::atomic<uint64_t>> total_ = std::make_shared<std::atomic<uint64_t>>(0);
 
   Mutex mutex_;
   CondVar changed_;
-  std::unordered_map<uint64_t, Lane> lanes_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Lane, NameHash> lanes_ GUARDED_BY(mutex_);
   bool is_over_ GUARDED_BY(mutex_) = false;
 };
 

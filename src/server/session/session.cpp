@@ -15,6 +15,10 @@
 namespace torch_remote::server {
 namespace {
 
+uint64_t cost_of(const std::vector<std::byte>& payload) {
+  return payload.size() + transport::kFrameCost;
+}
+
 // PyTorch's warnings go to the server's standard error, as they do locally.
 class Warnings : public c10::WarningHandler {
  public:
@@ -30,7 +34,7 @@ class Warnings : public c10::WarningHandler {
 Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
                  const OperatorTable& table, Hooks hooks, transport::Connection::Options options)
     : hooks_(std::move(hooks)),
-      uploads_(devices.is_cuda()),
+      uploads_(devices.is_cuda(), UploadLimits::for_max_memory(hooks_.max_memory)),
       interpreter_(devices, table, uploads_, replies_, hooks_.call_log, hooks_.max_memory),
       connection_(std::move(stream), *this, options) {
   replies_.attach(&connection_);
@@ -87,7 +91,7 @@ Session::Work Session::next_work(Frame& frame) {
     return Work::kEnd;
   frame = std::move(frames_.front());
   frames_.pop_front();
-  queued_bytes_ -= frame.payload.size();
+  queued_bytes_ -= cost_of(frame.payload);
   return Work::kFrame;
 }
 
@@ -179,8 +183,9 @@ void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
   uploads_.expect_from(payload);
   {
     MutexLock lock(mutex_);
-    queued_bytes_ += payload.size();
-    wire::check_limit("bytes of frames that wait for the executor", queued_bytes_, kMaxQueuedBytes);
+    queued_bytes_ += cost_of(payload);
+    wire::check_limit("bytes of frames that wait for the executor", queued_bytes_,
+                      hooks_.max_queued_bytes);
     frames_.push_back({sequence, std::move(payload)});
     ++unapplied_frames_;
   }

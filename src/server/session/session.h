@@ -23,7 +23,8 @@
 
 namespace torch_remote::server {
 
-// Limit for frames that wait for the executor. Our client's window is smaller.
+// Limit for frames that wait for the executor, with kFrameCost for each. Our client's window is
+// smaller.
 constexpr uint64_t kMaxQueuedBytes = uint64_t{256} << 20;
 
 // One client's state on this server, after the handshake.
@@ -34,7 +35,7 @@ class Session : private transport::Connection::Handler {
  public:
   struct Hooks {
     std::function<void(bool)> on_work;   // executor: a frame begins (true) or is applied (false)
-    std::function<void()> on_end;        // connection's threads: the client is gone
+    std::function<void()> on_end;        // the reader thread's last call: the client is gone
     CallLog* call_log = nullptr;         // null: calls are not logged
     SessionPage* page = nullptr;         // null: figures are not published
     std::chrono::milliseconds lease{0};  // how long a resumable connection may be broken
@@ -42,6 +43,7 @@ class Session : private transport::Connection::Handler {
     // The lease of a session that holds nothing: its client left before its first call or tensor,
     // for example when it exited during the handshake.
     std::chrono::milliseconds unused_lease = std::chrono::seconds(10);
+    uint64_t max_queued_bytes = kMaxQueuedBytes;
   };
 
   Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,

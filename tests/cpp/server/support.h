@@ -88,6 +88,12 @@ class SignatureText {
     return *this;
   }
 
+  SignatureText& text(std::string name, std::string_view value) {
+    argument(std::move(name), wire::ValueKind::kString);
+    values_.text(value);
+    return *this;
+  }
+
   SignatureText& integers(std::string name, const std::vector<int64_t>& numbers) {
     argument(std::move(name), wire::ValueKind::kIntList);
     values_.varint(numbers.size());
@@ -328,8 +334,9 @@ inline std::vector<Reply> decode_replies(std::span<const std::byte> payload) {
 // A session's interpreter without a connection.
 class Server {
  public:
-  explicit Server(unsigned devices = 1)
-      : devices_(c10::DeviceType::CPU, devices), interpreter(devices_, table_, uploads, replies) {
+  explicit Server(unsigned devices = 1, uint64_t max_memory = UINT64_MAX)
+      : devices_(c10::DeviceType::CPU, devices),
+        interpreter(devices_, table_, uploads, replies, nullptr, max_memory) {
     apply(FrameText().thread(1));
   }
 

@@ -135,14 +135,14 @@ TEST_P(ConnectionTest, InFlightCountsWhatThePeerHasNotApplied) {
   a_handler_.put("12345", 2);
   a_->flush();
   b_handler_.wait_for_events(2);
-  EXPECT_EQ(a_->in_flight().bytes, 15U);
+  EXPECT_EQ(a_->in_flight().bytes, 15U + 2 * kFrameCost);
   EXPECT_EQ(a_->in_flight().calls, 5U);
   EXPECT_TRUE(a_handler_.wait_until([this] { return a_->in_flight().calls_received == 5; }));
   EXPECT_EQ(a_->in_flight().calls_applied, 0U);
 
   b_->applied(1);
   EXPECT_TRUE(a_handler_.wait_until([this] { return a_->in_flight().last_applied == 1; }));
-  EXPECT_EQ(a_->in_flight().bytes, 5U);
+  EXPECT_EQ(a_->in_flight().bytes, 5U + kFrameCost);
   EXPECT_EQ(a_->in_flight().calls, 2U);
 
   b_->applied(2);

@@ -56,6 +56,24 @@ TEST_F(SignatureTableTest, AFailureMarksTheSignatureInThatSlotOnly) {
   EXPECT_TRUE(find(20)->is_doubted);
 }
 
+TEST_F(SignatureTableTest, MoreBytesThanAllowedGiveUpTheLeastRecentlyUsed) {
+  SignatureTable small(8, 100);
+  const auto announce = [&](uint64_t number, uint64_t bytes) {
+    return small.count_announced(small.add(make(number))->slot, bytes);
+  };
+  EXPECT_TRUE(announce(10, 40).empty());
+  EXPECT_TRUE(announce(20, 40).empty());
+  EXPECT_EQ(announce(30, 50), std::vector<uint32_t>{0});
+  EXPECT_FALSE(small.find(10, key_of(10)));
+  small.mark_failed(0);  // there is none now
+  EXPECT_EQ(small.find(20, key_of(20))->slot, 1);
+
+  EXPECT_TRUE(announce(40, 5).empty());
+  EXPECT_EQ(small.find(40, key_of(40))->slot, 0);  // that of the one given up
+  EXPECT_EQ(announce(50, 1000).size(), 3);         // one alone may have more
+  EXPECT_EQ(small.find(50, key_of(50))->slot, 3);
+}
+
 TEST_F(SignatureTableTest, AHashIsNotEnoughToBeFound) {
   const SignaturePtr one = table.add(make(1, 77));
   const SignaturePtr two = table.add(make(2, 77));

@@ -110,8 +110,7 @@ TEST_F(StorageTableTest, AStorageThatIsBeingSentGoesOnInACopyWhenItIsWritten) {
   Entry& entry = storages.make(1, 8, kCpu, 0, {});
   at::Tensor sent = resolve(entry, spec({2}));
   sent.fill_(1);
-  entry.sending = std::make_shared<const char>();
-  const auto token = entry.sending;
+  const auto token = storages.reply_token(entry, 0);
 
   storages.prepare(entry, true);
   resolve(entry, spec({2})).fill_(2);
@@ -123,7 +122,7 @@ TEST_F(StorageTableTest, AStorageThatIsBeingSentGoesOnInACopyWhenItIsWritten) {
 TEST_F(StorageTableTest, AStorageThatHasBeenSentIsWrittenInPlace) {
   Entry& entry = storages.make(1, 8, kCpu, 0, {});
   const at::Tensor sent = resolve(entry, spec({2}));
-  entry.sending = std::make_shared<const char>();
+  storages.reply_token(entry, 0);
 
   storages.prepare(entry, true);
 
