@@ -44,6 +44,18 @@ TEST(Context, ThreadsAreTheClientsWithinReason) {
   set(Setting::kThreads, before);
 }
 
+TEST(Context, ThreadsAreTheServersToLimit) {
+  const int before = at::get_num_threads();
+  for (const int64_t wanted : {int64_t{most_threads()} + 1, int64_t{1024}, INT64_MAX}) {
+    set(Setting::kThreads, 1);
+    set(Setting::kThreads, wanted);
+    EXPECT_EQ(at::get_num_threads(), most_threads()) << wanted;
+  }
+  EXPECT_GE(most_threads(), 16);
+  EXPECT_LE(most_threads(), std::max(16U, 2 * std::thread::hardware_concurrency()));
+  set(Setting::kThreads, before);
+}
+
 TEST(Context, ReductionsKeepTheirThreeChoices) {
   using Option = at::CuBLASReductionOption;
   for (const Option option :
