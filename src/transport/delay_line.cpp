@@ -27,7 +27,13 @@ class DelayedStream : public Stream {
   DelayedStream(std::unique_ptr<Stream> inner, const DelaySpec& spec)
       : inner_(std::move(inner)), outgoing_(spec), incoming_(spec) {
     sender_ = std::thread([this] { run_sender(); });
-    receiver_ = std::thread([this] { run_receiver(); });
+    try {
+      receiver_ = std::thread([this] { run_receiver(); });
+    } catch (...) {  // no thread could be started
+      outgoing_.cut();
+      sender_.join();
+      throw;
+    }
   }
 
   ~DelayedStream() override {

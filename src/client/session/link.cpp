@@ -167,13 +167,22 @@ void Link::abandon() noexcept {
     connection_->abandon_in_forked_child();
 }
 
+// An examination that fails tells nothing: on_end() must not throw.
+std::string Link::examine() noexcept {
+  try {
+    return endpoint_.post_mortem();
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
 // On the connection's reader thread.
 void Link::on_end(std::exception_ptr cause) noexcept {
   const std::string reason = cause == nullptr ? connection_->peer_close_reason() : "";
   if (!reason.empty())
     cause = std::make_exception_ptr(ConnectionError("the server closed the session: " + reason));
   else if (cause != nullptr && endpoint_.post_mortem && !is_lost())
-    cause = explained(std::move(cause), endpoint_.post_mortem());
+    cause = explained(std::move(cause), examine());
   fail(std::move(cause));
 }
 

@@ -119,6 +119,8 @@ class Link : private transport::Connection::Handler {
   void on_broken(std::exception_ptr cause,
                  uint64_t received) override;  // client/session/resume.cpp
   void on_end(std::exception_ptr cause) noexcept override;
+  // Why the server has ended, if that is known.
+  std::string examine() noexcept;
 
   // constant after construction
   const Endpoint endpoint_;

@@ -1,6 +1,7 @@
 #include "server/executor/device_reads.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -113,11 +114,14 @@ DeviceReads::~DeviceReads() {
 }
 
 void DeviceReads::add(Read read) {
-  {
+  const uint64_t request = read.request;
+  try {
     MutexLock lock(mutex_);
-    waiting_.push_back(std::move(read));
     if (!thread_.joinable() && !is_over_)
       thread_ = std::thread([this] { run(); });
+    waiting_.push_back(std::move(read));
+  } catch (const std::system_error&) {  // no thread could be started
+    return on_failure_(request, std::current_exception());
   }
   changed_.notify_all();
 }

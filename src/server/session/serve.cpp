@@ -126,19 +126,12 @@ void watch_lifetime(const ServeOptions& options, Use& use) {
   }).detach();
 }
 
-// Called where nothing may be thrown. If no thread can be started, a call that runs has no time to
-// end.
-void leave_soon() noexcept {
-  try {
-    std::thread([] {
-      name_this_thread("tr-end");
-      std::this_thread::sleep_for(kGrace);
-      log(LogLevel::kInfo, "session ended during a call", {{"cause", "the client is gone"}});
-      leave(SessionExit::kClosed);
-    }).detach();
-  } catch (const std::system_error&) {
-    leave(SessionExit::kClosed);
-  }
+// On the connection's reader thread, which has nothing else to do any more. Starts no thread: the
+// client may have used up what the process may have.
+[[noreturn]] void leave_after_grace() {
+  std::this_thread::sleep_for(kGrace);
+  log(LogLevel::kInfo, "session ended during a call", {{"cause", "the client is gone"}});
+  leave(SessionExit::kClosed);
 }
 
 wire::Welcome make_welcome(const Greeting& greeting, const Identity& identity,
@@ -232,9 +225,10 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   if (greeting.process > 0 && options.parent_pid == 0)
     leave_after_client(greeting.process);
   const std::string peer = stream->peer();
-  auto& session = *new Session(std::move(stream), devices, prepared.table,
-                               {on_work, leave_soon, &call_log, &page, lease, options.max_memory},
-                               connection_options(options, lease));
+  auto& session =
+      *new Session(std::move(stream), devices, prepared.table,
+                   {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory},
+                   connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
     take_back_clients(std::move(place.control), session, identity, peer);
