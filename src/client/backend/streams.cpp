@@ -9,6 +9,7 @@
 #include "client/machines/machines.h"
 #include "client/memory/downloads.h"
 #include "client/memory/storage.h"
+#include "client/session/answers.h"
 #include "client/session/process.h"
 #include "client/session/sent_sources.h"
 #include "wire/streams.h"
@@ -87,8 +88,7 @@ bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::D
     SentSources::instance().free_done();
   }
   session.tell_failure();
-  wire::Reader reader(body);
-  return wire::decode_done(reader);
+  return decode_answer(session, body, wire::decode_done);
 }
 
 // The server has reached the place behind this call, it has received the uploads whose requests
@@ -187,8 +187,7 @@ double elapsed_milliseconds(const Event& first, const Event& second) {
       first.session->query(wire::QueryKind::kElapsed, "elapsed_time", [&](wire::Writer& writer) {
         encode(writer, wire::ElapsedQuery{first.name, second.name});
       });
-  wire::Reader reader(body);
-  return wire::decode_elapsed(reader);
+  return decode_answer(*first.session, body, wire::decode_elapsed);
 }
 
 bool is_done(const c10::Stream& stream) {

@@ -51,8 +51,7 @@ class ResultReader {
         break;
       case ResultKind::kResized:  // come after the returns: follow_changes()
       case ResultKind::kRewritten:
-        raise(ErrorClass::kProtocol,
-              "the server sent the size of an argument in place of a result");
+        throw ProtocolError("the server sent the size of an argument in place of a result");
     }
     c10::List<at::Tensor> list;
     for (const Result& item : result.items)
@@ -69,7 +68,7 @@ class ResultReader {
 
   at::Tensor sparse_argument(uint64_t number) {
     if (number >= capture_.sparse().size())
-      raise(ErrorClass::kProtocol, "the server returned an argument that the call does not have");
+      throw ProtocolError("the server returned an argument that the call does not have");
     return tensor_of(capture_.sparse()[number]);
   }
 
@@ -86,7 +85,7 @@ class ResultReader {
 
   at::Tensor argument(uint64_t number) {
     if (number >= capture_.impls().size())
-      raise(ErrorClass::kProtocol, "the server returned an argument that the call does not have");
+      throw ProtocolError("the server returned an argument that the call does not have");
     return tensor_of(capture_.impls()[number]);
   }
 
@@ -118,7 +117,7 @@ void follow_changes(const OperatorInfo& info, const Capture& capture,
     const at::Tensor sparse = make.sparse_argument(change.tensor);
     if (!writes(info, arguments, sparse) ||
         marshal::from_wire(change.sparse.layout) != sparse.layout())
-      raise(ErrorClass::kProtocol, "a result rewrites a tensor that the call does not write");
+      throw ProtocolError("a result rewrites a tensor that the call does not write");
     marshal::replace_parts(sparse, change.sparse, make.parts(change));
   }
   follow_resizes(info, capture, arguments, resized);
@@ -180,6 +179,7 @@ uint64_t names_for(const OperatorInfo& info, const Capture& capture) {
 }
 
 Results take_results(const AnsweredCall& call, const std::vector<wire::Result>& results) {
+  check_results(call, results);
   ResultReader make(call.capture, call.device, call.place, call.first_name);
   Results made;
   for (const Result& result : results)
@@ -187,8 +187,6 @@ Results take_results(const AnsweredCall& call, const std::vector<wire::Result>& 
       follow_changes(call.info, call.capture, call.arguments, result.items, make);
     else
       made.push_back(make.read(result));
-  if (made.size() != call.info.returns.size())
-    raise(ErrorClass::kProtocol, "the server sent another number of results than the operator has");
   if (!call.info.depends_on_data && !call.info.is_foreign && results.size() == made.size())
     remember(*call.place.session, call.signature, results);
   return made;

@@ -1,7 +1,6 @@
 #pragma once
 
-#include "client/call/outputs.h"
-#include "client/operators/operator.h"
+#include "client/call/result_bounds.h"
 
 namespace torch_remote::client {
 
@@ -9,19 +8,9 @@ namespace torch_remote::client {
 // are enough.
 uint64_t names_for(const OperatorInfo& info, const Capture& capture);
 
-// A queried call that the server has answered.
-struct AnsweredCall {
-  const OperatorInfo& info;
-  const Signature& signature;
-  const Capture& capture;
-  c10::ArrayRef<c10::IValue> arguments;
-  c10::Device device;
-  DevicePlace place;
-  uint64_t first_name;  // of its fresh outputs
-};
-
 // Makes the results, and changes the arguments that the call has resized or rewritten. Unless the
 // operator depends on data, the signature learns its outputs, so that its next call need not ask.
+// Throws ProtocolError: Note [Results that a server tells] in result_bounds.h.
 Results take_results(const AnsweredCall& call, const std::vector<wire::Result>& results);
 
 }  // namespace torch_remote::client

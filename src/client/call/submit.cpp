@@ -1,7 +1,9 @@
 #include "client/call/submit.h"
 
+#include "base/error.h"
 #include "client/call/raise_local.h"
 #include "client/call/results.h"
+#include "client/session/answers.h"
 #include "client/session/match.h"
 #include "client/session/memory_history.h"
 
@@ -140,8 +142,12 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   session.wait_quietly(request, info.name.c_str());
   if (request->failed)
     raise_outcome(session, *request, capture);
-  return take_results({info, *signature, capture, arguments, device, place, first},
-                      request->results);
+  try {
+    return take_results({info, *signature, capture, arguments, device, place, first},
+                        request->results);
+  } catch (const ProtocolError& error) {
+    refuse_answer(session, error);
+  }
 }
 
 }  // namespace torch_remote::client

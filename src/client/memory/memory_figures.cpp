@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "client/session/answers.h"
 #include "client/session/memory_history.h"
 #include "client/session/process.h"
 #include "marshal/dtype.h"
@@ -34,8 +35,7 @@ wire::MemoryFigures memory_figures(Session& session, uint8_t device, wire::Memor
       session.query(wire::QueryKind::kMemory, "memory figures", [&](wire::Writer& writer) {
         encode(writer, wire::MemoryQuery{device, action});
       });
-  wire::Reader reader(body);
-  return wire::decode_memory_figures(reader);
+  return decode_answer(session, body, wire::decode_memory_figures);
 }
 
 bool find_out_whether_it_fits(Session& session, uint8_t device) {
@@ -54,8 +54,7 @@ bool find_out_whether_it_fits(Session& session, uint8_t device) {
       session.query(wire::QueryKind::kMemory, "memory figures", [&](wire::Writer& writer) {
         encode(writer, wire::MemoryQuery{device, wire::MemoryAction::kAsk});
       });
-  wire::Reader reader(body);
-  const wire::MemoryFigures figures = wire::decode_memory_figures(reader);
+  const auto figures = decode_answer(session, body, wire::decode_memory_figures);
   int64_t used = 0;
   int64_t cached = 0;
   for (const wire::MemoryStat& stat : figures.stats) {

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "client/session/answers.h"
+
 namespace torch_remote::client {
 
 wire::Telemetry device_telemetry(Session& session, uint8_t device) {
@@ -11,9 +13,7 @@ wire::Telemetry device_telemetry(Session& session, uint8_t device) {
   const auto body =
       session.query(wire::QueryKind::kTelemetry, "NVML figures",
                     [&](wire::Writer& writer) { wire::encode_telemetry_query(writer, device); });
-  wire::Reader reader(body);
-  wire::Telemetry telemetry = wire::decode_telemetry(reader);
-  reader.finish();
+  wire::Telemetry telemetry = decode_answer(session, body, wire::decode_telemetry);
   TORCH_CHECK(telemetry.reason.empty(), session.describe(device),
               " has no NVML figures: ", telemetry.reason);
   return telemetry;

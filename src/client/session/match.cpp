@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include "client/operators/operator.h"
+#include "client/session/answers.h"
 #include "client/session/session.h"
 #include "marshal/schemas.h"
 #include "wire/operators.h"
@@ -16,8 +17,7 @@ wire::OperatorAnswer ask_operator(Session& session, const OperatorInfo& info) {
   const auto body = session.query(wire::QueryKind::kOperator, info.name, [&](wire::Writer& writer) {
     encode(writer, wire::OperatorQuery{info.introduction.name, info.introduction.overload});
   });
-  wire::Reader reader(body);
-  return wire::decode_operator_answer(reader);
+  return decode_answer(session, body, wire::decode_operator_answer);
 }
 
 std::unique_ptr<OperatorMatch> compare(const OperatorInfo& info,
@@ -50,8 +50,7 @@ bool has_same(Session& session, const OperatorInfo& info) {
   ServerOperators& known = session.operators();
   if (!known.has_fingerprints()) {
     const auto body = session.query(wire::QueryKind::kOperators, "operators");
-    wire::Reader reader(body);
-    known.add_fingerprints(wire::decode_fingerprints(reader));
+    known.add_fingerprints(decode_answer(session, body, wire::decode_fingerprints));
   }
   return known.has_fingerprint(wire::schema_fingerprint(c10::toString(info.handle.schema())));
 }

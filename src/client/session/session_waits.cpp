@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "client/operators/operator.h"
+#include "client/session/answers.h"
 #include "client/session/pending.h"
 #include "client/session/progress.h"
 #include "client/session/records.h"
@@ -256,14 +257,12 @@ std::string Session::report_untold(std::chrono::milliseconds patience) {
 
 wire::Counters server_counters(Session& session) {
   const std::vector<std::byte> body = session.query(wire::QueryKind::kCounters, "counters");
-  wire::Reader reader(body);
-  return wire::decode_counters(reader);
+  return decode_answer(session, body, wire::decode_counters);
 }
 
 wire::Context server_context(Session& session) {
   const std::vector<std::byte> body = session.query(wire::QueryKind::kContext, "context");
-  wire::Reader reader(body);
-  return wire::decode_context(reader);
+  return decode_answer(session, body, wire::decode_context);
 }
 
 }  // namespace torch_remote::client

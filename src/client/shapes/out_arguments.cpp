@@ -5,9 +5,9 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 
+#include "base/error.h"
 #include "client/memory/resize.h"
 #include "client/memory/storage.h"
-#include "client/session/errors.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
@@ -62,17 +62,17 @@ bool writes(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
 void check_resize(const OperatorInfo& info, const Capture& capture,
                   c10::ArrayRef<c10::IValue> arguments, const wire::Result& result) {
   if (result.kind != wire::ResultKind::kResized || result.tensor >= capture.impls().size())
-    raise(ErrorClass::kProtocol, "a result names a tensor that is not there");
+    throw ProtocolError("a result names a tensor that is not there");
   const at::TensorImpl& impl = *capture.impls()[result.tensor];
   if (!writes(info, arguments, &impl))
-    raise(ErrorClass::kProtocol, "a result resizes a tensor that the call does not write");
+    throw ProtocolError("a result resizes a tensor that the call does not write");
   const StorageRecord& record = *record_of(impl);
   const uint64_t offset = offset_of(impl, record) * impl.itemsize();
   const uint64_t bytes = wire::extent_bytes(result.spec);
   if (marshal::from_wire(result.spec.dtype) != c10::typeMetaToScalarType(impl.dtype()) ||
       result.nbytes < record.nbytes.load(std::memory_order_relaxed) ||
       (bytes != 0 && (bytes > result.nbytes || offset > result.nbytes - bytes)))
-    raise(ErrorClass::kProtocol, "a result is not inside its storage");
+    throw ProtocolError("a result is not inside its storage");
   TORCH_CHECK(owns_record(*impl.unsafe_storage().unsafeGetStorageImpl()) ||
                   result.nbytes == record.nbytes.load(std::memory_order_relaxed),
               "an `out=` tensor in a slice of a storage cannot grow");

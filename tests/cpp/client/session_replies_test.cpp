@@ -58,6 +58,16 @@ TEST_F(SessionTest, AnErrorIsRaisedWithItsOperatorAndServer) {
   EXPECT_FALSE(session.link().is_lost());
 }
 
+TEST_F(SessionTest, AnErrorWhoseTextIsNotUtf8IsRaisedAllTheSame) {
+  connect();
+  const auto request = ask();
+  server.refuse(request->id, {wire::ErrorKind::kRuntime, 1, "aten::\xff", "bad \xfe shape"});
+  const std::string text = error_of([&] { session.wait(request, "an answer"); });
+  EXPECT_THAT(text, HasSubstr("bad \xef\xbf\xbd shape"));
+  EXPECT_THAT(text, HasSubstr("aten::\xef\xbf\xbd on "));
+  EXPECT_FALSE(session.link().is_lost());
+}
+
 TEST_F(SessionTest, AnErrorThatNobodyAskedForIsNoEnd) {
   connect();
   server.refuse(0, {wire::ErrorKind::kRuntime, 0, "aten::mm", "for the log"});
@@ -123,6 +133,18 @@ TEST_F(SessionTest, ALostDeviceEndsTheConnectionToAServerThatStays) {
   server.refuse(0, error);
   EXPECT_THAT(wait_for_the_end(), HasSubstr("the device is gone"));
   server.wait_for_end();
+}
+
+// The reader thread cannot check the answer: only who asked knows what it must be.
+TEST_F(SessionTest, AnAnswerThatOnlyItsCallerCanCheckEndsTheSessionToo) {
+  connect();
+  std::thread answer([&] {
+    server.reply(server.wait_for_messages(1).back().number, bytes_of("\xff"));
+    server.wait_for_end();
+  });
+  EXPECT_THAT(error_of([&] { server_counters(session); }), HasSubstr("is lost: protocol: "));
+  EXPECT_TRUE(session.link().is_lost());
+  answer.join();
 }
 
 // --- bulk

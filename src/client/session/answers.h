@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "base/error.h"
+#include "client/session/session.h"
+#include "wire/codec.h"
+
+namespace torch_remote::client {
+
+// An answer is none that a server gives: ends the session, as invalid bytes do that the reader
+// thread finds, and raises SessionLost.
+[[noreturn]] void refuse_answer(Session& session, const ProtocolError& error);
+
+// Decodes the body of an answer that only the thread which asked can check. `decode` takes a
+// wire::Reader.
+template <typename Decode>
+auto decode_answer(Session& session, const std::vector<std::byte>& body, Decode&& decode) {
+  try {
+    wire::Reader reader(body);
+    auto answer = decode(reader);
+    reader.finish();
+    return answer;
+  } catch (const ProtocolError& error) {
+    refuse_answer(session, error);
+  }
+}
+
+}  // namespace torch_remote::client
