@@ -25,6 +25,7 @@ class SessionFigures:
     pid: int = 0
     peer: str = ""
     device: str = ""
+    sandbox: str = ""  # as the session says
     devices: int = 0
     device_memory: int = 0
     started: float = 0
@@ -55,6 +56,7 @@ class Figures:
     pid: int = 0
     torch: str = ""
     protocol: int = 0
+    sandbox: str = ""  # what sessions give up, and what the kernel lacks for that
     started: float = 0
     time: float = 0
     sessions_total: int = 0
@@ -113,10 +115,12 @@ def parse(text: str) -> Figures:
         if name == "info":
             figures.host, figures.torch = labels.get("host", ""), labels.get("torch", "")
             figures.pid, figures.protocol = int(labels["pid"]), int(labels["protocol"])
+            figures.sandbox = labels.get("sandbox", "")
         elif name == "session_info":
             session = sessions.setdefault(labels["session"], SessionFigures(labels["session"]))
             session.peer, session.device = labels["peer"], labels["device"]
             session.pid, session.devices = int(labels["pid"]), int(labels["devices"])
+            session.sandbox = labels.get("sandbox", "")
         elif name in _OF_SERVER:
             _set(figures, _OF_SERVER[name], value)
         elif name in _OF_SESSION:

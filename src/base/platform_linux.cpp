@@ -405,7 +405,7 @@ void begin_worker_thread(const char* name) noexcept {
   name_this_thread(name);
   sigset_t blocked;
   sigfillset(&blocked);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF})
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGPROF})
     sigdelset(&blocked, fault);
   pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
 }

@@ -126,20 +126,26 @@ std::vector<SessionPage::OperatorTime> SessionPage::operator_times() const {
 void SessionPage::note_facts(const Facts& facts) noexcept {
   const size_t peer = std::min(facts.peer.size(), kFactBytes);
   const size_t device = std::min(facts.device.size(), kFactBytes);
+  const size_t sandbox = std::min(facts.sandbox.size(), kFactBytes);
   facts.peer.copy(peer_.data(), peer);
   facts.device.copy(device_.data(), device);
-  const std::array<uint64_t, 5> values{peer, device, facts.devices, facts.device_memory,
-                                       facts.started};
+  facts.sandbox.copy(sandbox_.data(), sandbox);
+  const std::array<uint64_t, 6> values{peer,          device, sandbox, facts.devices,
+                                       facts.device_memory, facts.started};
   for (size_t i = 0; i < values.size(); ++i)
     facts_[i].store(values[i], std::memory_order_release);
 }
 
 SessionPage::Facts SessionPage::facts() const {
-  std::array<uint64_t, 5> values{};
+  std::array<uint64_t, 6> values{};
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = facts_[i].load(std::memory_order_acquire);
   return {printable(peer_.data(), values[0], kFactBytes),
-          printable(device_.data(), values[1], kFactBytes), values[2], values[3], values[4]};
+          printable(device_.data(), values[1], kFactBytes),
+          printable(sandbox_.data(), values[2], kFactBytes),
+          values[3],
+          values[4],
+          values[5]};
 }
 
 std::string SessionPage::last_calls(size_t count) const {

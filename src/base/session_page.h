@@ -42,7 +42,8 @@ class SessionPage {
   // What does not change while a session lasts.
   struct Facts {
     std::string peer;
-    std::string device;  // name of the first device
+    std::string device;   // name of the first device
+    std::string sandbox;  // what the session says is in force
     uint64_t devices = 0;
     uint64_t device_memory = 0;  // bytes of the first device
     uint64_t started = 0;        // seconds since 1970
@@ -145,7 +146,8 @@ class SessionPage {
   std::array<Operator, kOperators> operators_;
   std::array<char, kFactBytes> peer_;
   std::array<char, kFactBytes> device_;
-  std::array<std::atomic<uint64_t>, 5> facts_;  // lengths of peer_ and device_, then the numbers
+  std::array<char, kFactBytes> sandbox_;
+  std::array<std::atomic<uint64_t>, 6> facts_;  // lengths of the three texts, then the numbers
   std::array<char, kReasonBytes> reason_;
   std::atomic<uint32_t> reason_length_;
   std::atomic<uint32_t> has_reason_;

@@ -49,6 +49,7 @@ struct Arguments {
   std::string log_calls;
   std::string schemas;
   std::string metrics;
+  std::string sandbox = "auto";
   std::vector<std::string> libraries;
   std::string max_memory;
   size_t max_sessions = ServeOptions().max_sessions;
@@ -101,6 +102,11 @@ void describe(CLI::App& app, Arguments& arguments) {
                  "imitate the version of torch whose operators the file lists (for tests)");
   app.add_option("--metrics", arguments.metrics,
                  "unix:///path that sends the server's metrics as text to every connection");
+  app.add_option("--sandbox", arguments.sandbox,
+                 "auto: sessions give up files, sockets, programs and signals, as far as the kernel "
+                 "can take them; off: they keep the rights of the server's user")
+      ->envname("TORCH_REMOTE_SANDBOX")
+      ->capture_default_str();
   app.add_flag(kExecutedOption, arguments.is_executed,
                "a session of the listener that executes this; not for users")
       ->group("");  // not shown by --help
@@ -152,6 +158,7 @@ ServeOptions options_of(const Arguments& arguments) {
     options.lease = parse_duration("--lease", arguments.lease);
   options.keepalive = duration_from_environment("TORCH_REMOTE_KEEPALIVE", options.keepalive);
   options.max_sessions = arguments.max_sessions;
+  options.sandbox = parse_sandbox(arguments.sandbox);
   if (!arguments.max_memory.empty())
     options.max_memory = parse_bytes("--max-memory", arguments.max_memory);
   if (!arguments.schemas.empty())

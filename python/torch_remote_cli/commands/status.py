@@ -57,6 +57,11 @@ def describe(now: figures.Figures) -> str:
         f"{now.sessions_killed} killed, {counted(now.clients_refused, 'client')} refused; "
         f"{bytes_text(now.memory)} in tensors",
     ]
+    if now.sandbox:  # servers before it do not tell
+        lines.append(f"sandbox: {now.sandbox}")
+    for session in now.sessions:
+        if session.sandbox not in ("", now.sandbox):
+            lines.append(f"sandbox of session {session.id}: {session.sandbox}")
     if now.sessions:
         rows = [row(session, now.time) for session in now.sessions]
         lines += ["", table(HEADER, rows, left=3)]

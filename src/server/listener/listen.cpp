@@ -34,6 +34,12 @@ bool may_fail_to_begin(const ServeOptions& options) {
   return !options.libraries.empty() || (options.device != "auto" && options.device != "cpu");
 }
 
+void log_sandbox(SandboxMode mode) {
+  const Sandbox sandbox = expected_sandbox(mode);
+  log(sandbox.lacks.empty() ? LogLevel::kInfo : LogLevel::kWarning, "sandbox of sessions",
+      {{"sandbox", sandbox.describe()}});
+}
+
 // What a client connects to: with the pin, and with this machine's name for "every address".
 std::string connect_string(transport::Address address, const ServeOptions& options) {
   if (options.tls != nullptr)
@@ -55,6 +61,7 @@ void listen(const std::string& url, const std::string& metrics, ServeOptions opt
   ListeningSocket clients(url);
   const std::string ready = "listening on " + connect_string(clients.address(), options);
   const bool must_try = may_fail_to_begin(options);
+  log_sandbox(options.sandbox);
   Listener listener(std::move(clients),
                     metrics.empty() ? ListeningSocket() : ListeningSocket(metrics),
                     std::move(options), std::move(program));

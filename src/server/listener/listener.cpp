@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/platform.h"
 #include "server/session/handover.h"
+#include "server/session/sandbox.h"
 
 namespace torch_remote::server {
 
@@ -22,7 +23,8 @@ Listener::Listener(ListeningSocket clients, ListeningSocket metrics, ServeOption
     : clients_(std::move(clients)),
       metrics_(std::move(metrics)),
       options_(std::move(options)),
-      spares_(std::move(program)) {}
+      spares_(std::move(program)),
+      sessions_(expected_sandbox(options_.sandbox).describe()) {}
 
 void Listener::prepare() {
   spares_.start_missing(0);

@@ -77,7 +77,8 @@ std::string describe_listener(const ListenerFigures& listener, size_t sessions) 
   const Labels info{{"host", hostname()},
                     {"pid", std::to_string(::getpid())},
                     {"torch", TORCH_VERSION},
-                    {"protocol", std::to_string(static_cast<int>(wire::kMaxVersion))}};
+                    {"protocol", std::to_string(static_cast<int>(wire::kMaxVersion))},
+                    {"sandbox", listener.sandbox}};
   return type_line("info", "gauge") + value_line("info", info, "1") +
          line("start_time_seconds", "gauge", static_cast<uint64_t>(listener.started)) +
          line("time_seconds", "gauge", static_cast<uint64_t>(std::time(nullptr))) +
@@ -102,7 +103,8 @@ std::string describe_facts(const std::vector<SessionRow>& sessions) {
                         {"pid", std::to_string(session.pid)},
                         {"peer", facts.peer},
                         {"device", facts.device},
-                        {"devices", std::to_string(facts.devices)}},
+                        {"devices", std::to_string(facts.devices)},
+                        {"sandbox", facts.sandbox}},
                        "1");
     started += value_line("session_start_time_seconds", label, std::to_string(facts.started));
     memory += value_line("device_memory_bytes", label, std::to_string(facts.device_memory));

@@ -35,6 +35,7 @@ struct ListenerFigures {
   uint64_t sessions_killed = 0;  // by a signal
   uint64_t clients_refused = 0;  // wrong token, bad bytes, no room
   std::time_t started = std::time(nullptr);
+  std::string sandbox;  // what sessions have on this kernel
   OperatorTimes operators_of_ended_sessions;
 };
 

@@ -63,6 +63,7 @@ SessionProgram session_program(const ServeOptions& options) {
   add("--max-lifetime", milliseconds(options.limits.age));
   if (options.max_memory != UINT64_MAX)
     add("--max-memory", std::to_string(options.max_memory) + "B");
+  add("--sandbox", to_text(options.sandbox));
   add("--log-calls", options.call_log);
   add("--schemas", options.schema_path);
   add("--cert", options.tls_files.cert);

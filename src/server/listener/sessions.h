@@ -19,6 +19,9 @@ namespace torch_remote::server {
 // The sessions of a listener: their processes, control sockets and pages. Confined to one thread.
 class Sessions {
  public:
+  // `sandbox`: for the figures.
+  explicit Sessions(std::string sandbox) { figures_.sandbox = std::move(sandbox); }
+
   // A number that no session has.
   uint64_t new_route() const;
   // `peer` is of identify_peer(). `needs_proofs`: it will ask for them, see answer_requests().

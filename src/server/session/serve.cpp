@@ -151,9 +151,14 @@ wire::Welcome make_welcome(const Greeting& greeting, const Identity& identity,
   return welcome;
 }
 
-SessionPage::Facts facts_of(const std::string& peer, const Devices& devices) {
+SessionPage::Facts facts_of(const std::string& peer, const Devices& devices,
+                            const Sandbox& sandbox) {
   const std::vector<wire::DeviceProperties> properties = devices.properties();
-  return {peer, properties.at(0).name, properties.size(), properties.at(0).total_memory,
+  return {peer,
+          properties.at(0).name,
+          sandbox.describe(),
+          properties.size(),
+          properties.at(0).total_memory,
           static_cast<uint64_t>(::time(nullptr))};
 }
 
@@ -205,17 +210,19 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   auto& call_log = *tell_if_refused(*stream, [&] {
                       return std::make_unique<CallLog>(page, options.call_log, id);
                     }).release();
-  // THE SANDBOX BEGINS HERE: the client has proven itself, none of its messages has been read,
-  // files are open, libraries are loaded, and no thread of ours has been started yet.
+  // The client has proven itself, and none of its messages has been read: Note [The sandbox].
+  Sandbox sandbox = prepared.files;
+  confine_calls(sandbox, {options.call_log}, devices.is_cuda());
   auto& session_begun = *new std::atomic<Session*>(nullptr);
   leave_on_sigterm(session_begun);
   if (options.parent_pid != 0)
     leave_with_parent(options.parent_pid);
-  page.note_facts(facts_of(stream->peer(), devices));
+  page.note_facts(facts_of(stream->peer(), devices, sandbox));
   log(LogLevel::kInfo, "session begins",
       {{"peer", stream->peer()},
        {"client_torch", greeting.torch_version},
-       {"devices", devices.count()}});
+       {"devices", devices.count()},
+       {"sandbox", sandbox.describe()}});
   send_welcome(*stream, make_welcome(greeting, identity, lease, devices, prepared.table));
   watch_lifetime(options, use);
   const auto on_work = [&use](bool begins) {
@@ -253,6 +260,7 @@ Credentials new_credentials(std::string token) {
 
 Prepared::Prepared(const ServeOptions& options)
     : table(load_libraries(options.libraries), options.schemas),
+      files(confine_files(options.sandbox, {options.call_log})),
       devices(Devices::choose(options.device, options.simulated_devices)) {}
 
 void hold_sigterm() noexcept {

@@ -16,6 +16,7 @@
 #include "server/executor/schema_file.h"
 #include "server/session/handshake.h"
 #include "server/session/lifetime.h"
+#include "server/session/sandbox.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
 #include "transport/tls_context.h"
@@ -42,6 +43,7 @@ struct ServeOptions {
   size_t max_sessions = 64;          // of a listener
   uint64_t max_memory = UINT64_MAX;  // for the storages of one session
   LifetimeLimits limits;
+  SandboxMode sandbox = SandboxMode::kAuto;
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // version of torch that the server imitates; none: its own
   std::string schema_path;             // the file of `schemas`
@@ -61,11 +63,12 @@ Credentials new_credentials(std::string token);
 
 // What a session needs before its first call, and what may take long.
 struct Prepared {
-  // Loads the libraries and chooses the devices. Throws std::invalid_argument with a message for
-  // the user.
+  // Loads the libraries, confines the process to the files that it needs from then on, and chooses
+  // the devices. Throws std::invalid_argument with a message for the user.
   explicit Prepared(const ServeOptions& options);
 
   OperatorTable table;
+  Sandbox files;
   Devices devices;
 };
 

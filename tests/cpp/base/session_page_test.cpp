@@ -64,10 +64,11 @@ TEST(SessionPage, MoreOperatorsThanThereArePlacesShareTheLast) {
 TEST(SessionPage, FactsAreThereOnceTheyWereNoted) {
   SessionPage& page = SessionPage::make_private();
   EXPECT_EQ(page.facts().started, 0U);
-  page.note_facts({"pid 7, uid 0", std::string(1000, 'g'), 2, 1024, 5});
+  page.note_facts({"pid 7, uid 0", std::string(1000, 'g'), "seccomp", 2, 1024, 5});
 
   EXPECT_EQ(page.facts().peer, "pid 7, uid 0");
   EXPECT_EQ(page.facts().device, std::string(SessionPage::kFactBytes, 'g'));
+  EXPECT_EQ(page.facts().sandbox, "seccomp");
   EXPECT_EQ(page.facts().device_memory, 1024U);
   EXPECT_EQ(page.facts().started, 5U);
 }
@@ -112,6 +113,7 @@ TEST(SessionPage, WhateverIsWrittenThereIsReadWithinBounds) {
     EXPECT_LE(page->end().size(), SessionPage::kReasonBytes);
     EXPECT_LE(page->facts().peer.size(), SessionPage::kFactBytes);
     EXPECT_LE(page->facts().device.size(), SessionPage::kFactBytes);
+    EXPECT_LE(page->facts().sandbox.size(), SessionPage::kFactBytes);
     EXPECT_LE(page->operator_times().size(), SessionPage::kOperators);
     for (const SessionPage::OperatorTime& one : page->operator_times())
       EXPECT_LE(one.name.size(), SessionPage::kNameBytes);

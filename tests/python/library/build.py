@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 SOURCE = Path(__file__).parent / "operators.cpp"
+ATTACKS = SOURCE.with_name("attacks.h")  # that it includes
 BUILD = Path(__file__).parents[3] / "build" / "test-library"
 
 
@@ -31,7 +32,8 @@ def _flags() -> list[str]:
 
 
 def library() -> Path:
-    state = repr([torch.__version__, *_flags()]).encode() + SOURCE.read_bytes()
+    state = repr([torch.__version__, *_flags()]).encode()
+    state += b"".join(file.read_bytes() for file in (SOURCE, ATTACKS))
     path = BUILD / f"operators-{hashlib.sha256(state).hexdigest()[:16]}.so"
     if path.exists():
         return path

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "attacks.h"
+
 namespace {
 
 using at::Tensor;

@@ -1,0 +1,23 @@
+#pragma once
+
+// Limits which system calls this process can make: Linux's seccomp. It cannot be taken back.
+namespace torch_remote {
+
+// What the process will need beyond computing, threads, and the descriptors that it has.
+struct CallNeeds {
+  bool opens_devices = false;  // opens device files for writing, and calls ioctl() on them
+  // Refused calls, and files that cannot be opened, are printed on standard error: to find out what
+  // a library needs. A thread that blocks SIGSYS is killed by its first refused call.
+  bool is_traced = false;
+};
+
+// Whether the kernel has what install_call_filter() needs.
+bool can_filter_calls() noexcept;
+
+// For all threads. Allows what is in a list of calls; refuses the rest with EPERM, and with ENOSYS
+// the few that libraries try before they do without. After it the process starts no program and no
+// process, makes no socket, makes or changes no file, opens none for writing (but see CallNeeds),
+// and sends signals to itself only. Throws std::system_error.
+void install_call_filter(const CallNeeds& needs);
+
+}  // namespace torch_remote

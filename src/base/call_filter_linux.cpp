@@ -1,0 +1,215 @@
+#include "base/call_filter.h"
+
+#include <bit>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/prctl.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/call_list.h"
+#include "base/call_trace.h"
+#include "base/error.h"
+
+namespace torch_remote {
+namespace {
+
+#if defined(__x86_64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
+#else
+constexpr uint32_t kArchitecture = 0;  // not filtered
+#endif
+
+// Libraries try calls beyond this number, which are newer than the list, and do without them.
+constexpr uint32_t kNewestCall = 450;
+constexpr uint32_t kClone3 = 435;  // its flags are in memory, where no filter sees them
+constexpr uint32_t kOpenat2 = 437;
+constexpr uint32_t kIoUringSetup = 425;
+
+constexpr uint32_t kNamespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
+                                 CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
+
+constexpr uint32_t kTmpFile = 020000000;  // of O_TMPFILE
+constexpr uint32_t kMakes = O_CREAT | O_TRUNC | kTmpFile;
+
+// The second byte of an ioctl() is its family: those of terminals and sockets can do harm through
+// the descriptors that a session has (TIOCSTI types into the terminal of its log).
+constexpr uint32_t kFamily = 0xff00;
+constexpr uint32_t kTerminals = 0x5400;
+constexpr uint32_t kSockets = 0x8900;
+
+static_assert(std::endian::native == std::endian::little, "of the halves of an argument");
+
+constexpr uint32_t low_half(uint32_t argument) {
+  return static_cast<uint32_t>(offsetof(seccomp_data, args) + argument * sizeof(uint64_t));
+}
+
+using Program = std::vector<sock_filter>;
+
+// Builds a program for the kernel. A block that looks at an argument ends with an answer.
+class Builder {
+ public:
+  explicit Builder(bool is_traced) : is_traced_(is_traced) {
+    load(offsetof(seccomp_data, arch));
+    unless_equal(kArchitecture, {refusal(EPERM)});
+    load(offsetof(seccomp_data, nr));
+  }
+
+  void allow(uint32_t call) { if_equal(call, {answer(SECCOMP_RET_ALLOW)}); }
+  void refuse(uint32_t call, uint32_t error) { if_equal(call, {refusal(error)}); }
+
+  void allow_values(uint32_t call, uint32_t argument, std::initializer_list<uint32_t> values) {
+    Builder block(argument, *this);
+    for (const uint32_t value : values)
+      block.allow(value);
+    block.add(refusal(EPERM));
+    if_equal(call, block.program_);
+  }
+
+  // Allowed where the argument has, of the bits `mask`, exactly `wanted`.
+  void allow_bits(uint32_t call, uint32_t argument, uint32_t mask, uint32_t wanted,
+                  sock_filter allowed = answer(SECCOMP_RET_ALLOW)) {
+    Builder block(argument, *this);
+    block.keep(mask);
+    block.if_equal(wanted, {allowed});
+    block.add(refusal(EPERM));
+    if_equal(call, block.program_);
+  }
+
+  void allow_null(uint32_t call, uint32_t argument) {
+    Builder block(argument, *this);
+    block.unless_equal(0, {refusal(EPERM)});
+    block.load(low_half(argument) + sizeof(uint32_t));
+    block.allow(0);
+    block.add(refusal(EPERM));
+    if_equal(call, block.program_);
+  }
+
+  void allow_ioctl(bool of_devices) {
+    Builder block(1, *this);
+    for (const uint32_t harmless : {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX})
+      block.allow(harmless);
+    block.keep(kFamily);
+    block.refuse(kTerminals, EPERM);
+    block.refuse(kSockets, EPERM);
+    block.add(of_devices ? answer(SECCOMP_RET_ALLOW) : refusal(EPERM));
+    if_equal(SYS_ioctl, block.program_);
+  }
+
+  // For a traced process the handler opens the file (call_trace.h).
+  sock_filter opened() const {
+    return answer(is_traced_ ? SECCOMP_RET_TRAP : SECCOMP_RET_ALLOW);
+  }
+
+  Program finish() {
+    program_.push_back(BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, kNewestCall, 0, 1));
+    add(refusal(ENOSYS));
+    add(refusal(EPERM));
+    return std::move(program_);
+  }
+
+ private:
+  // A block of `whole`, which begins with an argument.
+  Builder(uint32_t argument, const Builder& whole) : is_traced_(whole.is_traced_) {
+    load(low_half(argument));
+  }
+
+  static sock_filter answer(uint32_t what) { return BPF_STMT(BPF_RET | BPF_K, what); }
+
+  // ENOSYS is no news, and glibc tries clone3() with all signals blocked.
+  sock_filter refusal(uint32_t error) const {
+    const bool is_news = is_traced_ && error != ENOSYS;
+    return answer((is_news ? SECCOMP_RET_TRAP : SECCOMP_RET_ERRNO) | error);
+  }
+
+  void add(sock_filter step) { program_.push_back(step); }
+  void load(uint32_t offset) { add(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset)); }
+  void keep(uint32_t mask) { add(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, mask)); }
+
+  void if_equal(uint32_t value, const Program& block) {
+    check_internal(block.size() < 256, "a jump of the filter is short");
+    add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, static_cast<uint8_t>(block.size())));
+    program_.insert(program_.end(), block.begin(), block.end());
+  }
+
+  void unless_equal(uint32_t value, const Program& block) {
+    add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, static_cast<uint8_t>(block.size()), 0));
+    program_.insert(program_.end(), block.begin(), block.end());
+  }
+
+  Program program_;
+  bool is_traced_;
+};
+
+void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
+  const auto self = static_cast<uint32_t>(::getpid());
+  for (const uint32_t signals : {SYS_kill, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo})
+    builder.allow_values(signals, 0, {self});
+  builder.allow_bits(SYS_clone, 0, CLONE_THREAD | kNamespaces, CLONE_THREAD);
+  builder.allow_values(SYS_prctl, 0,
+                       {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_GET_TIMERSLACK,
+                        PR_GET_DUMPABLE, PR_CAPBSET_READ, PR_GET_NO_NEW_PRIVS, PR_SET_THP_DISABLE,
+                        PR_GET_THP_DISABLE, 0x53564d41 /* PR_SET_VMA: names memory */});
+  // Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others.
+  builder.allow_values(SYS_fcntl, 1,
+                       {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW,
+                        F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS});
+  builder.allow_null(SYS_prlimit64, 2);  // asks, and changes nothing
+  builder.allow_ioctl(needs.opens_devices);
+  const uint32_t refused = kMakes | O_WRONLY | (needs.opens_devices ? 0 : O_RDWR);
+  builder.allow_bits(SYS_openat, 2, refused, 0, builder.opened());
+#ifdef SYS_open
+  builder.allow_bits(SYS_open, 1, refused, 0, builder.opened());
+#endif
+  if (needs.opens_devices)
+    builder.allow(SYS_ftruncate);  // the size of the driver's memory files
+  if (needs.is_traced)
+    builder.allow(kOpenat2);
+}
+
+Program make_program(const CallNeeds& needs) {
+  Builder builder(needs.is_traced);
+  for (const int call : kAllowedCalls)
+    builder.allow(static_cast<uint32_t>(call));
+  allow_some_arguments(builder, needs);
+  for (const uint32_t tried : {kClone3, kOpenat2, kIoUringSetup})
+    builder.refuse(tried, ENOSYS);
+  return builder.finish();
+}
+
+long seccomp(unsigned operation, unsigned flags, const void* arguments) noexcept {
+  return ::syscall(SYS_seccomp, operation, flags, arguments);
+}
+
+}  // namespace
+
+bool can_filter_calls() noexcept {
+  const uint32_t action = SECCOMP_RET_ERRNO;
+  return kArchitecture != 0 && seccomp(SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0;
+}
+
+void install_call_filter(const CallNeeds& needs) {
+  Program program = make_program(needs);
+  const sock_fprog described{static_cast<uint16_t>(program.size()), program.data()};
+  if (needs.is_traced)
+    trace_refused_calls();
+  // Without SPEC_ALLOW older kernels slow the whole process down, against attacks by code of the
+  // same process: not what is feared here.
+  const long failed = seccomp(SECCOMP_SET_MODE_FILTER,
+                              SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &described);
+  if (failed != 0)
+    throw_system_errno("seccomp", failed > 0 ? EBUSY : errno);  // > 0: a thread has another filter
+}
+
+}  // namespace torch_remote

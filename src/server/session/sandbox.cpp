@@ -1,0 +1,248 @@
+#include "server/session/sandbox.h"
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include "base/call_filter.h"
+#include "base/landlock.h"
+
+namespace torch_remote::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Access = FileRule::Access;
+
+// What everybody may read and libraries do read late. Not /etc, /home, /root, /run, /tmp or /var.
+constexpr std::array<const char*, 23> kRead{
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/sys/bus",
+    "/sys/class",
+    "/sys/devices",
+    "/sys/fs/cgroup",
+    "/sys/kernel/mm",
+    "/sys/module",
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/devices",
+    "/proc/driver",  // of NVIDIA
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/kernel/random/boot_id",  // machine_identity()
+    "/proc/sys/vm",
+    "/proc/version",
+    "/dev/random",
+    "/dev/urandom",
+};
+
+constexpr std::array<std::string_view, 4> kGpus{"nvidia", "nvhost", "nvmap", "dxg"};
+// Beside these there are libraries that are loaded when they are first needed.
+constexpr std::array<std::string_view, 5> kLoadOthers{"libtorch", "libc10", "libcu", "libnv",
+                                                      "libnccl"};
+
+template <typename Prefixes>
+bool begins_with_one_of(const std::string& name, const Prefixes& prefixes) {
+  for (const std::string_view prefix : prefixes)
+    if (name.starts_with(prefix))
+      return true;
+  return false;
+}
+
+// The files that are mapped: the libraries that are loaded.
+std::set<fs::path> mapped_files() {
+  std::set<fs::path> files;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t path = line.find('/');
+    if (path != std::string::npos && !line.ends_with("(deleted)"))
+      files.insert(line.substr(path));
+  }
+  return files;
+}
+
+// A library that is loaded is opened again when something loads it by another name. The wheels of
+// torch have their CUDA libraries in a folder `nvidia` beside torch's.
+void add_libraries(std::vector<FileRule>& rules) {
+  std::set<fs::path> folders;
+  for (const fs::path& file : mapped_files()) {
+    rules.push_back({file, Access::kRead});
+    const std::string name = file.filename();
+    if (!begins_with_one_of(name, kLoadOthers))
+      continue;
+    folders.insert(file.parent_path());
+    if (name.starts_with("libtorch"))
+      folders.insert(file.parent_path().parent_path().parent_path() / "nvidia");
+  }
+  for (const fs::path& folder : folders)
+    rules.push_back({folder, Access::kRead});
+}
+
+// The administrator named these folders of libraries.
+void add_search_path(std::vector<FileRule>& rules) {
+  const char* const path = std::getenv("LD_LIBRARY_PATH");
+  std::string_view rest = path == nullptr ? "" : path;
+  while (!rest.empty()) {
+    const size_t end = rest.find(':');
+    const std::string folder(rest.substr(0, end));
+    if (folder.size() > 1 && folder.starts_with('/'))
+      rules.push_back({folder, Access::kRead});
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+  }
+}
+
+void add_devices(std::vector<FileRule>& rules) {
+  for (const char* const device : {"/dev/null", "/dev/zero"})
+    rules.push_back({device, Access::kDevice});
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator("/dev", ignored))
+    if (begins_with_one_of(entry.path().filename(), kGpus))
+      rules.push_back({entry.path(), Access::kDevice});
+}
+
+// Code that an unconfined process compiled for a GPU may be read, and is not added to: a session
+// could leave code there for another. `variable` names the folder, else it is below `home`.
+void add_cache(std::vector<FileRule>& rules, const char* variable, const char* home,
+               const char* below) {
+  if (const char* const set = std::getenv(variable); set != nullptr && set[0] == '/')
+    rules.push_back({set, Access::kRead});
+  else if (const char* const folder = std::getenv(home); folder != nullptr && folder[0] == '/')
+    rules.push_back({fs::path(folder) / below, Access::kRead});
+}
+
+std::vector<FileRule> rules_for(const SandboxNeeds& needs) {
+  std::vector<FileRule> rules;
+  for (const char* const path : kRead)
+    rules.push_back({path, Access::kRead});
+  add_libraries(rules);
+  add_search_path(rules);
+  add_devices(rules);
+  add_cache(rules, "CUDA_CACHE_PATH", "HOME", ".nv/ComputeCache");
+  add_cache(rules, "PYTORCH_KERNEL_CACHE_PATH", "XDG_CACHE_HOME", "torch/kernels");
+  add_cache(rules, "PYTORCH_KERNEL_CACHE_PATH", "HOME", ".cache/torch/kernels");
+  if (!needs.call_log.empty())
+    rules.push_back({fs::absolute(needs.call_log).parent_path(), Access::kMake});
+  return rules;
+}
+
+void add_lack(Sandbox& sandbox, const std::string& text) {
+  sandbox.lacks += (sandbox.lacks.empty() ? "" : ", ") + text;
+}
+
+std::string in_words(int error) {
+  return std::generic_category().message(error);
+}
+
+// Notes what a version of Landlock does not have; 0: there is none, because of `error`.
+void note_landlock(Sandbox& sandbox, int abi, int error) {
+  sandbox.landlock = abi;
+  if (abi == 0)
+    add_lack(sandbox, "no Landlock (" + in_words(error) + "): files can be read");
+  else if (abi < kLandlockWithSignals)
+    add_lack(sandbox, "no signal scope");
+}
+
+// The kernel writes a core file whatever Landlock says. Where Landlock does not keep other sessions
+// of this user out of this process's memory, this does.
+void hide_memory(bool is_confined) {
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+  if (!is_confined)
+    ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
+}  // namespace
+
+SandboxMode parse_sandbox(const std::string& text) {
+  for (const SandboxMode mode : {SandboxMode::kAuto, SandboxMode::kOff, SandboxMode::kTrace})
+    if (text == to_text(mode))
+      return mode;
+  throw std::invalid_argument("--sandbox " + text + ": use auto or off");
+}
+
+std::string to_text(SandboxMode mode) {
+  switch (mode) {
+    case SandboxMode::kAuto:
+      return "auto";
+    case SandboxMode::kOff:
+      return "off";
+    case SandboxMode::kTrace:
+      return "trace";
+  }
+  return "auto";
+}
+
+std::string Sandbox::describe() const {
+  if (mode == SandboxMode::kOff)
+    return "off";
+  std::string text = filters_calls ? "seccomp" : "";
+  if (landlock > 0)
+    text += (text.empty() ? "" : ", ") + ("Landlock ABI " + std::to_string(landlock));
+  if (text.empty())
+    text = "none";
+  return lacks.empty() ? text : text + "; " + lacks;
+}
+
+Sandbox expected_sandbox(SandboxMode mode) {
+  Sandbox sandbox;
+  sandbox.mode = mode;
+  if (mode == SandboxMode::kOff)
+    return sandbox;
+  const int abi = landlock_abi();
+  note_landlock(sandbox, abi, errno);
+  sandbox.filters_calls = can_filter_calls();
+  if (!sandbox.filters_calls)
+    add_lack(sandbox, "no seccomp");
+  return sandbox;
+}
+
+Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs) {
+  Sandbox sandbox;
+  sandbox.mode = mode;
+  if (mode == SandboxMode::kOff)
+    return sandbox;
+  renounce_privileges();
+  int error = ENOSYS;
+  int abi = landlock_abi();
+  try {
+    restrict_files(rules_for(needs));
+  } catch (const std::system_error& refused) {
+    abi = 0;
+    error = refused.code().value();
+  }
+  note_landlock(sandbox, abi, error);
+  if (const int threads = count_threads(); abi > 0 && threads > 1)
+    add_lack(sandbox, std::to_string(threads - 1) + " threads of libraries without Landlock");
+  return sandbox;
+}
+
+void confine_calls(Sandbox& sandbox, const SandboxNeeds& needs, bool uses_cuda) {
+  if (sandbox.mode == SandboxMode::kOff)
+    return;
+  hide_memory(sandbox.landlock > 0);
+  try {
+    if (sandbox.landlock > 0 && !needs.call_log.empty())
+      restrict_files(rules_for({}));  // no more files of logs
+    install_call_filter({uses_cuda, sandbox.mode == SandboxMode::kTrace});
+    sandbox.filters_calls = true;
+  } catch (const std::system_error& refused) {
+    add_lack(sandbox, "no seccomp (" + in_words(refused.code().value()) + ")");
+  }
+}
+
+}  // namespace torch_remote::server

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <string>
+
+namespace torch_remote::server {
+
+// Note [The sandbox]
+//
+// Kernels of PyTorch trust their arguments, so a hostile client may take its session over. Then the
+// process must not be worth having: it gives up what it does not need, in two steps.
+//
+//   files   when the libraries are loaded, before a driver starts threads: Landlock is for the
+//           thread that asks for it and those that it starts later
+//   calls   when the client has proven itself, before its first message: seccomp, for all threads
+//
+// All sessions do this: those of a listener, of `serve --stdio` and embedded ones. What they need
+// later is open by then, or comes as a descriptor over the socket from the listener.
+enum class SandboxMode {
+  kAuto,   // what the kernel has
+  kOff,
+  kTrace,  // as kAuto, and what is refused is printed: Note [Traced calls]
+};
+
+// "auto", "off" or "trace". Throws std::invalid_argument.
+SandboxMode parse_sandbox(const std::string& text);
+std::string to_text(SandboxMode mode);
+
+// What a session needs beyond what libtorch and CUDA do.
+struct SandboxNeeds {
+  std::string call_log;  // prefix of the path of a file that is made before confine_calls(), or none
+};
+
+// What is in force.
+struct Sandbox {
+  SandboxMode mode = SandboxMode::kOff;
+  bool filters_calls = false;
+  int landlock = 0;   // its version; 0: files are not confined
+  std::string lacks;  // what the kernel does not have or refused, for people
+
+  // "seccomp, Landlock ABI 4; no signal scope"
+  std::string describe() const;
+};
+
+// What a session will have on this kernel.
+Sandbox expected_sandbox(SandboxMode mode);
+// The first step. What the kernel refuses is noted in the result.
+Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs);
+// The second step.
+void confine_calls(Sandbox& sandbox, const SandboxNeeds& needs, bool uses_cuda);
+
+}  // namespace torch_remote::server
