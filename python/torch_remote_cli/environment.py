@@ -12,6 +12,7 @@ KNOWN = frozenset(
         "TORCH_REMOTE_LIBRARY",
         "TORCH_REMOTE_LOG",
         "TORCH_REMOTE_LOG_CALLS",
+        "TORCH_REMOTE_SANDBOX",
         "TORCH_REMOTE_MAX_DEVICES",
         "TORCH_REMOTE_METRICS",
         "TORCH_REMOTE_NET",

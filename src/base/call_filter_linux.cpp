@@ -1,5 +1,3 @@
-#include "base/call_filter.h"
-
 #include <bit>
 #include <cerrno>
 #include <cstddef>
@@ -16,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/call_filter.h"
 #include "base/call_list.h"
 #include "base/call_trace.h"
 #include "base/error.h"
@@ -67,6 +66,7 @@ class Builder {
   }
 
   void allow(uint32_t call) { if_equal(call, {answer(SECCOMP_RET_ALLOW)}); }
+
   void refuse(uint32_t call, uint32_t error) { if_equal(call, {refusal(error)}); }
 
   void allow_values(uint32_t call, uint32_t argument, std::initializer_list<uint32_t> values) {
@@ -98,8 +98,8 @@ class Builder {
 
   void allow_ioctl(bool of_devices) {
     Builder block(1, *this);
-    for (const uint32_t harmless : {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX})
-      block.allow(harmless);
+    for (const int harmless : {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX})
+      block.allow(static_cast<uint32_t>(harmless));
     block.keep(kFamily);
     block.refuse(kTerminals, EPERM);
     block.refuse(kSockets, EPERM);
@@ -108,9 +108,7 @@ class Builder {
   }
 
   // For a traced process the handler opens the file (call_trace.h).
-  sock_filter opened() const {
-    return answer(is_traced_ ? SECCOMP_RET_TRAP : SECCOMP_RET_ALLOW);
-  }
+  sock_filter opened() const { return answer(is_traced_ ? SECCOMP_RET_TRAP : SECCOMP_RET_ALLOW); }
 
   Program finish() {
     program_.push_back(BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, kNewestCall, 0, 1));
@@ -134,7 +132,9 @@ class Builder {
   }
 
   void add(sock_filter step) { program_.push_back(step); }
+
   void load(uint32_t offset) { add(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offset)); }
+
   void keep(uint32_t mask) { add(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, mask)); }
 
   void if_equal(uint32_t value, const Program& block) {
@@ -154,8 +154,8 @@ class Builder {
 
 void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
   const auto self = static_cast<uint32_t>(::getpid());
-  for (const uint32_t signals : {SYS_kill, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo})
-    builder.allow_values(signals, 0, {self});
+  for (const int call : {SYS_kill, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo})
+    builder.allow_values(static_cast<uint32_t>(call), 0, {self});
   builder.allow_bits(SYS_clone, 0, CLONE_THREAD | kNamespaces, CLONE_THREAD);
   builder.allow_values(SYS_prctl, 0,
                        {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_GET_TIMERSLACK,
@@ -206,8 +206,9 @@ void install_call_filter(const CallNeeds& needs) {
     trace_refused_calls();
   // Without SPEC_ALLOW older kernels slow the whole process down, against attacks by code of the
   // same process: not what is feared here.
-  const long failed = seccomp(SECCOMP_SET_MODE_FILTER,
-                              SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &described);
+  const long failed =
+      seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW,
+              &described);
   if (failed != 0)
     throw_system_errno("seccomp", failed > 0 ? EBUSY : errno);  // > 0: a thread has another filter
 }

@@ -9,6 +9,8 @@
 // call_filter_linux.cpp has those that are allowed with some arguments only.
 namespace torch_remote {
 
+// Not formatted by the tool, which would give each a line of its own.
+// clang-format off
 inline constexpr auto kAllowedCalls = std::to_array<int>({
     // Calls of every operator and message.
     SYS_futex, SYS_read, SYS_write, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom, SYS_sendto, SYS_readv,
@@ -56,5 +58,6 @@ inline constexpr auto kAllowedCalls = std::to_array<int>({
     SYS_alarm, SYS_time, SYS_arch_prctl,
 #endif
 });
+// clang-format on
 
 }  // namespace torch_remote

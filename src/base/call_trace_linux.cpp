@@ -1,5 +1,3 @@
-#include "base/call_trace.h"
-
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -11,6 +9,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "base/call_trace.h"
 #include "base/error.h"
 
 namespace torch_remote {
@@ -93,6 +92,7 @@ void on_refused_call(int, siginfo_t* info, void* context) {
 
 void trace_refused_calls() {
   struct sigaction action {};
+
   action.sa_sigaction = on_refused_call;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   if (::sigaction(SIGSYS, &action, nullptr) != 0)

@@ -1,5 +1,3 @@
-#include "base/landlock.h"
-
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/landlock.h"
 
 namespace torch_remote {
 namespace {
@@ -81,7 +80,9 @@ Fd make_ruleset(int abi) {
 // Returns the descriptor of the path; empty where it does not exist.
 Fd add_rule(const Fd& ruleset, const FileRule& rule, uint64_t known) {
   Fd place(::open(rule.path.c_str(), O_PATH | O_CLOEXEC));
+
   struct stat facts {};
+
   if (!place || ::fstat(place.get(), &facts) != 0)
     return {};
   PathAttributes attributes{rights_for(rule.access) & known, place.get()};

@@ -130,8 +130,8 @@ void SessionPage::note_facts(const Facts& facts) noexcept {
   facts.peer.copy(peer_.data(), peer);
   facts.device.copy(device_.data(), device);
   facts.sandbox.copy(sandbox_.data(), sandbox);
-  const std::array<uint64_t, 6> values{peer,          device, sandbox, facts.devices,
-                                       facts.device_memory, facts.started};
+  const std::array<uint64_t, 6> values{
+      peer, device, sandbox, facts.devices, facts.device_memory, facts.started};
   for (size_t i = 0; i < values.size(); ++i)
     facts_[i].store(values[i], std::memory_order_release);
 }

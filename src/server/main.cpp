@@ -102,9 +102,10 @@ void describe(CLI::App& app, Arguments& arguments) {
                  "imitate the version of torch whose operators the file lists (for tests)");
   app.add_option("--metrics", arguments.metrics,
                  "unix:///path that sends the server's metrics as text to every connection");
-  app.add_option("--sandbox", arguments.sandbox,
-                 "auto: sessions give up files, sockets, programs and signals, as far as the kernel "
-                 "can take them; off: they keep the rights of the server's user")
+  app.add_option(
+         "--sandbox", arguments.sandbox,
+         "auto: sessions give up files, sockets, programs and signals, as far as the kernel "
+         "can take them; off: they keep the rights of the server's user")
       ->envname("TORCH_REMOTE_SANDBOX")
       ->capture_default_str();
   app.add_flag(kExecutedOption, arguments.is_executed,

@@ -155,7 +155,9 @@ def test_a_session_has_no_descriptor_but_its_own(tmp_path: Path) -> None:
         ]
         machine = stack.enter_context(torch_remote.connect(server.url, token_file=token))
         assert_works(machine)
-        mine = descriptors(pid_of(machine))
+        # Those below /proc keep the sandbox's rules alive: what they name may be read anyway.
+        all_of_it = descriptors(pid_of(machine))
+        mine = {k: name for k, name in all_of_it.items() if not name.startswith("/proc/")}
         assert mine.pop(0) == "/dev/null"
         assert mine.pop(1) == mine.pop(2) == str(tmp_path / "log")
         kinds = sorted(re.sub(r":\[\d+\]", "", name) for name in mine.values())

@@ -16,7 +16,7 @@ namespace torch_remote::server {
 // All sessions do this: those of a listener, of `serve --stdio` and embedded ones. What they need
 // later is open by then, or comes as a descriptor over the socket from the listener.
 enum class SandboxMode {
-  kAuto,   // what the kernel has
+  kAuto,  // what the kernel has
   kOff,
   kTrace,  // as kAuto, and what is refused is printed: Note [Traced calls]
 };
@@ -27,7 +27,7 @@ std::string to_text(SandboxMode mode);
 
 // What a session needs beyond what libtorch and CUDA do.
 struct SandboxNeeds {
-  std::string call_log;  // prefix of the path of a file that is made before confine_calls(), or none
+  std::string call_log;  // prefix of the path of a file made before confine_calls(); may be empty
 };
 
 // What is in force.

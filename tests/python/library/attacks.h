@@ -6,7 +6,6 @@
 #include <map>
 #include <string>
 
-#include <ATen/ATen.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -16,8 +15,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <torch/library.h>
 #include <unistd.h>
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
 
 namespace attacks {
 

@@ -1,0 +1,189 @@
+#include "base/call_filter.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/landlock.h"
+#include "base/platform.h"
+
+namespace torch_remote {
+namespace {
+
+using Action = std::function<long()>;  // as a system call: below 0, errno says why
+
+// Runs the action in a process of its own, behind the filter. Returns its errno; 0: it succeeded.
+int error_of(const Action& action, const CallNeeds& needs = {}) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      renounce_privileges();
+      install_call_filter(needs);
+      ::_exit(action() < 0 ? errno : 0);
+    } catch (const std::exception&) {
+      ::_exit(255);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+class CallFilter : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!can_filter_calls())
+      GTEST_SKIP() << "this kernel has no seccomp filters";
+  }
+};
+
+TEST_F(CallFilter, ThreadsCanBeStarted) {
+  const Action start = [] {
+    std::thread([] {}).join();
+    return 0;
+  };
+  EXPECT_EQ(error_of(start), 0);
+}
+
+TEST_F(CallFilter, FilesAreOpenedForReadingOnly) {
+  const auto opens = [](const char* path, int flags) -> Action {
+    return [=] { return ::open(path, flags, 0600); };
+  };
+  EXPECT_EQ(error_of(opens("/dev/null", O_RDONLY)), 0);
+  EXPECT_EQ(error_of(opens("/dev/null", O_RDONLY | O_CREAT)), EPERM);
+  for (const int flags : {O_WRONLY, O_RDWR, O_RDONLY | O_TRUNC, O_WRONLY | O_APPEND})
+    EXPECT_EQ(error_of(opens("/dev/null", flags)), EPERM) << flags;
+  EXPECT_EQ(error_of(opens("/tmp", O_TMPFILE | O_RDWR)), EPERM);
+}
+
+TEST_F(CallFilter, DeviceFilesCanBeOpenedForUpdateWhereTheyAreNeeded) {
+  const CallNeeds devices{true, false};
+  EXPECT_EQ(error_of([] { return ::open("/dev/null", O_RDWR); }, devices), 0);
+  EXPECT_EQ(error_of([] { return ::open("/dev/null", O_RDWR | O_CREAT, 0600); }, devices), EPERM);
+  EXPECT_EQ(error_of([] { return ::open("/dev/null", O_WRONLY); }, devices), EPERM);
+}
+
+TEST_F(CallFilter, SignalsReachThisProcessOnly) {
+  const pid_t parent = ::getpid();
+  EXPECT_EQ(error_of([] { return ::kill(::getpid(), 0); }), 0);
+  EXPECT_EQ(error_of([] { return ::raise(SIGCHLD); }), 0);
+  EXPECT_EQ(error_of([=] { return ::kill(parent, 0); }), EPERM);
+  EXPECT_EQ(error_of([=] { return ::kill(-1, 0); }), EPERM);
+  EXPECT_EQ(error_of([=] { return ::syscall(SYS_tgkill, parent, parent, 0); }), EPERM);
+  EXPECT_EQ(error_of([=] { return ::syscall(SYS_tkill, parent, 0); }), EPERM);
+  EXPECT_EQ(error_of([=] { return ::fcntl(0, F_SETOWN, parent); }), EPERM);
+  EXPECT_EQ(error_of([] { return ::fcntl(0, F_SETSIG, SIGKILL); }), EPERM);
+  EXPECT_EQ(error_of([] { return ::raise(SIGABRT); }), 256 + SIGABRT);
+}
+
+TEST_F(CallFilter, NoLimitIsChangedAndAllCanBeRead) {
+  rlimit limit{};
+  EXPECT_EQ(error_of([&] { return ::getrlimit(RLIMIT_NOFILE, &limit); }), 0);
+  EXPECT_EQ(error_of([&] { return ::setrlimit(RLIMIT_NOFILE, &limit); }), EPERM);
+}
+
+TEST_F(CallFilter, NothingIsTypedIntoATerminal) {
+  const char letter = 'x';
+  int waiting = 0;
+  for (const bool has_devices : {false, true}) {
+    const CallNeeds needs{has_devices, false};
+    EXPECT_EQ(error_of([&] { return ::ioctl(0, TIOCSTI, &letter); }, needs), EPERM);
+    EXPECT_EQ(error_of([&] { return ::ioctl(0, FIOSETOWN, &waiting); }, needs), EPERM);
+    // NVIDIA's driver numbers some of its calls from 1.
+    EXPECT_EQ(error_of([&] { return ::ioctl(0, 1, &waiting); }, needs) == EPERM, !has_devices);
+  }
+}
+
+// Numbers of calls that older headers do not name.
+constexpr int kPidfdSendSignal = 424;
+constexpr int kIoUringSetup = 425;
+constexpr int kClone3 = 435;
+constexpr int kOpenat2 = 437;
+constexpr int kPidfdGetfd = 438;
+constexpr int kLandlockRestrictSelf = 446;
+constexpr int kNewerThanAll = 500;
+
+// clang-format off
+constexpr auto kNeededByNobody = std::to_array<int>({
+    SYS_execve, SYS_execveat, SYS_socket, SYS_socketpair, SYS_connect, SYS_bind, SYS_listen,
+    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_unshare, SYS_setns, SYS_mount,
+    SYS_umount2, SYS_chroot, SYS_pivot_root, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
+    SYS_keyctl, SYS_add_key, SYS_request_key, SYS_setuid, SYS_setresuid, SYS_capset,
+    SYS_personality, SYS_seccomp, SYS_unlinkat, SYS_mkdirat, SYS_renameat2, SYS_linkat,
+    SYS_symlinkat, SYS_fchmodat, SYS_fchownat, SYS_truncate, SYS_ftruncate, SYS_utimensat,
+    SYS_setxattr, SYS_open_by_handle_at, SYS_shmget, SYS_mq_open, SYS_inotify_init1,
+    SYS_init_module, SYS_reboot, SYS_setpriority, SYS_sched_setscheduler, kPidfdSendSignal,
+    kPidfdGetfd, kLandlockRestrictSelf,
+});
+
+// clang-format on
+
+TEST_F(CallFilter, WhatNobodyNeedsIsRefused) {
+  for (const int call : kNeededByNobody)
+    EXPECT_EQ(error_of([=] { return ::syscall(call, 0, 0, 0, 0, 0, 0); }), EPERM) << call;
+}
+
+TEST_F(CallFilter, WhatLibrariesTryLooksAsOnAnOlderKernel) {
+  for (const int call : {kClone3, kOpenat2, kIoUringSetup, kNewerThanAll})
+    EXPECT_EQ(error_of([=] { return ::syscall(call, 0, 0, 0, 0, 0, 0); }), ENOSYS) << call;
+}
+
+TEST_F(CallFilter, ProcessesAreNotForkedInAnyWay) {
+  EXPECT_EQ(error_of([] { return ::fork(); }), EPERM);
+  EXPECT_EQ(error_of([] { return ::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }), EPERM);
+}
+
+TEST_F(CallFilter, ThreadsThatRanBeforeAreFilteredToo) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto [wake, waits] = pipe_pair();
+    int error = 0;
+    std::thread early([&, ends = std::move(wake)] {
+      char byte = 0;
+      (void)!::read(ends.get(), &byte, 1);
+      error = ::socket(AF_UNIX, SOCK_STREAM, 0) < 0 ? errno : 0;
+    });
+    renounce_privileges();
+    install_call_filter({});
+    waits.reset();
+    early.join();
+    ::_exit(error);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), EPERM);
+}
+
+TEST_F(CallFilter, ATracedProcessIsToldWhatWasRefused) {
+  auto [told, tells] = pipe_pair();
+  const Action refused = [&] {
+    ::dup2(tells.get(), STDERR_FILENO);
+    const int opened = ::open("/dev/null", O_RDONLY);
+    const bool is_refused = ::socket(AF_UNIX, SOCK_STREAM, 0) < 0 && errno == EPERM;
+    return opened >= 0 && is_refused ? 0L : -1L;
+  };
+  EXPECT_EQ(error_of(refused, {false, true}), 0);
+  tells.reset();
+  std::string text(200, '\0');
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(told.get(), text.data(), 200))));
+  EXPECT_TRUE(text.starts_with("sandbox refused system call " + std::to_string(SYS_socket) + " "))
+      << text;
+}
+
+}  // namespace
+}  // namespace torch_remote
