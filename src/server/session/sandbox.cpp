@@ -227,7 +227,7 @@ Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs) {
   }
   note_landlock(sandbox, abi, error);
   if (const int threads = count_threads(); abi > 0 && threads > 1)
-    add_lack(sandbox, std::to_string(threads - 1) + " threads of libraries without Landlock");
+    add_lack(sandbox, "threads of libraries without Landlock: " + std::to_string(threads - 1));
   return sandbox;
 }
 
