@@ -70,7 +70,8 @@ long open_file(const OpenCall& wanted) {
   return opened < 0 ? -errno : opened;
 }
 
-// Only calls what a signal's handler may: snprintf() of glibc with these formats is safe in practice.
+// Calls only what a signal's handler may, but for snprintf(), which allocates nothing for these
+// formats.
 void on_refused_call(int, siginfo_t* info, void* context) {
   const int kept = errno;
   const Registers registers = registers_of(*static_cast<ucontext_t*>(context));

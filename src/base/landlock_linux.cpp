@@ -39,7 +39,7 @@ constexpr uint64_t kReadFile = 1ULL << 2;
 constexpr uint64_t kReadFolder = 1ULL << 3;
 constexpr uint64_t kMakeFile = 1ULL << 8;
 constexpr uint64_t kIoctl = 1ULL << 15;
-// The rights that mean something for a file that is no folder: execute, write, read, truncate, ioctl.
+// The rights that a rule for a file may have: execute, write, read, truncate, ioctl.
 constexpr uint64_t kOfFiles = 1ULL << 0 | kWriteFile | kReadFile | 1ULL << 14 | kIoctl;
 constexpr uint64_t kAllNetwork = 3;  // bind and connect TCP sockets
 constexpr uint64_t kAllScopes = 3;   // abstract sockets and signals

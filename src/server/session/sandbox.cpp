@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using Access = FileRule::Access;
 
 // What everybody may read and libraries do read late. Not /etc, /home, /root, /run, /tmp or /var.
-constexpr std::array<const char*, 23> kRead{
+constexpr std::array<const char*, 24> kRead{
     "/usr",
     "/lib",
     "/lib64",
@@ -42,6 +42,7 @@ constexpr std::array<const char*, 23> kRead{
     "/proc/devices",
     "/proc/driver",  // of NVIDIA
     "/proc/meminfo",
+    "/proc/modules",
     "/proc/stat",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/random/boot_id",  // machine_identity()
