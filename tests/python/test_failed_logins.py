@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import serving
+from helpers import DEADLINE, serving
 
 import torch_remote
 
@@ -90,8 +90,9 @@ class Waiting:
         return not is_due and bool(select.select([self.connection], [], [], 0)[0])
 
     def waits_its_time(self) -> bool:
-        answer = self.connection.recv(4, socket.MSG_WAITALL)
-        return bool(answer) and time.monotonic() > self.due
+        """Until it is answered, or closed where no process is ready in time."""
+        answered = select.select([self.connection], [], [], DEADLINE)[0]
+        return bool(answered) and time.monotonic() > self.due
 
 
 @contextmanager
