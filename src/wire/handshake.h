@@ -64,8 +64,10 @@ constexpr uint64_t kMemoryCapability = 1 << 1;      // QUERY kMemory
 constexpr uint64_t kSparseCapability = 1 << 2;      // ValueKind::kSparse, ResultKind::kSparse
 constexpr uint64_t kTelemetryCapability = 1 << 3;   // QUERY kTelemetry
 constexpr uint64_t kRouteProofCapability = 1 << 4;  // Preamble::route_proof
+constexpr uint64_t kProfileCapability = 1 << 5;     // QUERY kProfile
 constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability |
-                                   kTelemetryCapability | kRouteProofCapability;
+                                   kTelemetryCapability | kRouteProofCapability |
+                                   kProfileCapability;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;

@@ -259,6 +259,7 @@ Read decode_read(Reader& reader);
 //   kElapsed      first:varint second:varint                   time between two events
 //   kMemory       device:u8 action:u8 …                        memory of a device (wire/memory.h)
 //   kTelemetry    device:u8                                    NVML's figures (wire/telemetry.h)
+//   kProfile      action:u8                                    times of calls (wire/profile.h)
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
@@ -273,6 +274,7 @@ enum class QueryKind : uint8_t {
   kElapsed = 10,
   kMemory = 11,
   kTelemetry = 12,
+  kProfile = 13,
 };
 
 struct Query {

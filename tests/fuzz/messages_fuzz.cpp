@@ -12,6 +12,7 @@
 #include "wire/memory.h"
 #include "wire/messages.h"
 #include "wire/operators.h"
+#include "wire/profile.h"
 #include "wire/streams.h"
 #include "wire/telemetry.h"
 
@@ -102,7 +103,7 @@ void fuzz_fingerprints(Bytes bytes) {
 }
 
 using Fuzz = void (*)(Bytes);
-constexpr std::array<Fuzz, 23> kAll = {
+constexpr std::array<Fuzz, 24> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
@@ -126,6 +127,7 @@ constexpr std::array<Fuzz, 23> kAll = {
     fuzz<MemoryFigures, decode_memory_figures, false>,
     fuzz<ElapsedQuery, decode_elapsed_query, false>,
     fuzz<Telemetry, decode_telemetry, false>,
+    fuzz<CallTimes, decode_call_times, false>,
 };
 
 }  // namespace

@@ -86,6 +86,7 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
   if (C10_LIKELY(call_log_ != nullptr))
     call_log_->add(calls_, call.operation->name);
   const CallTimer timer(call_log_, call.operation->place);
+  const CallProfile::Timer profiled(profile_, number_, plan.device);
   if (C10_LIKELY(!plan.grad_mode))  // the executor thread has it off
     return call.operation->handle->callBoxed(stack_);
   const at::AutoGradMode grad_mode(true);

@@ -10,6 +10,7 @@
 
 #include "marshal/decode.h"
 #include "server/executor/call_log.h"
+#include "server/executor/call_profile.h"
 #include "server/executor/devices.h"
 #include "server/executor/failures.h"
 #include "server/executor/generators.h"
@@ -38,11 +39,12 @@ class Executor {
  public:
   // `call_log` may be null.
   Executor(const Devices& devices, StorageTable& storages, Generators& generators,
-           StoppedThreads& threads, CallLog* call_log)
+           StoppedThreads& threads, CallProfile& profile, CallLog* call_log)
       : devices_(devices),
         storages_(storages),
         generators_(generators),
         threads_(threads),
+        profile_(profile),
         call_log_(call_log) {}
 
   // An operator's failure stops the client's thread. Throws ProtocolError and ConnectionError only.
@@ -145,6 +147,7 @@ class Executor {
   StorageTable& storages_;
   Generators& generators_;
   StoppedThreads& threads_;
+  CallProfile& profile_;
   CallLog* const call_log_;
   int current_device_ = -1;
   uint64_t calls_ = 0;

@@ -45,7 +45,8 @@ Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Upl
       storages_(uploads, streams_, {.bytes = max_memory}),
       generators_(devices),
       threads_(replies),
-      executor_(devices, storages_, generators_, threads_, call_log) {}
+      profile_(devices, streams_),
+      executor_(devices, storages_, generators_, threads_, profile_, call_log) {}
 
 Interpreter::Handler Interpreter::find_handler(wire::Tag tag) {
   switch (tag) {
@@ -322,6 +323,8 @@ void Interpreter::on_query(wire::Reader& reader) {
       return query_memory(request, reader);
     case wire::QueryKind::kTelemetry:
       return query_telemetry(request, reader);
+    case wire::QueryKind::kProfile:
+      return query_profile(request, reader);
   }
 }
 
@@ -334,6 +337,22 @@ void Interpreter::query_telemetry(uint64_t request, wire::Reader& reader) {
     telemetry.reason = "it is a CPU";
   wire::Writer body;
   encode(body, telemetry);
+  replies_.reply(request, body.view());
+}
+
+void Interpreter::query_profile(uint64_t request, wire::Reader& reader) {
+  const wire::ProfileAction action = wire::decode_profile_query(reader);
+  wire::Writer body;
+  try {
+    if (action == wire::ProfileAction::kStart)
+      profile_.start();
+    if (action == wire::ProfileAction::kTake)
+      encode(body, profile_.take());
+    else
+      wire::encode_clock(body, CallProfile::now());
+  } catch (...) {
+    return answer_failure(request, std::current_exception(), "profile");
+  }
   replies_.reply(request, body.view());
 }
 

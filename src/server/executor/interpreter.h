@@ -9,6 +9,7 @@
 
 #include "marshal/decode.h"
 #include "server/executor/call_log.h"
+#include "server/executor/call_profile.h"
 #include "server/executor/device_reads.h"
 #include "server/executor/devices.h"
 #include "server/executor/execute.h"
@@ -76,6 +77,7 @@ class Interpreter {
   void query_event(uint64_t request, wire::Reader& reader);
   void query_memory(uint64_t request, wire::Reader& reader);
   void query_telemetry(uint64_t request, wire::Reader& reader);
+  void query_profile(uint64_t request, wire::Reader& reader);
   void query_elapsed(uint64_t request, wire::Reader& reader);
   void apply_stream(const wire::StreamMessage& message);
   // Answers the request when a stream or event is done.
@@ -101,6 +103,7 @@ class Interpreter {
   StorageTable storages_;
   Generators generators_;
   StoppedThreads threads_;
+  CallProfile profile_;
   Executor executor_;
   std::vector<std::unique_ptr<const Operator>> operators_;   // by the client's numbers
   std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot

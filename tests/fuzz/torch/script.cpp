@@ -196,7 +196,7 @@ void Script::free() {
 void Script::query() {
   tag(Tag::kQuery);
   writer_.varint(draw_.rarely(64) ? 0 : next_request_++);
-  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(12));
+  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(13));
   // The server makes the list of all operators for each request, so it would take most of the time.
   const bool is_slow = kind == static_cast<uint8_t>(wire::QueryKind::kOperators);
   writer_.u8(is_slow && !draw_.rarely(64) ? static_cast<uint8_t>(wire::QueryKind::kBarrier) : kind);
@@ -214,6 +214,8 @@ void Script::query() {
                                       static_cast<wire::MemoryAction>(draw_.below(5))});
   if (kind == static_cast<uint8_t>(wire::QueryKind::kTelemetry))
     writer_.u8(static_cast<uint8_t>(draw_.below(2)));
+  if (kind == static_cast<uint8_t>(wire::QueryKind::kProfile))
+    writer_.u8(static_cast<uint8_t>(draw_.below(3)));
   if (kind != static_cast<uint8_t>(wire::QueryKind::kOperator))
     return;
   const auto& schema = all_operators()[draw_.below(all_operators().size())].schema();
