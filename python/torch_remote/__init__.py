@@ -53,11 +53,11 @@ from . import (  # noqa: E402
     _kernels,
     _launch,
     _nested,
-    _not_yet,
     _optimizers,
     _parallel,
     _patches,
     _printing,
+    _profiler,
     _progress,
     _safetensors,
 )
@@ -76,7 +76,8 @@ from ._explain import Explanation, explain  # noqa: E402
 from ._gpus import GPUChoice, GPUType, choose_gpu  # noqa: E402
 from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
 from ._reads import ReadFuture, read  # noqa: E402
-from ._stats import Stats, Waits, count, stats, waits_by_line  # noqa: E402
+from ._stats import Stats, count, stats  # noqa: E402
+from ._waits import Waits, WaitTable, waits, waits_by_line  # noqa: E402
 
 __all__ = [
     "BackendDevice",
@@ -92,6 +93,7 @@ __all__ = [
     "RemoteError",
     "SessionLost",
     "Stats",
+    "WaitTable",
     "Waits",
     "__version__",
     "backends",
@@ -107,6 +109,7 @@ __all__ = [
     "read",
     "stats",
     "synchronize",
+    "waits",
     "waits_by_line",
 ]
 
@@ -157,7 +160,7 @@ def _change_torch() -> None:
     _backward.install()
     _optimizers.install()
     _parallel.install()
-    _not_yet.install()
+    _profiler.install()
     for change in _also:
         change()
 

@@ -70,20 +70,6 @@ def stats() -> Stats:
     return Stats(**{field.name: counters[field.name] for field in fields(Stats)})
 
 
-@dataclass(frozen=True)
-class Waits:
-    """How often, and how long in all, a line of the program waited for a server."""
-
-    line: str  # "train.py:12"; empty: not known
-    count: int
-    seconds: float
-
-
-def waits_by_line() -> list[Waits]:
-    """The lines that waited since the start of the process, the longest time first."""
-    return [Waits(*waits) for waits in _C.waits_by_line()]
-
-
 @contextmanager
 def count() -> Iterator[Stats]:
     """`with torch_remote.count() as c:` counts what the block does. Sends nothing."""

@@ -15,6 +15,7 @@
 #include "base/platform.h"
 #include "bindings/frames.h"
 #include "bindings/memory.h"
+#include "bindings/profiler.h"
 #include "bindings/python_hooks.h"
 #include "bindings/reads.h"
 #include "client/backend/generator.h"
@@ -328,6 +329,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("end_downloads", client::Prefetch::end);
   define_reads(module);
   define_memory(module);
+  define_profiler(module);
   module.def("set_progress_hooks", set_progress_hooks);
   module.def("set_progress_shown", client::TransferProgress::set_shown);
   module.def("bytes_moved", bytes_moved);

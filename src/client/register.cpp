@@ -10,6 +10,7 @@
 #include "client/backend/generator.h"
 #include "client/backend/guard.h"
 #include "client/backend/hooks.h"
+#include "client/backend/profiler.h"
 #include "client/call/dispatch.h"
 #include "client/call/layout.h"
 #include "client/kernels/autocast.h"
@@ -102,6 +103,7 @@ void register_backend() {
   record_lookup.find_slowly = &find_record_slowly;
   record_lookup.generator_name = &generator_name;
   record_lookup.check_session = &check_session;
+  register_profiler();
   Machines::instance().hooks().attach = &attach_default_generator;
   c10::SetAllocator(c10::kPrivateUse1, &RemoteAllocator::instance());
   at::setHostAllocator(c10::kPrivateUse1, pinned_allocator());

@@ -1,45 +1,283 @@
-"""This process can be profiled; profiling the remote device prints that it cannot."""
+"""torch.profiler and torch.autograd.profiler show what the device did, on the client's axis."""
 
 from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from helpers import run_python
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+import torch_remote
+from torch_remote import _C
+
+pytestmark = pytest.mark.filterwarnings("error")
+BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+N = 64
 
 
-def work() -> torch.Tensor:
-    return torch.ones(3, device="remote") + 1
+@pytest.fixture(scope="module")
+def matrix() -> torch.Tensor:
+    return torch.ones(N, N, device="remote")
 
 
-def test_use_device_is_one_warning_and_no_traces() -> None:
+def device_events(profile: Any) -> list[Any]:
+    return [each for each in profile.events() if each.device_type == DeviceType.PrivateUse1]
+
+
+def by_key(profile: Any) -> dict[str, Any]:
+    averages = profile.key_averages()
+    return {each.key: each for each in averages if each.device_type == DeviceType.CPU}
+
+
+def test_each_operator_has_the_device_time_of_its_calls(matrix: torch.Tensor) -> None:
+    with torch.profiler.profile(activities=BOTH) as profile:
+        for _ in range(5):
+            matrix.mm(matrix)
+        matrix.sum().item()
+    events = device_events(profile)
+    assert [each.name for each in events] == ["mm"] * 5 + ["sum"]
+    assert all(each.time_range.end > each.time_range.start for each in events)
+    rows = by_key(profile)
+    assert rows["aten::mm"].count == 5
+    mm = sum(each.time_range.elapsed_us() for each in events[:5])
+    assert rows["aten::mm"].self_device_time_total == pytest.approx(mm, rel=0.01)
+    assert rows["aten::mm"].self_cpu_time_total > 0
+    assert rows["aten::sum"].device_time_total > 0
+    assert rows["torch_remote::wait"].count >= 1  # item(), and the end of the profile
+    table = profile.key_averages().table(sort_by="self_device_time_total")
+    assert "Self REMOTE" in table
+    assert "REMOTE time avg" in table
+
+
+def test_device_times_are_on_the_axis_of_this_process(matrix: torch.Tensor) -> None:
+    before = time.time_ns()
+    with torch.profiler.profile(activities=BOTH) as profile:
+        for _ in range(3):
+            matrix.mm(matrix)
+    after = time.time_ns()
+    kineto = profile.profiler.kineto_results.events()
+    begins = [each.start_ns() for each in kineto if each.device_type() == DeviceType.PrivateUse1]
+    assert len(begins) == 3
+    assert begins == sorted(begins)
+    second = 10**9  # more than a busy machine gets wrong, less than two unrelated clocks differ
+    assert before - second < begins[0] <= begins[-1] < after + second
+
+
+def test_calls_of_a_backward_are_linked_to_the_operators_of_the_backward(
+    matrix: torch.Tensor,
+) -> None:
+    weight = matrix.clone().requires_grad_()
+    with torch.profiler.profile(activities=BOTH) as profile:
+        (matrix @ weight).sum().backward()
+    rows = by_key(profile)
+    assert len([each for each in device_events(profile) if each.name == "mm"]) == 2
+    assert rows["aten::mm"].count == 2
+    assert rows["MmBackward0"].device_time_total > 0
+
+
+def test_record_function_has_the_device_time_of_its_block(matrix: torch.Tensor) -> None:
+    with torch.profiler.profile(activities=BOTH) as profile:
+        with torch.profiler.record_function("the block"):
+            matrix.mm(matrix)
+        matrix.sum()
+    rows = by_key(profile)
+    assert rows["the block"].device_time_total > 0
+    assert rows["the block"].device_time_total == pytest.approx(rows["aten::mm"].device_time_total)
+
+
+def trace_of(profile: Any, folder: Path) -> dict[str, Any]:
+    profile.export_chrome_trace(str(folder / "trace.json"))
+    trace: dict[str, Any] = json.loads((folder / "trace.json").read_text())
+    return trace
+
+
+def test_the_chrome_trace_has_rows_of_the_device_linked_to_operators(
+    matrix: torch.Tensor, tmp_path: Path
+) -> None:
+    with torch.profiler.profile(activities=BOTH) as profile:
+        matrix.mm(matrix)
+    events = trace_of(profile, tmp_path)["traceEvents"]
+    slices = [each for each in events if each["ph"] == "X"]
+    assert all(
+        {"name", "ts", "dur", "pid", "tid"} <= each.keys() and each["dur"] >= 0 for each in slices
+    )
+    (kernel,) = [each for each in slices if each.get("cat") == "kernel"]
+    assert (kernel["name"], kernel["pid"], kernel["tid"]) == ("mm", 0, 0)
+    assert "test_profiler.py:" in kernel["args"]["line"]
+    external = kernel["args"]["External id"]
+    launched_by = [
+        each["name"]
+        for each in slices
+        if each.get("cat") == "cpu_op" and each["args"].get("External id") == external
+    ]
+    assert launched_by == ["aten::mm"]
+    # Viewers use the last name of a row.
+    names = {
+        each["name"]: each["args"] for each in events if each["ph"] == "M" and each["pid"] == 0
+    }
+    assert names["process_name"]["name"].startswith("remote:0 (")
+    assert names["thread_name"]["name"] == "stream 0"
+
+
+def test_streams_are_rows_of_their_own(matrix: torch.Tensor, tmp_path: Path) -> None:
+    stream = torch.Stream(device="remote")
+    with torch.profiler.profile(activities=BOTH) as profile:
+        matrix.mm(matrix)
+        with stream:
+            matrix.mm(matrix)
+    events = trace_of(profile, tmp_path)["traceEvents"]
+    rows = {each["tid"] for each in events if each.get("cat") == "kernel"}
+    assert rows == {0, stream.stream_id}
+
+
+def test_a_schedule_has_a_trace_of_each_cycle(matrix: torch.Tensor) -> None:
+    cycles: list[int] = []
+    with torch.profiler.profile(
+        activities=BOTH,
+        schedule=torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=2),
+        acc_events=True,
+        on_trace_ready=lambda profile: cycles.append(len(device_events(profile))),
+    ) as profile:
+        for _ in range(8):
+            matrix.mm(matrix)
+            profile.step()
+    assert cycles == [2, 4]  # with those of the cycle before
+
+
+def test_memory_of_the_device_has_a_column(matrix: torch.Tensor) -> None:
+    for activities in (BOTH, BOTH[:1]):
+        with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+            made = matrix.mm(matrix)
+        rows = by_key(profile)
+        assert rows["aten::mm"].self_device_memory_usage == N * N * 4
+        assert made.shape == (N, N)
+
+
+def test_use_device_of_the_autograd_profiler(matrix: torch.Tensor) -> None:
+    for options in ({}, {"use_kineto": True}):
+        with torch.autograd.profiler.profile(use_device="remote", **options) as profile:
+            matrix.mm(matrix)
+        assert by_key(profile)["aten::mm"].self_device_time_total > 0
+    with torch.autograd.profiler.profile(False, use_device="remote"):
+        matrix.mm(matrix)
+
+
+def test_a_profile_of_this_process_alone_asks_the_server_for_nothing(matrix: torch.Tensor) -> None:
+    with (
+        torch_remote.count() as counted,
+        torch.profiler.profile(activities=BOTH[:1]) as profile,
+    ):
+        matrix.mm(matrix)
+    assert (counted.calls, counted.syncs) == (1, 0)
+    assert not device_events(profile)
+    assert by_key(profile)["aten::mm"].self_cpu_time_total > 0
+
+
+def test_a_profile_changes_nothing_of_what_calls_send(matrix: torch.Tensor) -> None:
+    def sent() -> dict[str, int]:
+        with torch_remote.count() as counted:
+            for _ in range(3):
+                matrix.mm(matrix)
+        return counted.as_dict()
+
+    sent()
+    plain = sent()
+    with torch.profiler.profile(activities=BOTH):
+        profiled = sent()
+    for name, slack in {"calls": 0, "syncs": 0, "bytes_sent": 3}.items():  # names of storages grow
+        assert abs(profiled[name] - plain[name]) <= slack
+
+
+def test_a_server_that_starts_during_the_profile_is_profiled() -> None:
     done = run_python("""
         import torch, torch_remote
-        with torch.autograd.profiler.profile(use_device="remote") as profile:
-            (torch.ones(3, device="remote") + 1).tolist()
-        print("aten::add" in {event.key for event in profile.key_averages()})
+        from torch.autograd import DeviceType
+        with torch.profiler.profile() as nothing:
+            torch.ones(2) + 1
+        assert not torch_remote.machines(), "a profile starts no server"
+        with torch.profiler.profile() as profile:
+            x = torch.ones(3, device="remote")
+            x + 1
+        names = [e.name for e in profile.events() if e.device_type == DeviceType.PrivateUse1]
+        assert names[-1] == "add", names
     """)
-    assert done.stdout.splitlines()[-1] == "True"
-    lines = [line for line in done.stderr.splitlines() if "profiler_" not in line]  # Kineto's own
-    assert lines == [
-        "<string>:3: UserWarning: remote devices cannot be profiled yet, "
-        "profiling this process only"
+    assert done.returncode == 0, done.stderr
+    assert "torch_remote" not in done.stderr  # PyTorch's profiler prints to stderr
+
+
+def test_a_failed_call_does_not_disturb_the_profile(matrix: torch.Tensor) -> None:
+    with torch.profiler.profile(activities=BOTH) as profile:
+        with pytest.raises(RuntimeError, match="not positive-definite"):
+            torch.linalg.cholesky(-matrix)
+        matrix.mm(matrix)
+    assert device_events(profile)[-1].name == "mm"
+
+
+def read_twice(tensor: torch.Tensor) -> None:
+    for _ in range(2):
+        tensor.sum().item()
+
+
+@pytest.mark.parametrize("of", [lambda profile: profile, lambda profile: profile.profiler])
+def test_waits_of_a_profile_are_listed_by_line(
+    matrix: torch.Tensor, of: Callable[[Any], Any]
+) -> None:
+    read_twice(matrix)
+    with torch.profiler.profile(activities=BOTH) as profile:
+        read_twice(matrix)
+    (wait,) = torch_remote.waits(of(profile))
+    assert wait.line.endswith(f"test_profiler.py:{read_twice.__code__.co_firstlineno + 2}")
+    assert wait.count == 2
+    assert wait.seconds > 0
+    everything = {each.line: each for each in torch_remote.waits()}
+    assert everything[wait.line].count >= 4
+    assert str(wait).startswith(f"{wait.line} waited 2 times, ")
+
+
+def test_the_table_of_waits_is_for_people() -> None:
+    table = torch_remote.WaitTable(
+        [
+            torch_remote.Waits("train.py:41", 12, 0.31),
+            torch_remote.Waits("train.py:9", 1, 0.0421),
+            torch_remote.Waits("", 1200, 0.0000051),
+        ]
+    )
+    assert str(table).splitlines() == [
+        "train.py:41 waited 12 times, 310 ms",
+        "train.py:9 waited once, 42.1 ms",
+        "an unknown line waited 1,200 times, 5 µs",
     ]
+    assert str(torch_remote.WaitTable()) == "no line waited for a server"
+    with pytest.raises(ValueError, match="not a profile that has recorded"):
+        torch_remote.waits(torch.autograd.profiler.profile())
 
 
-def test_the_kineto_profiler_warns_too() -> None:
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.PrivateUse1]
+def test_what_a_profile_lacks_is_a_warning_at_the_users_line(
+    matrix: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_C, "take_profile_notes", lambda: ["the profile lacks something"])
     with (
-        pytest.warns(UserWarning, match="remote devices cannot be profiled yet"),
-        torch.profiler.profile(activities=activities) as profile,
+        pytest.warns(UserWarning, match="the profile lacks something") as warned,
+        torch.profiler.profile(activities=BOTH),
     ):
-        work()
-    assert "aten::add" in {event.key for event in profile.key_averages()}
+        matrix.mm(matrix)
+    assert warned[0].filename == __file__
 
 
-@pytest.mark.filterwarnings("error")
-def test_profiling_this_process_warns_of_nothing() -> None:
-    with torch.autograd.profiler.profile() as profile:
-        work()
-    assert "aten::add" in {event.key for event in profile.key_averages()}
-    with torch.autograd.profiler.profile(False, use_device="remote"):
-        work()
+def test_a_torch_without_kineto_is_one_warning(
+    matrix: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_C, "has_profiler", lambda: False)
+    with (
+        pytest.warns(UserWarning, match="cannot profile remote devices"),
+        torch.autograd.profiler.profile(use_device="remote") as profile,
+    ):
+        matrix.mm(matrix)
+    assert by_key(profile)["aten::mm"].count == 1

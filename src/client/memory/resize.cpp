@@ -2,6 +2,7 @@
 
 #include "client/machines/machines.h"
 #include "client/memory/memory_figures.h"
+#include "client/memory/memory_notes.h"
 #include "client/memory/storage.h"
 #include "client/session/memory_history.h"
 #include "client/session/session.h"
@@ -13,8 +14,8 @@ void move_storage(c10::StorageImpl& storage, uint64_t nbytes, uint64_t address) 
   auto* record = static_cast<StorageRecord*>(storage.data_ptr().get_context());
   const uint64_t before = record->address.exchange(address, std::memory_order_relaxed);
   if (MemoryHistory::is_needed()) [[unlikely]] {
-    MemoryHistory::instance().note_freed(*record, before, storage.nbytes());
-    MemoryHistory::instance().note_made(*record);
+    note_freed(*record, before, storage.nbytes());
+    note_made(*record);
   }
   c10::DataPtr old = storage.set_data_ptr(
       c10::DataPtr(reinterpret_cast<void*>(address), record, &delete_record, storage.device()));

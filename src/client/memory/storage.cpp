@@ -5,6 +5,7 @@
 
 #include "client/machines/machines.h"
 #include "client/memory/memory_figures.h"
+#include "client/memory/memory_notes.h"
 #include "client/session/memory_history.h"
 #include "client/session/process.h"
 #include "client/session/session.h"
@@ -29,7 +30,7 @@ void delete_record(void* context) {
   if (in_forked_child() || is_exiting())
     return;
   if (MemoryHistory::is_needed()) [[unlikely]]
-    MemoryHistory::instance().note_freed(*record, record->address.load(), record->nbytes.load());
+    note_freed(*record, record->address.load(), record->nbytes.load());
   record->address.store(0, std::memory_order_relaxed);
   RecordPool::instance().note_dead();
   Session& session = *session_of(*record);
@@ -46,7 +47,7 @@ StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceI
                                   server_device, nbytes, current, made_by);
   stream.memory(server_device).add(static_cast<int64_t>(nbytes));
   if (MemoryHistory::is_needed()) [[unlikely]]
-    MemoryHistory::instance().note_made(*record);
+    note_made(*record);
   return record;
 }
 

@@ -53,7 +53,17 @@ void MemoryHistory::set(const HistoryOptions& options) {
   for (auto& [device, events] : events_)
     while (events.size() > options.max_events)
       events.pop_front();
-  is_needed_.store(options.is_on || !live_.empty(), std::memory_order_relaxed);
+  update_need();
+}
+
+void MemoryHistory::set_profiled(bool is_profiled) {
+  MutexLock lock(mutex_);
+  is_profiled_ = is_profiled;
+  update_need();
+}
+
+void MemoryHistory::update_need() {
+  is_needed_.store(options_.is_on || is_profiled_ || !live_.empty(), std::memory_order_relaxed);
 }
 
 Stack MemoryHistory::take_stack(RecordedStacks kind, LineId line) {
@@ -108,8 +118,7 @@ void MemoryHistory::note_freed(const StorageRecord& record, uint64_t address, ui
   add(device, {kFreeRequested, record.stream, address, bytes, now, stack});
   add(device, {kFreeCompleted, record.stream, address, bytes, now, stack});
   add(device, {kSegmentFree, record.stream, address, whole_units(bytes), now, stack});
-  if (!options_.is_on && live_.empty())
-    is_needed_.store(false, std::memory_order_relaxed);
+  update_need();
 }
 
 void MemoryHistory::note_out_of_memory(const void* session, uint8_t device,

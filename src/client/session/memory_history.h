@@ -68,10 +68,12 @@ class MemoryHistory {
  public:
   static MemoryHistory& instance();  // leaks: deleters run at exit
 
-  // Recording is on, or stacks of live storages are kept.
+  // Recording is on, stacks of live storages are kept, or a profile has memory.
   static bool is_needed() { return is_needed_.load(std::memory_order_relaxed); }
 
   void set(const HistoryOptions& options);
+  // torch.profiler wants to know what is made and freed: client/memory/memory_notes.h.
+  void set_profiled(bool is_profiled);
 
   // Call these only while is_needed(). No GIL, and no other lock is taken inside.
   void note_made(const StorageRecord& record);
@@ -96,11 +98,13 @@ class MemoryHistory {
   // Null if stacks of this kind are not recorded. `line` 0: where this thread is.
   Stack take_stack(RecordedStacks kind, LineId line = 0);
   void add(const Device& device, MemoryEvent event) REQUIRES(mutex_);
+  void update_need() REQUIRES(mutex_);
 
   static inline std::atomic<bool> is_needed_{false};
 
   Mutex mutex_;
   HistoryOptions options_ GUARDED_BY(mutex_);
+  bool is_profiled_ GUARDED_BY(mutex_) = false;
   std::map<Device, std::deque<MemoryEvent>> events_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, Stack> live_ GUARDED_BY(mutex_);  // by address
   std::set<Stack, ByLines> stacks_ GUARDED_BY(mutex_);           // one of each

@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <ATen/record_function.h>
+
 #include "base/log.h"
 #include "client/operators/operator.h"
 #include "client/session/answers.h"
@@ -84,6 +86,7 @@ void Session::free_results(const Request& request) {
 
 bool Session::wait_quietly(const RequestPtr& request, const char* what,
                            std::optional<std::chrono::milliseconds> time) {
+  RECORD_FUNCTION("torch_remote::wait", {});  // a row of torch.profiler
   const LineWait line_wait;
   ++counters_.syncs;
   flush();
