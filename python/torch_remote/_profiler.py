@@ -30,6 +30,14 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
+def _redirected(use_device: str | None) -> str | None:
+    """What TorchDevice, if it redirects to our device, makes of a profile of CUDA."""
+    masquerade = sys.modules.get("TorchDevice._masquerade")
+    target = None if masquerade is None else masquerade.current_target()
+    is_redirected = use_device == "cuda" and target is not None and target.kind == name()
+    return name() if is_redirected else use_device
+
+
 def _use_kineto(profile: Any) -> None:
     """Makes a profile of our device one of Kineto's, which is what we give times to.
 
@@ -45,7 +53,10 @@ def _change_init(profile: Any) -> None:
 
     @functools.wraps(init)
     def changed(self: Any, enabled: bool = True, **options: Any) -> None:
-        is_ours = enabled and options.get("use_device") == name()
+        use_device = _redirected("cuda" if options.get("use_cuda") else options.get("use_device"))
+        is_ours = enabled and use_device == name()
+        if is_ours:
+            options.update(use_device=use_device, use_cuda=False)
         if is_ours and not _C.has_profiler():
             _warn(f"this build of torch cannot profile {name()} devices: profiling this process")
             options["use_device"] = None

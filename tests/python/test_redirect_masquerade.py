@@ -271,6 +271,16 @@ def test_ranges_of_nvtx_are_ranges_of_the_profiler(used: str) -> None:
     assert {"outer part", "inner part", "here"} <= {event.name for event in profile.events()}
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_profile_of_cuda_is_one_of_the_remote_device(remote: str) -> None:
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    matrix = torch.ones(8, 8, device="cuda")
+    with torch.profiler.profile(activities=kinds) as profile:
+        matrix.mm(matrix)
+    (row,) = [each for each in profile.key_averages() if each.key == "aten::mm"]
+    assert row.self_device_time_total > 0
+
+
 def test_functions_of_the_runtime_answer(used: str) -> None:
     runtime = torch.cuda.cudart()
     assert runtime.cudaDeviceSynchronize() == 0
