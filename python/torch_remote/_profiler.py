@@ -83,7 +83,14 @@ def _change_start_and_end(profile: Any) -> None:
         if self.enabled and before is not None:
             self._torch_remote_waits = _waits.waits_since(before)
             _C.profile_memory(False)
-        result = end(self, *error)
+        try:
+            result = end(self, *error)
+        except RuntimeError:  # a call had failed: end() raises that before it stops the profiler
+            if self.enabled and torch.autograd._profiler_enabled():
+                device, self.use_device = self.use_device, None  # so that it does not wait again
+                end(self, *error)
+                self.use_device = device
+            raise
         for note in _C.take_profile_notes():
             _warn(note)
         return result

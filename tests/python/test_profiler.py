@@ -220,6 +220,19 @@ def test_a_failed_call_does_not_disturb_the_profile(matrix: torch.Tensor) -> Non
     assert device_events(profile)[-1].name == "mm"
 
 
+def test_a_call_that_fails_late_ends_the_profile_and_is_raised(matrix: torch.Tensor) -> None:
+    index = torch.full((1,), N, device="remote")
+    with (
+        pytest.raises(RuntimeError, match="out of range"),
+        torch.profiler.profile(activities=BOTH) as profile,
+    ):
+        matrix.index_select(0, index)
+    assert "aten::index_select" in by_key(profile)
+    with torch.profiler.profile(activities=BOTH) as profile:
+        matrix.mm(matrix)
+    assert len(device_events(profile)) == 1
+
+
 def read_twice(tensor: torch.Tensor) -> None:
     for _ in range(2):
         tensor.sum().item()
