@@ -71,7 +71,8 @@ TEST_F(ResultBoundsTest, AStorageOrAnExpandedViewDoesNotHideWhatIsTooLarge) {
   wire::Result result = fresh({12, 2});
   result.nbytes = uint64_t{1} << 40;
   EXPECT_THAT(nonzero(result), HasSubstr("bytes, and at most"));
-  result = fresh({int64_t{1} << 62, 2});
+  result = fresh({12, 2});
+  result.spec.sizes = {int64_t{1} << 62, 2};
   result.spec.strides = {0, 0};
   EXPECT_THAT(nonzero(result), HasSubstr("elements, and at most 24"));
 }
