@@ -35,13 +35,39 @@ class _AfterImport(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            for change in list(self.changes.get(fullname, ())):
-                change(module)
+            self.change(module, fullname)
 
         loader.exec_module = exec_module
 
+    def change(self, module: ModuleType, fullname: str) -> None:
+        for change in list(self.changes.get(fullname, ())):
+            change(module)
+
 
 _finder = _AfterImport()
+
+
+class _LoadingSpec(ModuleSpec):
+    """The spec of a module that is being loaded. Python sets `_initializing` when that ends.
+
+    Such a module imports torch, and `import torch` imports us (TORCH_REMOTE_AUTOLOAD): what it
+    defines below that line is missing.
+    """
+
+    @property
+    def _initializing(self) -> bool:
+        return bool(vars(self)["_initializing"])
+
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        vars(self)["_initializing"] = value
+        module = sys.modules.get(self.name)  # None: an exception has ended the import
+        if module is not None and not value:
+            _finder.change(module, self.name)
+
+
+def _is_loading(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def change_module(name: str, change: Change) -> Callable[[], None]:
@@ -49,9 +75,12 @@ def change_module(name: str, change: Change) -> Callable[[], None]:
 
     Returns what makes it forget a module that is not imported yet.
     """
-    if name in sys.modules:
-        change(sys.modules[name])
+    module = sys.modules.get(name)
+    if module is not None and not _is_loading(module):
+        change(module)
         return lambda: None
+    if module is not None:
+        module.__spec__.__class__ = _LoadingSpec
     _finder.changes.setdefault(name, []).append(change)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import types
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,37 @@ torch_remote._patches.undo_all()
 print(changed is not extension._jit_compile, changed.__wrapped__ is extension._jit_compile)
 """
     assert assert_runs(code) == "True True"
+
+
+LOADING = """
+from torch_remote_patches import Patches
+
+changes = Patches()
+changes.change_module(__name__, lambda module: changes.patch(module, "answer", module.later))
+
+def answer():
+    return "original"
+
+def later():
+    return "changed"
+
+if fails:
+    raise ValueError
+"""
+
+
+def test_a_module_that_is_being_imported_is_changed_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "loading_module.py").write_text("fails = False" + LOADING)
+    module = importlib.import_module("loading_module")
+    assert module.answer() == "changed"
+    module.changes.undo_all()
+    assert module.answer() == "original"
+    (tmp_path / "failing_module.py").write_text("fails = True" + LOADING)
+    with pytest.raises(ValueError):
+        importlib.import_module("failing_module")
 
 
 def test_remote_tensors_work_without_the_changes() -> None:
