@@ -59,9 +59,9 @@ from . import (  # noqa: E402
     _printing,
     _profiler,
     _progress,
-    _safetensors,
 )
 from . import backends as backends  # noqa: E402
+from . import integrations as integrations  # noqa: E402
 from . import providers as providers  # noqa: E402
 from ._backend_device import (  # noqa: E402
     BackendDevice,
@@ -104,6 +104,7 @@ __all__ = [
     "create_modal_device",
     "explain",
     "get_device_registry",
+    "integrations",
     "machines",
     "providers",
     "read",
@@ -152,7 +153,7 @@ def _change_torch() -> None:
     _interop.install()
     _downloads.install()
     _progress.install()
-    _safetensors.install()
+    integrations.install()
     _accelerator.install()
     _kernels.install()
     _nested.install()

@@ -6,16 +6,15 @@ safetensors takes an int for a device of the accelerator, and PyTorch's accelera
 from __future__ import annotations
 
 import functools
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from . import _progress
-from ._backend import existing_index, name
-from ._patches import change_module, patch
+from .. import _progress
+from .._backend import existing_index, name
+from .._patches import change_module
+from .choice import replace
 
 
 def _as_index(device: Any) -> Any:
@@ -44,17 +43,6 @@ def _show(load_file: Any) -> Any:
     return shown
 
 
-def _change(safetensors: Any) -> None:
-    """Changes it also in the modules that imported it before us."""
-    original = safetensors.safe_open
-    changed = _open_by_index(original)
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and vars(module).get("safe_open") is original:
-            patch(module, "safe_open", changed)
-
-
 def install() -> None:
-    change_module("safetensors", _change)
-    change_module(
-        "safetensors.torch", lambda module: patch(module, "load_file", _show(module.load_file))
-    )
+    change_module("safetensors", lambda module: replace(module, "safe_open", _open_by_index))
+    change_module("safetensors.torch", lambda module: replace(module, "load_file", _show))
