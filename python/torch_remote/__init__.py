@@ -78,6 +78,7 @@ from ._machines import Machine, connect, machines, server_path, synchronize  # n
 from ._reads import ReadFuture, read  # noqa: E402
 from ._stats import Stats, count, stats  # noqa: E402
 from ._waits import Waits, WaitTable, waits, waits_by_line  # noqa: E402
+from .integrations.generation import stop_check_every  # noqa: E402
 
 __all__ = [
     "BackendDevice",
@@ -109,6 +110,7 @@ __all__ = [
     "providers",
     "read",
     "stats",
+    "stop_check_every",
     "synchronize",
     "waits",
     "waits_by_line",

@@ -10,12 +10,13 @@ comment above each other change names the place in the library that needs it. Th
 
 from __future__ import annotations
 
-from . import accelerate, lightning, safetensors, sentence_transformers, transformers
+from . import accelerate, generation, lightning, safetensors, sentence_transformers, transformers
 
 
 def install() -> None:
     safetensors.install()
     accelerate.install()
     transformers.install()
+    generation.install()
     lightning.install()
     sentence_transformers.install()
