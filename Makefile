@@ -23,7 +23,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel compat conformance nightly programs \
+.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel test-libraries test-providers compat conformance nightly programs \
         faults soak bench lint format asan tsan tsan-torch core-clang torch-clang fuzz fuzz-kernels gpu-build gpu-test clean
 
 help:            ## Show this list
@@ -53,6 +53,11 @@ wheel: build     ## A wheel for .venv's minor version of torch, into dist; from 
 test-wheel: build  ## The tests of the wheel: what is in it, and that it works where only torch is
 	$(call need,tests/wheel)
 	@$(PYTEST) tests/wheel
+
+test-libraries: build  ## The tests with transformers, Lightning and others, in an environment of their own
+	$(call need,tests/libraries)
+	@tools/setup.sh libraries
+	@build/libraries-venv/bin/python -m pytest -q --timeout=300 -n 2 --dist loadfile tests/libraries
 
 compat: setup-system  ## Build a wheel for another torch below build/compat, and try it (TORCH=2.12.0)
 	@tools/compat.sh "$(TORCH)"

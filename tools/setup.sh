@@ -4,6 +4,7 @@
 #   setup.sh checks   Debian packages for `make lint`, `make fuzz` and clang's checks
 #   setup.sh programs a browser, and an sshd in build/programs: without them their tests are skipped
 #   setup.sh python   the virtual environment .venv with torch and the tools
+#   setup.sh libraries  build/libraries-venv: what .venv has, and libraries of others
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/steps.sh
@@ -24,6 +25,12 @@ PACKAGES="$PACKAGES transformers==5.22.2 scipy pillow"
 PACKAGES="$PACKAGES accelerate==1.15.0"
 # For the test of what torch.onnx makes of a traced module.
 PACKAGES="$PACKAGES onnx"
+
+# For make test-libraries, beside transformers and accelerate of .venv: docs/libraries.md.
+LIBRARIES="lightning==2.6.6 torchmetrics==1.9.0 datasets==5.2.0 sentence-transformers==6.2.0"
+# In a folder of their own, which tests/libraries/test_vision.py adds to its path: this torchvision
+# is built for CUDA, and where it can be imported it breaks transformers and torchmetrics.
+VISION="timm==1.0.30 torchvision==0.28.0"
 
 # The packages that Debian's Python lacks to make a virtual environment and compile an extension.
 python_packages() {
@@ -85,6 +92,26 @@ make_venv() {
   touch "$stamp"
 }
 
+make_libraries_venv() {
+  local folder=build/libraries-venv stamp base site
+  stamp=$(echo "$TORCH $LIBRARIES $VISION $(command -v python3)" | sha256sum | cut -c1-12)
+  stamp=$folder/setup-$stamp
+  [ ! -e "$stamp" ] || return 0
+  step "[1/3] virtual environment $folder" setup-libraries-venv python3 -m venv --clear $folder
+  base=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  site=$($folder/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  # addsitedir() also reads the .pth files there: one of them has torch_remote.
+  echo "import site; site.addsitedir('$base')" >"$site/base.pth"
+  echo "$TORCH" >$folder/constraints.txt
+  # shellcheck disable=SC2086
+  step "[2/3] $LIBRARIES" setup-libraries \
+    $folder/bin/python -m pip install -c $folder/constraints.txt $LIBRARIES
+  # shellcheck disable=SC2086
+  step "[3/3] $VISION" setup-vision \
+    $folder/bin/python -m pip install --no-deps --target $folder/vision $VISION
+  touch "$stamp"
+}
+
 case ${1:-} in
   system) install_missing $SYSTEM $(python_packages) ;;
   checks) install_missing $CHECKS ;;
@@ -93,5 +120,6 @@ case ${1:-} in
     step "sshd in build/programs" setup-programs unpack $UNPACKED
     ;;
   python) make_venv ;;
-  *) fail "usage: tools/setup.sh system|checks|programs|python" ;;
+  libraries) make_libraries_venv ;;
+  *) fail "usage: tools/setup.sh system|checks|programs|python|libraries" ;;
 esac
