@@ -11,6 +11,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 import torch
 
+import torch_remote  # noqa: F401
+
 
 @pytest.fixture(autouse=True)
 def same_start() -> Iterator[None]:

@@ -71,11 +71,11 @@ def first_token_that_is_new(tokens: list[int], after: int) -> int:
     return next(i for i in range(after, len(tokens)) if tokens[i] not in tokens[:i])
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 5, 16, 100])
+@pytest.mark.parametrize("every", [1, 2, 5, 100])
 def test_the_tokens_are_the_same_however_often_it_checks(every: int) -> None:
     cpu = models.llama()
     remote = models.llama().to("remote")
-    made = generate(cpu, ids=IDS[:1], max_new_tokens=20)[0, 4:].tolist()
+    made = generate(cpu, ids=IDS[:1], max_new_tokens=12)[0, 4:].tolist()
     with torch_remote.stop_check_every(every):
         assert (
             generate(remote, max_new_tokens=11).tolist()
@@ -83,15 +83,15 @@ def test_the_tokens_are_the_same_however_often_it_checks(every: int) -> None:
         )
         for last in {made[0], made[first_token_that_is_new(made, 2)]}:
             for ids in (IDS[:1], IDS):
-                options = {"ids": ids, "max_new_tokens": 20, "eos_token_id": last}
+                options = {"ids": ids, "max_new_tokens": 12, "eos_token_id": last}
                 assert generate(remote, **options).tolist() == generate(cpu, **options).tolist()
 
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_what_was_made_after_the_end_is_in_no_output(every: int) -> None:
     cpu, remote = models.llama(), models.llama().to("remote")
-    made = generate(cpu, ids=IDS[:1], max_new_tokens=20)[0, 4:].tolist()
-    options = {"ids": IDS[:1], "max_new_tokens": 20, "output_scores": True, "output_logits": True,
+    made = generate(cpu, ids=IDS[:1], max_new_tokens=12)[0, 4:].tolist()
+    options = {"ids": IDS[:1], "max_new_tokens": 12, "output_scores": True, "output_logits": True,
                "return_dict_in_generate": True,
                "eos_token_id": made[first_token_that_is_new(made, 2)]}  # fmt: skip
     expected = generate(cpu, **options)

@@ -8,6 +8,7 @@ GPU. A local GPU, and a device that the program names, come first.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType, ModuleType
@@ -74,6 +75,8 @@ def add_name(function: FunctionType, names: tuple[str, ...]) -> None:
     It is a constant of the compiled function, which nothing else can change.
     """
     code = function.__code__
+    if names not in code.co_consts:
+        raise AttributeError(f"{function.__qualname__} has no tuple {names}")
     constants = tuple((*each, name()) if each == names else each for each in code.co_consts)
     function.__code__ = code.replace(co_consts=constants)
     on_undo(partial(setattr, function, "__code__", code))
@@ -82,4 +85,17 @@ def add_name(function: FunctionType, names: tuple[str, ...]) -> None:
 def change_modules(changes: dict[str, Callable[[Any], None]]) -> None:
     """Changes each of these modules once it is imported."""
     for module, change in changes.items():
-        change_module(module, change)
+        change_module(module, partial(_change_if_known, change))
+
+
+def _change_if_known(change: Callable[[Any], None], module: Any) -> None:
+    """Warns if another version of the library lacks what is changed; its import must not fail."""
+    try:
+        change(module)
+    except AttributeError as error:
+        library = module.__name__.split(".")[0]
+        warnings.warn(
+            f"torch_remote does not know this version of {library} ({error}): it may not find the "
+            f"device {name()}; docs/libraries.md has the versions that were tried",
+            stacklevel=2,
+        )

@@ -136,12 +136,11 @@ class _Checks:
         return _StopCheck(_every, max_length, cache if must_undo else None, streamer)
 
 
-def install() -> None:
+def _change(module: Any) -> None:
     # generation/utils.py:3214, _sample: a name of the module, looked up in each call.
-    change_modules(
-        {
-            "transformers.generation.utils": lambda module: patch(
-                module, "DeferredStopCheck", _Checks(module.DeferredStopCheck)
-            )
-        }
-    )
+    if hasattr(module, "DeferredStopCheck"):  # older versions read a value after each token
+        patch(module, "DeferredStopCheck", _Checks(module.DeferredStopCheck))
+
+
+def install() -> None:
+    change_modules({"transformers.generation.utils": _change})
