@@ -102,7 +102,7 @@ def test_the_scaler_scales_on_our_device() -> None:
 def test_the_memory_of_our_devices_comes_first() -> None:
     memory = get_max_memory()
     assert list(memory) == [0, "cpu"]
-    assert memory[0] == pytest.approx(torch.remote.mem_get_info(0)[0], rel=0.5)
+    assert 0 < memory[0] <= torch.remote.mem_get_info(0)[1]
     with without_changes():
         assert list(get_max_memory()) == ["cpu"]
 
