@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -114,7 +115,9 @@ def run_python(
 def assert_runs(code: str, *, anew: bool = False, **environment: str) -> str:
     """Runs a script that must exit with 0 and an empty stderr. Returns its stdout."""
     done = run_python(code, anew=anew, **environment)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    # On a busy machine an exit takes longer than the second after which the user is told.
+    said = re.sub(r"torch_remote: waiting for .* to finish.*\n", "", done.stderr)
+    assert (done.returncode, said) == (0, ""), done.stdout + done.stderr
     return done.stdout.strip()
 
 
