@@ -22,6 +22,11 @@ class BackendProvider(Enum):
     """Where a machine is launched. Other packages' providers are named by a string."""
 
     MODAL = "modal"
+    KUBERNETES = "k8s"
+    RAY = "ray"
+    RUNPOD = "runpod"
+    SKYPILOT = "sky"
+    SLURM = "slurm"
     SSH = "ssh"
     LOCAL = "local"  # an embedded server of its own
 

@@ -91,6 +91,11 @@ def default_url() -> str:
 choose_default: Callable[[], str] = default_url
 
 
+def is_known(url: str) -> bool:
+    """Whether it is a URL, or a name that the configuration file has."""
+    return url == "local" or "://" in url or url in read_config().get("machines", {})
+
+
 def target_of(url: str) -> Target:
     """The machine that a URL or a configured name means."""
     if url == "local" or "://" in url:
@@ -102,8 +107,8 @@ def target_of(url: str) -> Target:
     if url not in machines:
         known = ", ".join(sorted(machines)) or "none"
         raise ValueError(
-            f"{url!r} is neither a URL nor a machine of {config_path()} (there: {known}). Write "
-            "local, unix:///path, tcp://host:port, ssh://host, or another provider's URL."
+            f"{url!r} is neither a URL nor a machine of {config_path()} (there: {known}) or of "
+            "`torch-remote ps`. Write local, unix:///path, tcp://host:port, ssh://host, or another provider's URL."
         )
     options = {key: str(value) for key, value in machines[url].items()}
     return Target(options.pop("url"), options.pop("token_file", None), options)

@@ -13,6 +13,8 @@ import torch
 
 # What to add to an error that says that this device has too little memory.
 hint_for_memory: Callable[[int], str] = lambda device: ""  # noqa: E731
+# What to add to an error that says that a session is lost: why, as its provider says.
+hint_for_loss: Callable[[str], str] = lambda text: ""  # noqa: E731
 
 
 class RemoteError(RuntimeError):
@@ -21,6 +23,9 @@ class RemoteError(RuntimeError):
 
 class SessionLost(RemoteError):
     """The session is lost, and with it all tensors on that server."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text + hint_for_loss(text))
 
 
 class ProtocolError(RemoteError):

@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
-from . import _C, _config, providers
+from . import _C, _config, _errors, _running, providers
 from ._errors import ConnectionError
 from .providers import Endpoint, Provider, Spec
 
 
-@dataclass(frozen=True)
+@dataclass
 class Launched:
-    """A machine of a provider."""
+    """A machine of a provider. Several of our machines may be sessions of it."""
 
     provider: Provider
     endpoint: Endpoint
+    name: str
+    kept: bool  # a program only connects to it: `torch-remote down` stops it
+    users: int = 0
+    others: tuple[int, ...] = ()  # ids of the sessions with its further servers
+    lost: str | None = None  # why it was lost, as the provider says
 
     def stop(self) -> None:
-        self.provider.stop(self.endpoint)
+        """Ends it when its last session has ended."""
+        self.users -= 1
+        if self.users <= 0 and not self.kept:
+            self.provider.stop(self.endpoint)
+            _running.forget(self.name)
+
+    def explain(self, error: str) -> str:
+        """Why it failed, in the provider's words; empty if the provider does not know."""
+        if self.endpoint.explain is not None:
+            return self.endpoint.explain(error)
+        explain = getattr(self.provider, "explain", None)
+        return str(explain(self.endpoint, error)) if explain is not None else ""
 
 
 launched: dict[int, Launched] = {}  # by the machine's id
 reserved: dict[int, Spec] = {}  # what is launched when the index is first used
 wanted_devices = 1  # of the default machine, at least
 _starting = threading.RLock()
+# torch_modal puts another function here: the URL to use when the default machine fails.
+fall_back: Callable[[str, Exception], str | None] = lambda url, error: None  # noqa: E731
 
 
 def connect_url(url: str, token: str | None = None, index: int | None = None) -> int:
-    """Connects a machine, named by its URL or as in the configuration file. Returns its id."""
+    """Connects a machine, named by its URL, in the configuration file or by `torch-remote up`.
+
+    Returns its id.
+    """
+    running = None if _config.is_known(url) else _running.find(url)
+    if running is not None:
+        return _connect_to(_launched_before(running), index)
     target = _config.target_of(url)
     if token is None and target.token_file is not None and not _token_in_environment():
         token = read_token(target.token_file)
@@ -41,7 +67,8 @@ def connect_url(url: str, token: str | None = None, index: int | None = None) ->
         provider = providers.find_provider(scheme)
     except ValueError as error:
         raise ValueError(f"'{url}' is not an address: {error}") from None
-    return _connect_launched(provider, providers.parse_url(target.url, target.options), index)
+    spec = providers.parse_url(target.url, target.options)
+    return _connect_to(launch(provider, spec), index)
 
 
 def start(index: int) -> None:
@@ -50,41 +77,96 @@ def start(index: int) -> None:
         if _C.has_device(index):
             return
         if index == 0:
-            return connect_default(_config.choose_default())
+            return _start_default(_config.choose_default())
         spec = reserved[index]
         if spec.provider == "local":
             _C.connect("local", None, index)
         else:
-            _connect_launched(providers.find_provider(spec.provider), spec, index)
+            _connect_to(launch(providers.find_provider(spec.provider), spec), index)
 
 
-def connect_default(url: str) -> None:
-    """Makes a machine remote:0. If it has too few devices, further sessions of it are the rest."""
-    machine = connect_url(url, index=0)
+def _start_default(url: str) -> None:
+    try:
+        connect_default(url)
+    except Exception as error:
+        other = fall_back(url, error)
+        if other is None:
+            raise
+        connect_default(other)
+
+
+def connect_default(url: str, beside: int | None = None) -> None:
+    """Makes a machine remote:0. If it has too few devices, further sessions of it are the rest.
+
+    `beside` is the id of a machine of this URL that is connected already: what a provider has
+    launched for it is used again.
+    """
+    machine = _connect_again(url, 0, beside)
     if wanted_devices == 1 or url == "local":
         return
     _C.machine_devices(machine)
     for index in range(1, wanted_devices):
         if not _C.has_device(index):
-            connect_url(url, index=index)
+            _connect_again(url, index, machine)
 
 
-def _connect_launched(provider: Provider, spec: Spec, index: int | None) -> int:
-    endpoint = provider.launch(spec)
+def _connect_again(url: str, index: int, beside: int | None) -> int:
+    one = None if beside is None else launched.get(beside)
+    if one is None or one.endpoint.command:  # a command is a server of its own
+        return connect_url(url, index=index)
+    return _connect_to(one, index)
+
+
+def launch(provider: Provider, spec: Spec) -> Launched:
+    """Launches a machine. Its file is written as soon as it is known to go on by itself."""
+    spec = replace(spec, name=spec.name or _running.new_name(spec.provider))
     try:
-        if endpoint.command:
-            machine = _C.connect_through(endpoint.url, list(endpoint.command), index)
-        else:
-            machine = _C.connect(endpoint.url, endpoint.token or "", index)
-        _C.machine_devices(machine)  # waits for the handshake, so that a failure is noticed here
+        endpoint = provider.launch(spec)
+    except BaseException:
+        _running.forget(spec.name)  # the provider has ended what it had begun
+        raise
+    if endpoint.stays:
+        _running.note(spec, endpoint)
+    return Launched(provider, endpoint, spec.name, spec.keep)
+
+
+def _launched_before(running: _running.Running) -> Launched:
+    provider = providers.find_provider(running.provider)
+    return Launched(provider, running.endpoint, running.name, kept=True)
+
+
+def _connect_to(one: Launched, index: int | None) -> int:
+    """Opens a session with each server of the machine. Returns the id of the first."""
+    one.users += 1
+    machines: list[int] = []
+    try:
+        for endpoint in (one.endpoint, *one.endpoint.also):
+            machines.append(_dial(endpoint, None if machines else index))
+        for machine in machines:
+            _C.machine_devices(machine)  # waits for the handshake: a failure is noticed here
     except BaseException as error:
-        explained = endpoint.explain(str(error)) if endpoint.explain else ""
-        provider.stop(endpoint)
-        if explained and isinstance(error, ConnectionError):
+        for machine in machines:
+            with suppress(Exception):
+                _C.machine_stop(machine, False)
+        explained = one.explain(str(error)) if isinstance(error, ConnectionError) else ""
+        one.stop()
+        if explained:
             raise ConnectionError(explained) from error
         raise
-    launched[machine] = Launched(provider, endpoint)
-    return machine
+    one.others = tuple(machines[1:])
+    launched[machines[0]] = one
+    return machines[0]
+
+
+def _dial(endpoint: Endpoint, index: int | None) -> int:
+    if endpoint.command:
+        return _C.connect_through(endpoint.url, list(endpoint.command), index)
+    return _C.connect(endpoint.url, endpoint.token or "", index)
+
+
+def others_of(machine: int) -> tuple[int, ...]:
+    """The ids of the sessions with the further servers of a machine."""
+    return launched[machine].others if machine in launched else ()
 
 
 def stop_launched(machine: int) -> None:
@@ -97,6 +179,23 @@ def stop_all() -> None:
     """At exit: ends what providers have launched."""
     for machine in list(launched):
         stop_launched(machine)
+
+
+def _why_lost(text: str) -> str:
+    """For the error of a lost session: what its provider says of the machine, asked once."""
+    for machine, one in list(launched.items()):
+        for each in (machine, *one.others):
+            url, _, state = _C.machine_summary(each)
+            if state == "lost" and url in text:
+                if one.lost is None:
+                    one.lost = ""  # if asking fails, nobody asks again
+                    with suppress(Exception):
+                        one.lost = one.explain(text)
+                return "" if one.lost in ("", text) else f" ({one.lost})"
+    return ""
+
+
+_errors.hint_for_loss = _why_lost
 
 
 def read_token(token_file: str | PathLike[str]) -> str:

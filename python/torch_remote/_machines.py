@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import cache
 from html import escape
 from itertools import zip_longest
@@ -41,7 +42,8 @@ class Machine:
     @property
     def devices(self) -> list[torch.device]:
         """Its devices, with their indices in this process. May wait for the handshake."""
-        return [torch.device(name(), index) for index in _C.machine_devices(self.id)]
+        ids = (self.id, *_launch.others_of(self.id))
+        return [torch.device(name(), index) for each in ids for index in _C.machine_devices(each)]
 
     def status(self) -> dict[str, str]:
         """Its url, host, pid, session, torch_version and state; `ends` says who stops it and when.
@@ -77,10 +79,10 @@ class Machine:
         self._stop(wait=False)
 
     def _stop(self, wait: bool) -> None:
-        try:
-            _C.machine_stop(self.id, wait)
-        finally:
-            _launch.stop_launched(self.id)
+        with ExitStack() as stack:  # each is stopped, also if one before it raises a failure
+            stack.callback(_launch.stop_launched, self.id)
+            for each in (*_launch.others_of(self.id), self.id):
+                stack.callback(_C.machine_stop, each, wait)
 
     def __enter__(self) -> Machine:
         return self
@@ -169,7 +171,9 @@ def connect_through(url: str, command: list[str]) -> Machine:
 
 def machines() -> list[Machine]:
     """All machines connected now, the default one included."""
-    return [Machine(machine_id) for machine_id in _C.machine_ids()]
+    ids = _C.machine_ids()
+    others = {other for each in ids for other in _launch.others_of(each)}
+    return [Machine(each) for each in ids if each not in others]
 
 
 def synchronize() -> None:

@@ -8,6 +8,10 @@ A provider is a module, or any object, with five functions:
     stop(endpoint)               ends what `launch()` started; may be called again
     list() -> [Endpoint]         what runs now, also of other processes
 
+and, where the provider can say why a machine has failed or was taken away:
+
+    explain(endpoint, error) -> str     one sentence, or "" if it does not know
+
 `launch()` is called when the machine is first used, by one thread at a time. A package adds its own
 with an entry point of the group `torch_remote.providers`, whose name is the URL's scheme:
 
@@ -19,7 +23,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -40,6 +44,8 @@ class Spec:
     host: str = ""  # with user and port, as written
     gpu: GPUType | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""  # what `torch-remote ps` calls the machine; the launcher sets it
+    keep: bool = False  # `torch-remote up`: the machine outlives this process
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,9 @@ class Endpoint:
     ends: str = ""  # who stops it, and when
     # Given what went wrong, says why in the provider's words, and what to do.
     explain: Callable[[str], str] | None = None
+    also: tuple[Endpoint, ...] = ()  # further servers of the same machine: its next devices
+    stays: bool = False  # goes on if this process is killed: `torch-remote ps` lists it
+    usd_per_hour: float | None = None
 
 
 class Provider(Protocol):
@@ -63,7 +72,15 @@ class Provider(Protocol):
     def list(self) -> list[Endpoint]: ...
 
 
-_BUILT_IN = {"ssh": f"{__name__}.ssh", "modal": f"{__name__}.modal"}
+# The scheme of a URL, and the module. None of them is imported before it is used.
+_BUILT_IN = {
+    "k8s": f"{__name__}.kubernetes",
+    "modal": f"{__name__}.modal",
+    "slurm": f"{__name__}.slurm",
+    "ssh": f"{__name__}.ssh",
+}
+# URLs of these name a GPU type where others have a host.
+_NAME_A_GPU = ("modal", "runpod", "sky")
 _registered: dict[str, Provider] = {}
 
 
@@ -103,7 +120,7 @@ def parse_url(url: str, options: Mapping[str, str] | None = None) -> Spec:
     parts = urlsplit(url)
     given = {**(options or {}), **dict(parse_qsl(parts.query, keep_blank_values=True))}
     spec = Spec(parts.scheme, url, parts.netloc + parts.path, None, given)
-    return with_gpu(spec, parts.netloc) if parts.scheme == "modal" else spec
+    return with_gpu(spec, parts.netloc) if parts.scheme in _NAME_A_GPU else spec
 
 
 def with_gpu(spec: Spec, gpu: str) -> Spec:
@@ -116,4 +133,4 @@ def with_gpu(spec: Spec, gpu: str) -> Spec:
         raise ValueError(
             f"{spec.url!r} must say how much memory: {spec.provider}://auto?memory=30GiB"
         )
-    return Spec(spec.provider, spec.url, "", chosen, spec.options)
+    return replace(spec, host="", gpu=chosen)

@@ -1,0 +1,124 @@
+"""The machines that providers have launched for this user, also in earlier runs, as files.
+
+`$XDG_STATE_HOME/torch-remote/machines` (`~/.local/state` by default) has a file for each machine
+that goes on without this process: `NAME.json`. A provider writes it as soon as the machine exists,
+so that `torch-remote ps` and `down` find it even if this process is killed. Only the owner can read
+it, for it has the token. `NAME.log` is what a command that carries a connection has printed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .providers import Endpoint, Spec
+
+
+@dataclass(frozen=True)
+class Running:
+    """A machine that was launched and not stopped, as its file says."""
+
+    name: str
+    provider: str
+    url: str  # as it was asked for
+    endpoint: Endpoint
+    kept: bool  # launched by `torch-remote up`: no program stops it
+    pid: int  # of the process that launched it
+    started: float  # seconds since 1970
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether the program that would have stopped it has ended without doing so."""
+        return not self.kept and not Path(f"/proc/{self.pid}").exists()
+
+
+def folder() -> Path:
+    """The folder of the files; made if it is missing."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    made = Path(home) / "torch-remote" / "machines"
+    made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return made
+
+
+def new_name(provider: str) -> str:
+    """A name that is also one of a pod, a job or an actor: small letters, digits and `-`."""
+    return f"torch-remote-{provider}-{secrets.token_hex(4)}"
+
+
+def log_of(name: str) -> Path:
+    """The log of the command that carries this machine's connection."""
+    return folder() / f"{_checked(name)}.log"
+
+
+def note(spec: Spec, endpoint: Endpoint) -> None:
+    """Writes the file of a machine; again when more is known of it."""
+    content = {
+        "name": spec.name,
+        "provider": spec.provider,
+        "url": spec.url,
+        "endpoint": _to_json(endpoint),
+        "kept": spec.keep,
+        "pid": os.getpid(),
+        "started": time.time(),
+    }
+    path = _file(spec.name)
+    new = path.with_suffix(f".{secrets.token_hex(4)}")
+    new.touch(mode=0o600)
+    new.write_text(json.dumps(content, indent=1))
+    new.replace(path)  # complete, or not there
+
+
+def forget(name: str) -> None:
+    """Removes the file and the log of a machine that was stopped."""
+    for path in (_file(name), log_of(name)):
+        path.unlink(missing_ok=True)
+
+
+def find(name: str) -> Running | None:
+    if not re.fullmatch(r"[\w.-]+", name):
+        return None
+    try:
+        return _from_json(json.loads(_file(name).read_text()))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def read_all() -> list[Running]:
+    """All machines, the oldest first."""
+    found = [find(path.stem) for path in folder().glob("*.json")]
+    return sorted((each for each in found if each is not None), key=lambda each: each.started)
+
+
+def _checked(name: str) -> str:
+    if not re.fullmatch(r"[\w-][\w.-]*", name):
+        raise ValueError(f"{name!r} is no name of a machine: write letters, digits and '-'")
+    return name
+
+
+def _file(name: str) -> Path:
+    return folder() / f"{_checked(name)}.json"
+
+
+def _to_json(endpoint: Endpoint) -> dict[str, Any]:
+    fields = {each.name: getattr(endpoint, each.name) for each in dataclasses.fields(endpoint)}
+    del fields["explain"]
+    return {**fields, "also": [_to_json(each) for each in endpoint.also]}
+
+
+def _from_json(content: dict[str, Any]) -> Running:
+    return Running(**{**content, "endpoint": _endpoint(content["endpoint"])})
+
+
+def _endpoint(content: dict[str, Any]) -> Endpoint:
+    from .providers import Endpoint
+
+    also = tuple(_endpoint(each) for each in content["also"])
+    return Endpoint(**{**content, "command": tuple(content["command"]), "also": also})

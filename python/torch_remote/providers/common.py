@@ -1,0 +1,251 @@
+"""What providers share: options, limits of time, progress, and errors that say what to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from .. import _running
+from .._errors import ConnectionError
+from . import Spec
+
+Result = TypeVar("Result")
+
+# Of every provider that runs `torch-remote serve`.
+SERVE_OPTIONS = ("command", "device", "idle", "lease", "lifetime", "wait")
+IDLE = "10m"  # after this time without a call the server ends, and with it the machine
+LIFETIME = "8h"  # after this time it ends in any case
+LEASE = "1m"  # how long it waits for a client whose connection is lost
+WAIT = "10m"  # how long a launch waits for a machine: for its turn, its image, its start
+
+logger = logging.getLogger("torch_remote.providers")
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to stderr, unless the user has configured logging or wants no progress."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers and os.environ.get("TORCH_REMOTE_PROGRESS") != "0":
+            self.setStream(sys.stderr)
+            super().emit(record)
+
+
+_handler = _Stderr()
+_handler.setFormatter(logging.Formatter("torch_remote: %(message)s"))
+logger.addHandler(_handler)
+logger.setLevel(logging.INFO)
+
+
+class Progress:
+    """Says what a launch waits for: queued, image, starting, connecting. Each text once."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._what = spec.url
+        self._begin = time.monotonic()
+        self._last = ""
+
+    def __call__(self, stage: str, more: str = "") -> None:
+        text = f"{stage}: {more}" if more else stage
+        if text != self._last:
+            self._last = text
+            logger.info("%s: %s (%.0f s)", self._what, text, time.monotonic() - self._begin)
+
+
+def check_options(spec: Spec, *names: str) -> None:
+    """ValueError if the URL has an option that is not one of these."""
+    unknown = sorted(set(spec.options) - set(names))
+    if unknown:
+        known = ", ".join(sorted(names))
+        raise ValueError(f"{spec.url}: no option {unknown[0]!r}; there are {known}")
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(spec: Spec, option: str, default: str) -> int:
+    """A duration such as `90s`, `10m` or `2h`, as seconds."""
+    text = spec.options.get(option, default)
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f"{spec.url}: {option}={text} is no duration; write 90s, 10m or 2h")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def number(spec: Spec, option: str, default: int, most: int = 64) -> int:
+    """A number of GPUs, nodes or pods."""
+    text = spec.options.get(option, str(default))
+    if not text.isdecimal() or not 0 <= int(text) <= most:
+        raise ValueError(f"{spec.url}: {option}={text} must be a number up to {most}")
+    return int(text)
+
+
+def serve_command(spec: Spec, *more: str) -> list[str]:
+    """`torch-remote serve` with the limits that the server itself enforces."""
+    words = [*shlex.split(spec.options.get("command", "torch-remote")), "serve", *more]
+    for option, argument, default in (
+        ("lease", "--lease", LEASE),
+        ("idle", "--idle-timeout", IDLE),
+        ("lifetime", "--max-lifetime", LIFETIME),
+    ):
+        words += [argument, f"{seconds(spec, option, default)}s"]
+    if "device" in spec.options:
+        words += ["--device", spec.options["device"]]
+    return words
+
+
+def who_ends(spec: Spec, what: str) -> str:
+    """The sentence of `Endpoint.ends`."""
+    idle = spec.options.get("idle", IDLE)
+    lifetime = spec.options.get("lifetime", LIFETIME)
+    first = (
+        f"`torch-remote down {spec.name}`" if spec.keep else "stop(), or the end of this process,"
+    )
+    return (
+        f"{first} ends the {what}; it ends itself after {idle} without a call, and after {lifetime}"
+    )
+
+
+_MARK = "TORCH_REMOTE_MACHINE"
+
+
+def marked(spec: Spec, command: Sequence[str]) -> str:
+    """For sh: the command, with the machine's name in its environment."""
+    return f"{_MARK}={spec.name} exec {shlex.join(command)}"
+
+
+def idle_watch(spec: Spec) -> str:
+    """A script for sh that ends when no command of `marked()` has run for the time of `idle`.
+
+    It is the main program of a pod or a job whose servers are started beside it.
+    """
+    idle_s = seconds(spec, "idle", IDLE)
+    return (
+        f"left={idle_s}; while [ $left -gt 0 ]; do sleep 1; left=$((left - 1)); "
+        f"if grep -qs '{_MARK}={spec.name}' /proc/[0-9]*/environ; then left={idle_s}; fi; done"
+    )
+
+
+def logged(command: Sequence[str], name: str) -> tuple[str, ...]:
+    """The command with its standard error appended to the log of the machine of this name."""
+    log = _running.log_of(name)
+    log.touch(mode=0o600)
+    return ("sh", "-c", 'exec "$@" 2>>"$0"', str(log), *command)
+
+
+def last_words(text: str) -> str:
+    """The end of what a program has printed, as one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[-5:])[-800:].rstrip(".")
+
+
+def advise(what: str, words: str, advice: Sequence[tuple[str, str]], otherwise: str) -> str:
+    """One sentence: what failed, in the provider's own words, and what to do about it."""
+    words = last_words(words)
+    for pattern, to_do in advice:
+        if re.search(pattern, words, re.IGNORECASE):
+            return f"{what}: {words}. What to do: {to_do}"
+    return f"{what}: {words}" if words else f"{what}: {otherwise}"
+
+
+def run_program(
+    words: Sequence[str], patience_s: float, text: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Runs a provider's command. One that takes too long fails with a sentence of its own."""
+    try:
+        return subprocess.run(
+            words, input=text, capture_output=True, text=True, timeout=patience_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        said = f"`{words[0]} {words[1]}` did not answer within {patience_s:.0f} s"
+        return subprocess.CompletedProcess(words, 124, "", said)
+    except FileNotFoundError:
+        said = f"there is no `{words[0]}` on this machine"
+        return subprocess.CompletedProcess(words, 127, "", said)
+
+
+def need_program(spec: Spec, program: str, package: str) -> None:
+    if shutil.which(program) is None:
+        raise ConnectionError(
+            f"{spec.url}: there is no `{program}` on this machine. What to do: install {package}"
+        )
+
+
+def check_reachable(what: str, host: str, port: int, patience_s: float = 5) -> None:
+    """Raises within seconds if nothing listens there, where an SDK would try for a minute."""
+    try:
+        socket.create_connection((host, port), patience_s).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"{what}: nothing answers at {host}:{port} ({error.strerror or error}). What to do: "
+            "check the network and the address"
+        ) from error
+
+
+def within(
+    patience_s: float,
+    failure: str,
+    function: Callable[[], Result],
+    undo: Callable[[Result], object] = lambda result: None,
+) -> Result:
+    """What the function returns; TimeoutError with the text if it takes longer.
+
+    The function runs in a thread, so that Ctrl-C is noticed at once. A result that comes too late
+    is undone; after Ctrl-C this waits some seconds for it.
+    """
+    outcome: list[Result] = []
+    errors: list[BaseException] = []
+    is_late = threading.Event()
+    lock = threading.Lock()
+
+    def run() -> None:
+        try:
+            result = function()
+            with lock:
+                if not is_late.is_set():
+                    outcome.append(result)
+                    return
+            undo(result)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    end = time.monotonic() + patience_s
+    try:
+        while thread.is_alive() and time.monotonic() < end:
+            thread.join(0.1)
+        with lock:
+            is_late.set()
+            if outcome:
+                return outcome[0]
+    except BaseException:  # Ctrl-C
+        with lock:
+            is_late.set()
+        if outcome:
+            undo(outcome[0])
+        thread.join(10)
+        raise
+    if errors:
+        raise errors[0]
+    raise TimeoutError(failure)
+
+
+@contextmanager
+def ending_on_failure(stop: Callable[[], object]) -> Iterator[None]:
+    """Ends what was launched if the block fails or Ctrl-C interrupts it."""
+    try:
+        yield
+    except BaseException:
+        stop()
+        raise

@@ -1,0 +1,271 @@
+"""The Kubernetes provider: `kubectl exec -i POD -- torch-remote serve --stdio`.
+
+`k8s://pod` uses a pod that runs already; `k8s://?image=IMAGE` makes one and deletes it at the end.
+The standard input and output of kubectl are the connection, so no port, token or TLS is needed.
+
+Options, behind `?` in the URL or in the configuration file:
+
+    context, namespace, container   as for kubectl
+    image       of a new pod; it has torch-remote (deploy/Dockerfile)
+    spec        a file with the pod to make, JSON or YAML; who ends it is the file's matter
+    num_gpus    of a new pod, 1 by default
+    product     of a new pod: the node's label nvidia.com/gpu.product
+    pods        how many pods to make: each is a server with its devices
+    command, device, idle, lease, lifetime, wait: docs/providers.md
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from .. import _running
+from .._errors import ConnectionError
+from . import Endpoint, Spec, common
+
+OPTIONS = (
+    *common.SERVE_OPTIONS,
+    *("container", "context", "image", "namespace", "num_gpus", "pods", "product", "spec"),
+)
+_PATIENCE_S = 15  # of one kubectl command
+_PRODUCT = "nvidia.com/gpu.product"
+
+# What kubectl or the cluster says, and what to do about it.
+ADVICE = (
+    (
+        r"was refused|Unable to connect|no such host|i/o timeout|did not answer",
+        "check that the cluster runs and that `kubectl get pods` reaches it",
+    ),
+    (
+        r"Unauthorized|must be logged in|credentials|executable .* not found|no configuration",
+        "log in to the cluster, so that `kubectl get pods` works, and check `kubectl config view`",
+    ),
+    (r"exceeded quota", "ask for a higher quota, or use another namespace with namespace=…"),
+    (r"forbidden", "ask who runs the cluster to let you create, get, delete and exec pods"),
+    (
+        r"Insufficient|Unschedulable|nodes are available|didn't match",
+        "no node has what the pod needs free: wait longer with wait=1h, ask for fewer GPUs with "
+        "num_gpus=…, or for another product=…",
+    ),
+    (
+        r"ImagePull|ErrImage|InvalidImageName|pull access denied",
+        "check the name of image=… and that the cluster may pull it; deploy/Dockerfile makes one",
+    ),
+    (
+        r"Evicted|Preempt|NodeLost|NodeShutdown|Terminated|DeadlineExceeded|is gone|Succeeded",
+        "the pod was taken away; connect again and go on from your last checkpoint",
+    ),
+    (r"OOMKilled", "the pod had too little memory: give it more with spec=…"),
+    (r"pods? .*not found", "check the pod's name with `kubectl get pods`"),
+    (
+        r"torch-remote.*not found|not found.*torch-remote|no such file or directory",
+        "torch-remote is not on the PATH in the container: use an image that has it "
+        "(deploy/Dockerfile), or name it with command=/path/to/torch-remote",
+    ),
+)
+
+
+def launch(spec: Spec) -> Endpoint:
+    common.check_options(spec, *OPTIONS)
+    common.need_program(spec, "kubectl", "Kubernetes' command kubectl")
+    pod = spec.host.strip("/")
+    if pod:
+        if "image" in spec.options or "spec" in spec.options:
+            raise ValueError(f"{spec.url}: name a pod, or an image or a spec to make one, not both")
+        _check_running(spec, pod)
+        return _endpoint(spec, [pod], is_ours=False)
+    if "image" not in spec.options and "spec" not in spec.options:
+        raise ValueError(
+            f"{spec.url} names neither a pod nor an image: k8s://POD or k8s://?image=…"
+        )
+    return _make(spec)
+
+
+def _make(spec: Spec) -> Endpoint:
+    tell = common.Progress(spec)
+    patience_s = common.seconds(spec, "wait", common.WAIT)
+    common.serve_command(spec)  # a wrong option is noticed before a pod is made
+    _check_product(spec)
+    count = common.number(spec, "pods", 1) or 1
+    names = [f"{spec.name}-{each}" if count > 1 else spec.name for each in range(count)]
+    ending = _endpoint(spec, names, is_ours=True)
+    _running.note(spec, ending)
+    with common.ending_on_failure(lambda: stop(ending)):
+        if "spec" in spec.options:
+            names = [_create_from_file(spec) for _ in names]
+            ending = _endpoint(spec, names, is_ours=True)
+            _running.note(spec, ending)
+        else:
+            for name in names:
+                _kubectl(spec, "create", "-f", "-", text=json.dumps(pod_of(spec, name)))
+        tell("queued", ending.ends)
+        for name in names:
+            _wait(spec, name, tell, patience_s)
+        tell("connecting")
+    return ending
+
+
+def pod_of(spec: Spec, name: str) -> dict[str, Any]:
+    """The pod to make, after `kubernetes_pod.json`."""
+    pod = json.loads((Path(__file__).parent / "kubernetes_pod.json").read_text())
+    pod["metadata"]["name"] = name
+    pod["metadata"]["labels"]["torch-remote/machine"] = spec.name
+    body, container = pod["spec"], pod["spec"]["containers"][0]
+    body["activeDeadlineSeconds"] = common.seconds(spec, "lifetime", common.LIFETIME)
+    container["image"] = spec.options["image"]
+    container["command"][-1] = common.idle_watch(spec)
+    container["resources"]["limits"] = {"nvidia.com/gpu": str(common.number(spec, "num_gpus", 1))}
+    if "product" in spec.options:
+        body["nodeSelector"] = {_PRODUCT: spec.options["product"]}
+    return dict(pod)
+
+
+def _create_from_file(spec: Spec) -> str:
+    path = str(Path(spec.options["spec"]).expanduser())
+    return _kubectl(spec, "create", "-o", "name", "-f", path).strip().partition("/")[2]
+
+
+def _endpoint(spec: Spec, pods: builtins.list[str], is_ours: bool) -> Endpoint:
+    serve = common.marked(spec, common.serve_command(spec, "--stdio"))
+    place = [f"--container={spec.options['container']}"] if "container" in spec.options else []
+    made = [
+        Endpoint(
+            url=spec.url,
+            command=common.logged(
+                ("kubectl", *_global(spec), "exec", "-i", pod, *place, "--", "sh", "-c", serve),
+                spec.name,
+            ),
+            handle=json.dumps([is_ours, _global(spec), pods, spec.name]),
+        )
+        for pod in pods
+    ]
+    ends = (
+        common.who_ends(spec, "pod")
+        if is_ours
+        else "stop(), or the end of this process, ends its server; the pod goes on"
+    )
+    first = made[0]
+    return Endpoint(
+        first.url, None, first.command, first.handle, ends, also=tuple(made[1:]), stays=is_ours
+    )
+
+
+def _wait(spec: Spec, name: str, tell: common.Progress, patience_s: int) -> None:
+    end = time.monotonic() + patience_s
+    while True:
+        pod = json.loads(_kubectl(spec, "get", "pod", name, "-o", "json"))
+        phase, why, is_hopeless = describe(pod)
+        if phase == "Running":
+            return
+        if is_hopeless or time.monotonic() > end:
+            waited = "" if is_hopeless else f" after {patience_s} s"
+            raise ConnectionError(_advise(spec.url, f"the pod is {phase}{waited}: {why}"))
+        tell("image" if "Creating" in why or "ull" in why else "queued", why)
+        time.sleep(1)
+
+
+def describe(pod: dict[str, Any]) -> tuple[str, str, bool]:
+    """The phase of a pod, why it is in it, and whether waiting cannot help."""
+    status = pod.get("status", {})
+    phase = status.get("phase", "Pending")
+    words = [status.get("reason", ""), status.get("message", "")]
+    is_hopeless = phase in ("Failed", "Succeeded")
+    for each in status.get("conditions", []):
+        if each.get("type") == "PodScheduled" and each.get("status") != "True":
+            words += [each.get("reason", ""), each.get("message", "")]
+    for container in status.get("containerStatuses", []):
+        for state in container.get("state", {}).values():
+            words += [state.get("reason", ""), state.get("message", "")]
+            is_hopeless |= any(
+                bad in state.get("reason", "") for bad in ("ImagePull", "ErrImage", "InvalidImage")
+            )
+    return phase, " ".join(word for word in words if word), is_hopeless
+
+
+def _check_running(spec: Spec, pod: str) -> None:
+    phase, why, _ = describe(json.loads(_kubectl(spec, "get", "pod", pod, "-o", "json")))
+    if phase != "Running":
+        raise ConnectionError(_advise(spec.url, f"the pod {pod} is {phase} {why}"))
+
+
+def _check_product(spec: Spec) -> None:
+    """ValueError for a GPU that no node has, as far as we may look at the nodes."""
+    if "product" not in spec.options:
+        return
+    done = common.run_program(
+        ["kubectl", *_global(spec), "get", "nodes", "-o", "json"], _PATIENCE_S
+    )
+    if done.returncode != 0:
+        return
+    labels = [each["metadata"].get("labels", {}) for each in json.loads(done.stdout)["items"]]
+    there = sorted({each[_PRODUCT] for each in labels if _PRODUCT in each})
+    if there and spec.options["product"] not in there:
+        raise ValueError(f"Invalid GPU type '{spec.options['product']}'. Valid types: {there}")
+
+
+def _global(spec: Spec) -> builtins.list[str]:
+    names = ("context", "namespace")
+    return [f"--{each}={spec.options[each]}" for each in names if each in spec.options]
+
+
+def _kubectl(spec: Spec, *words: str, text: str = "") -> str:
+    done = common.run_program(["kubectl", *_global(spec), *words], _PATIENCE_S, text)
+    if done.returncode != 0:
+        raise ConnectionError(_advise(spec.url, done.stderr))
+    return done.stdout
+
+
+def _advise(what: str, words: str) -> str:
+    return common.advise(what, words, ADVICE, "kubectl failed")
+
+
+def explain(endpoint: Endpoint, error: str) -> str:
+    """What kubectl has printed, and what has become of the pods."""
+    _, place, pods, name = json.loads(endpoint.handle)
+    log = _running.log_of(name)
+    words = log.read_text(errors="replace") if log.exists() else ""
+    for pod in pods:
+        done = common.run_program(
+            ["kubectl", *place, "get", "pod", pod, "-o", "json", "--ignore-not-found"], _PATIENCE_S
+        )
+        if done.returncode == 0:
+            phase, why, _ = describe(json.loads(done.stdout)) if done.stdout else ("gone", "", True)
+            if phase != "Running":
+                words += f"\nthe pod {pod} is {phase}: {why}"
+    return common.advise(endpoint.url, words, ADVICE, "") if words else ""
+
+
+def status(endpoint: Endpoint) -> dict[str, str]:
+    _, _, pods, _ = json.loads(endpoint.handle)
+    return {"provider": "k8s", "pods": " ".join(pods)}
+
+
+def logs(endpoint: Endpoint) -> str:
+    log = _running.log_of(json.loads(endpoint.handle)[3])
+    return log.read_text(errors="replace") if log.exists() else ""
+
+
+def stop(endpoint: Endpoint) -> None:
+    is_ours, place, pods, name = json.loads(endpoint.handle)
+    if is_ours:
+        delete = ["delete", "pod", *pods, "--ignore-not-found", "--wait=false"]
+        done = common.run_program(["kubectl", *place, *delete], _PATIENCE_S)
+        if done.returncode != 0:
+            raise ConnectionError(_advise(f"the pods {' '.join(pods)} may go on", done.stderr))
+    _running.forget(name)
+
+
+def list() -> builtins.list[Endpoint]:
+    """The pods of the current context that this provider has made, also from other machines."""
+    words = ["kubectl", "get", "pods", "-l", "app=torch-remote", "-o", "json"]
+    done = common.run_program(words, _PATIENCE_S)
+    if done.returncode != 0:
+        return []
+    names = [each["metadata"]["name"] for each in json.loads(done.stdout)["items"]]
+    return [
+        Endpoint(f"k8s://{name}", handle=json.dumps([True, [], [name], name]), stays=True)
+        for name in names
+    ]

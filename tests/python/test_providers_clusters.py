@@ -1,0 +1,208 @@
+"""Kubernetes and Slurm, with stand-ins for their commands that run what they are given here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import DEADLINE, assert_runs, is_alive, wait_until
+
+import torch_remote
+from torch_remote import _running, providers
+
+BIN = Path(sys.executable).parent
+STAND_IN = Path(__file__).parent / "cluster_stand_in.py"
+LAUNCHES = ["k8s://?image=good&num_gpus=0&", "slurm://gpus?num_gpus=0&"]
+
+pytestmark = pytest.mark.skipif(
+    not (BIN / "torch-remote").exists(), reason="torch-remote is not installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cluster, whose commands are first on the PATH. No process is left in it."""
+    programs, folder = tmp_path / "bin", tmp_path / "cluster"
+    programs.mkdir()
+    folder.mkdir()
+    for name in ("kubectl", "sbatch", "squeue", "srun", "scancel"):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} {name} "$@"\n')
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("TEST_HOST_PATH", f"{BIN}:/usr/bin:/bin")
+    monkeypatch.setenv("TEST_CLUSTER", str(folder))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TORCH_REMOTE_PROGRESS", "0")
+    yield folder
+    (folder / "fails").unlink(missing_ok=True)
+    left = [each.name for each in folder.iterdir()]
+    for name in left:
+        subprocess.run([programs / "scancel", name], check=True)
+    assert left == []
+
+
+@pytest.mark.parametrize("url", LAUNCHES)
+def test_a_machine_is_made_used_and_ended(
+    url: str, cluster: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with torch_remote.connect(f"{url}idle=7m&lifetime=3h") as machine:
+        x = torch.arange(4.0, device=machine.devices[0], requires_grad=True)
+        (x * x).sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [0, 2, 4, 6]
+        status = machine.status()
+        assert "it ends itself after 7m without a call, and after 3h" in status["ends"]
+        (place,) = cluster.iterdir()
+        pid, main = int(status["pid"]), int((place / "main").read_text())
+        (noted,) = _running.read_all()
+        assert (noted.url, noted.kept, noted.pid) == (
+            f"{url}idle=7m&lifetime=3h",
+            False,
+            os.getpid(),
+        )
+        listed = providers.find_provider(noted.provider).list()
+        assert len(listed) == 1
+        command = Path(f"/proc/{pid}/cmdline").read_text()
+        assert "--idle-timeout\x00420s\x00--max-lifetime\x0010800s" in command
+    assert wait_until(lambda: not is_alive(pid) and not is_alive(main))
+    assert _running.read_all() == []
+    stages = [record.getMessage().split(": ")[1].split(" (")[0] for record in caplog.records]
+    assert stages == ["queued", "connecting"]
+
+
+def test_one_machine_of_two_pods_has_the_devices_of_both() -> None:
+    with torch_remote.connect("k8s://?image=good&num_gpus=0&pods=2") as machine:
+        a, b = machine.devices
+        assert (torch.ones(2, device=a).to(b) + torch.ones(2, device=b)).tolist() == [2, 2]
+        assert machine in torch_remote.machines() and len(machine.status()["pods"].split()) == 2
+    with torch_remote.connect("slurm://?num_gpus=0&nodes=2") as machine:
+        assert len(machine.devices) == 2
+
+
+def test_a_pod_that_runs_already_is_used_and_left(cluster: Path) -> None:
+    with torch_remote.connect("k8s://?image=good&num_gpus=0"):
+        (pod,) = cluster.iterdir()
+        with torch_remote.connect(f"k8s://{pod.name}?namespace=mine") as machine:
+            assert torch.ones(2, device=machine.devices[0]).sum().item() == 2
+            assert "the pod goes on" in machine.status()["ends"]
+        assert pod.exists()
+    assert not pod.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "words", "advice"),
+    [
+        ("k8s://nobody", 'pods "nobody" not found', "check the pod's name"),
+        ("k8s://?image=quota", "exceeded quota: gpus", "ask for a higher quota"),
+        ("k8s://?image=missing", "ErrImagePull pull access denied", "check the name of image="),
+        ("k8s://?image=full&wait=1s", "3 Insufficient nvidia.com/gpu", "wait longer with wait=1h"),
+        ("slurm://quota", "accounting/QOS policy limit", "your quota is used up"),
+        ("slurm://?gpu=nope", "Invalid generic resource", "`sinfo -o %G` lists them"),
+        ("slurm://full?wait=1s", "PENDING after the wait: Resources", "wait longer with wait=2h"),
+    ],
+)
+def test_a_failure_is_one_sentence_and_leaves_nothing(url: str, words: str, advice: str) -> None:
+    with pytest.raises(torch_remote.ConnectionError) as raised:
+        torch_remote.connect(url)
+    text = str(raised.value)
+    assert words in text and advice in text.partition("What to do: ")[2]
+    assert text.startswith(url) and "\n" not in text
+    assert _running.read_all() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("The connection to the server 127.0.0.1:1 was refused", "check that the cluster runs"),
+        ("error: You must be logged in to the server (Unauthorized)", "log in to the cluster"),
+    ],
+)
+def test_no_cluster_and_no_credentials_are_told(said: str, advice: str, cluster: Path) -> None:
+    (cluster / "fails").write_text(said)
+    with pytest.raises(torch_remote.ConnectionError, match=f"What to do: {advice}"):
+        torch_remote.connect("k8s://pod")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("k8s://", "names neither a pod nor an image"),
+        ("k8s://?image=good&product=H900", r"Invalid GPU type 'H900'. Valid types: \['T4'\]"),
+        ("k8s://?image=good&idel=1m", "no option 'idel'; there are command, "),
+        ("slurm://?idle=soon", "idle=soon is no duration"),
+        ("slurm://?nodes=-1", "nodes=-1 must be a number"),
+    ],
+)
+def test_a_wrong_url_is_told_before_anything_is_launched(url: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        torch_remote.connect(url)
+
+
+def test_without_the_programs_the_sentence_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(torch_remote.ConnectionError, match="no `kubectl` on this machine"):
+        torch_remote.connect("k8s://pod")
+    with pytest.raises(torch_remote.ConnectionError, match="no `sbatch` on this machine"):
+        torch_remote.connect("slurm://")
+
+
+@pytest.mark.parametrize("url", LAUNCHES)
+def test_an_evicted_machine_is_a_lost_session_with_the_cause(url: str, cluster: Path) -> None:
+    said = assert_runs(
+        f"""
+        import os, subprocess, torch, torch_remote
+        machine = torch_remote.connect({url + "lease=1s"!r})
+        x = torch.ones(2, device=machine.devices[0])
+        x.sum().item()
+        subprocess.run(["scancel", *os.listdir({str(cluster)!r})], check=True)
+        try:
+            print(x.sum().item())
+        except torch_remote.SessionLost as error:
+            print(str(error).replace(chr(10), " "))
+        machine.stop()
+        """,
+        TORCH_REMOTE_PATIENCE="2s",
+        TORCH_REMOTE_LOG="error",
+    )
+    assert "go on from your last checkpoint" in said, said
+
+
+LAUNCH_AND_WAIT = """
+import sys, torch_remote
+torch_remote.connect(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("url", ["k8s://?image=full", "slurm://full?"])
+def test_ctrl_c_while_launching_leaves_nothing(url: str, cluster: Path) -> None:
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCH_AND_WAIT, url], stderr=subprocess.PIPE, text=True
+    )
+    mains = lambda: list(cluster.glob("*/main"))  # noqa: E731
+    assert wait_until(lambda: len(mains()) == 1)
+    pid = int(mains()[0].read_text())
+    launcher.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in launcher.communicate(timeout=DEADLINE)[1]
+    assert not list(cluster.iterdir()) and wait_until(lambda: not is_alive(pid))
+    assert _running.read_all() == []
+
+
+def test_a_pod_whose_client_is_killed_ends_by_itself(cluster: Path) -> None:
+    url = "k8s://?image=good&num_gpus=0&lease=1s&idle=2s"
+    code = (
+        "import os, sys, torch_remote; torch_remote.connect(sys.argv[1]); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, url], timeout=DEADLINE, check=False)
+    (place,) = cluster.iterdir()
+    main = int((place / "main").read_text())
+    assert wait_until(lambda: not is_alive(main))
+    (noted,) = _running.read_all()
+    assert noted.is_forgotten
+    providers.find_provider("k8s").stop(noted.endpoint)
+    shutil.rmtree(place, ignore_errors=True)
