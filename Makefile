@@ -15,7 +15,7 @@ IN_PARALLEL = -n $(WORKERS) --dist worksteal
 SLOW = backend_device call_log command_line cuda_branches custom_operators data_parallel deploy \
        device_module doctor examples exit fork limits local_kernels lost_device machines \
        needs_no_server notebook observability page patches programs progress providers \
-       providers_ssh redirect redirect_examples redirect_run redirect_training seed_000 seed_001 \
+       providers_clusters providers_ssh redirect redirect_examples redirect_run redirect_training seed_000 seed_001 \
        seed_002 session_processes settings torch_modal_package tracing version_skew
 
 # $(call need,path): one sentence when a part of the checkout is missing.
@@ -58,6 +58,11 @@ test-libraries: build  ## The tests with transformers, Lightning and others, in 
 	$(call need,tests/libraries)
 	@tools/setup.sh libraries
 	@build/libraries-venv/bin/python -m pytest -q --timeout=300 -n 2 --dist loadfile tests/libraries
+
+test-providers: build  ## The Modal and Ray providers with their own SDKs, in an environment of their own
+	$(call need,tests/providers)
+	@tools/setup.sh providers
+	@tools/alone.sh build/providers/venv/bin/python -m pytest -q --timeout=300 tests/providers
 
 compat: setup-system  ## Build a wheel for another torch below build/compat, and try it (TORCH=2.12.0)
 	@tools/compat.sh "$(TORCH)"

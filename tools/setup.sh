@@ -3,6 +3,7 @@
 #   setup.sh system   Debian packages to build and test
 #   setup.sh checks   Debian packages for `make lint`, `make fuzz` and clang's checks
 #   setup.sh programs a browser, and an sshd in build/programs: without them their tests are skipped
+#   setup.sh providers the SDKs of providers, in an environment of their own in build/providers
 #   setup.sh python   the virtual environment .venv with torch and the tools
 #   setup.sh libraries  build/libraries-venv: what .venv has, and libraries of others
 set -euo pipefail
@@ -31,6 +32,9 @@ LIBRARIES="lightning==2.6.6 torchmetrics==1.9.0 datasets==5.2.0 sentence-transfo
 # In a folder of their own, which tests/libraries/test_vision.py adds to its path: this torchvision
 # is built for CUDA, and where it can be imported it breaks transformers and torchmetrics.
 VISION="timm==1.0.30 torchvision==0.28.0"
+
+# For tests/providers.
+PROVIDERS="modal==1.6.3 ray==2.60.0"
 
 # The packages that Debian's Python lacks to make a virtual environment and compile an extension.
 python_packages() {
@@ -112,6 +116,23 @@ make_libraries_venv() {
   touch "$stamp"
 }
 
+# It sees what .venv has, torch and torch-remote included; .venv does not see what it has.
+make_providers_venv() {
+  local venv=build/providers/venv stamp
+  stamp=$venv/setup-$(echo "$PROVIDERS $(.venv/bin/python --version)" | sha256sum | cut -c1-12)
+  [ ! -e "$stamp" ] || return 0
+  rm -rf $venv
+  .venv/bin/python -m venv $venv
+  # shellcheck disable=SC2086
+  $venv/bin/python -m pip install $PROVIDERS || return
+  echo "import site; site.addsitedir('$(.venv/bin/python -c '
+import sysconfig
+print(sysconfig.get_path("purelib"))')')" >"$($venv/bin/python -c '
+import sysconfig
+print(sysconfig.get_path("purelib"))')/beside.pth"
+  touch "$stamp"
+}
+
 case ${1:-} in
   system) install_missing $SYSTEM $(python_packages) ;;
   checks) install_missing $CHECKS ;;
@@ -119,7 +140,8 @@ case ${1:-} in
     install_missing $PROGRAMS
     step "sshd in build/programs" setup-programs unpack $UNPACKED
     ;;
+  providers) step "$PROVIDERS in build/providers" setup-providers make_providers_venv ;;
   python) make_venv ;;
   libraries) make_libraries_venv ;;
-  *) fail "usage: tools/setup.sh system|checks|programs|python|libraries" ;;
+  *) fail "usage: tools/setup.sh system|checks|programs|providers|python|libraries" ;;
 esac

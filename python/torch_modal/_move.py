@@ -30,12 +30,14 @@ def move(machines: list[int], url: str) -> None:
             "the results first"
         )
     moving = [group for group in groups if group[0].device.index in indices]
-    _try_to_reach(url)
+    reached = _reach(url)
     contents = [_bytes_of(group[0]).cpu() for group in moving]
     states = {index: _device.get_rng_state(index).clone() for index in indices}
     for machine in machines:
         torch_remote.Machine(machine).stop()
-    _launch.connect_default(url)
+    _launch.connect_default(url, beside=None if reached is None else reached.id)
+    if reached is not None:
+        reached.stop()
     for group, content in zip(moving, contents, strict=True):
         _set_storage(group, content)
     for index, state in states.items():
@@ -65,10 +67,9 @@ def _by_storage(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
     return [list(group.values()) for group in groups.values()]
 
 
-def _try_to_reach(url: str) -> None:
-    """Raises before anything is lost if there is no such machine."""
-    if url != "local":
-        torch_remote.connect(url).stop()
+def _reach(url: str) -> torch_remote.Machine | None:
+    """Connects to it. Raises before anything is lost if there is no such machine."""
+    return None if url == "local" else torch_remote.connect(url)
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -41,11 +41,15 @@ class Running:
 
 
 def folder() -> Path:
-    """The folder of the files; made if it is missing."""
+    """The folder of the files, which may be missing."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    made = Path(home) / "torch-remote" / "machines"
-    made.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return made
+    return Path(home) / "torch-remote" / "machines"
+
+
+def _make(path: Path) -> None:
+    """An empty file that only its owner can read, in the folder."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(mode=0o600)
 
 
 def new_name(provider: str) -> str:
@@ -56,6 +60,13 @@ def new_name(provider: str) -> str:
 def log_of(name: str) -> Path:
     """The log of the command that carries this machine's connection."""
     return folder() / f"{_checked(name)}.log"
+
+
+def make_log(name: str) -> Path:
+    """Makes an empty log, or keeps the one that is there."""
+    log = log_of(name)
+    _make(log)
+    return log
 
 
 def note(spec: Spec, endpoint: Endpoint) -> None:
@@ -71,7 +82,7 @@ def note(spec: Spec, endpoint: Endpoint) -> None:
     }
     path = _file(spec.name)
     new = path.with_suffix(f".{secrets.token_hex(4)}")
-    new.touch(mode=0o600)
+    _make(new)
     new.write_text(json.dumps(content, indent=1))
     new.replace(path)  # complete, or not there
 

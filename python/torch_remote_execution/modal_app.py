@@ -1,12 +1,12 @@
 """The Modal app, its image, and the GPU types that `Sandbox.create` takes.
 
-Nothing here is used yet: launching machines on Modal comes later. Modal's SDK is imported only by
-the functions that need it.
+torch_remote's provider `modal` uses it. Modal's SDK is imported only by the functions that need it.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 APP_NAME = "torch-remote"
@@ -36,14 +36,21 @@ def make_app(name: str = APP_NAME) -> Any:
     return _modal().App.lookup(name, create_if_missing=True)
 
 
-def make_image(torch_version: str, python: str | None = None) -> Any:
+def make_image(
+    torch_version: str, python: str | None = None, programs: Mapping[str, str] | None = None
+) -> Any:
     """Debian slim with the client's minor version of Python and its torch, built for CUDA.
 
     `torch_version` is such as `2.13.0`. torchvision and torchaudio are those that pip finds for it.
+    `programs` are copied into the image: paths there, and the files here.
     """
     python = python or f"{sys.version_info.major}.{sys.version_info.minor}"
     packages = [f"torch=={torch_version}", "torchvision", "torchaudio", "nvidia-ml-py"]
-    return _modal().Image.debian_slim(python_version=python).pip_install(*packages)
+    image = _modal().Image.debian_slim(python_version=python).apt_install("libssl3")
+    image = image.pip_install(*packages)
+    for there, here in (programs or {}).items():
+        image = image.add_local_file(here, there, copy=True)
+    return image.run_commands("chmod 755 " + " ".join(programs)) if programs else image
 
 
 def _modal() -> Any:

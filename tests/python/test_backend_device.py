@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -108,10 +109,13 @@ def test_more_devices_than_indices_is_an_error() -> None:
         _ = [create_modal_device("T4") for _ in range(20)]
 
 
-def test_a_first_use_of_modal_says_that_it_cannot_be_launched_yet() -> None:
+@pytest.mark.skipif(find_spec("modal") is not None, reason="Modal's SDK is installed")
+def test_a_first_use_of_modal_without_its_sdk_says_what_to_install() -> None:
     device = create_modal_device("A100-40GB")
     for _ in range(2):
-        with pytest.raises(NotImplementedError, match="cannot launch machines on Modal yet"):
+        with pytest.raises(
+            torch_remote.ConnectionError, match=r"pip install torch-remote\[modal\]"
+        ):
             torch.ones(2, device=device)
     assert torch.ones(2, device="remote").sum().item() == 2
 

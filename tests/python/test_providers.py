@@ -136,11 +136,9 @@ def test_a_bad_url_is_one_sentence_that_says_what_to_do(url: str, words: str, co
     assert words in str(raised.value) and url.partition("://")[2] in str(raised.value)
 
 
-def test_modal_urls_choose_the_gpu_and_say_that_they_cannot_launch() -> None:
+def test_modal_urls_choose_the_gpu() -> None:
     assert providers.parse_url("modal://H100").gpu is GPUType.H100
     assert providers.parse_url("modal://auto?memory=30GiB").gpu is GPUType.L40S
-    with pytest.raises(NotImplementedError, match=r"modal://H100: .*cannot launch .* on Modal yet"):
-        torch_remote.connect("modal://H100")
 
 
 def test_the_argument_goes_before_the_environment_and_that_before_the_file(

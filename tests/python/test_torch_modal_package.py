@@ -193,7 +193,7 @@ def test_a_configured_modal_is_one_warning_and_the_embedded_server(tmp_path: Pat
     environment = {"PYTHONPATH": str(tmp_path), "MODAL_TOKEN_ID": "ak-none"}
     done = run_python(code, **environment)
     assert done.returncode == 0 and "4." in done.stdout
-    assert done.stderr.count("cannot launch machines on Modal yet") == 1
+    assert done.stderr.count("the embedded server, for Modal failed: modal://A100-40GB") == 1
 
 
 def test_torch_modal_after_torch_remote_shares_its_devices() -> None:

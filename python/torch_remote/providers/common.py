@@ -51,7 +51,7 @@ class Progress:
     """Says what a launch waits for: queued, image, starting, connecting. Each text once."""
 
     def __init__(self, spec: Spec) -> None:
-        self._what = spec.url
+        self._what = spec.url.partition("?")[0]
         self._begin = time.monotonic()
         self._last = ""
 
@@ -138,9 +138,7 @@ def idle_watch(spec: Spec) -> str:
 
 def logged(command: Sequence[str], name: str) -> tuple[str, ...]:
     """The command with its standard error appended to the log of the machine of this name."""
-    log = _running.log_of(name)
-    log.touch(mode=0o600)
-    return ("sh", "-c", 'exec "$@" 2>>"$0"', str(log), *command)
+    return ("sh", "-c", 'exec "$@" 2>>"$0"', str(_running.make_log(name)), *command)
 
 
 def last_words(text: str) -> str:
@@ -205,7 +203,7 @@ def within(
     """
     outcome: list[Result] = []
     errors: list[BaseException] = []
-    is_late = threading.Event()
+    is_late, is_done = threading.Event(), threading.Event()
     lock = threading.Lock()
 
     def run() -> None:
@@ -218,27 +216,27 @@ def within(
             undo(result)
         except BaseException as error:
             errors.append(error)
+        finally:
+            is_done.set()
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    end = time.monotonic() + patience_s
+    threading.Thread(target=run, daemon=True).start()
     try:
-        while thread.is_alive() and time.monotonic() < end:
-            thread.join(0.1)
+        # Not join(): Ctrl-C makes Python 3.11 take the thread for ended.
+        is_done.wait(patience_s)
         with lock:
             is_late.set()
-            if outcome:
-                return outcome[0]
     except BaseException:  # Ctrl-C
         with lock:
             is_late.set()
-        if outcome:
-            undo(outcome[0])
-        thread.join(10)
+        for result in outcome:
+            undo(result)
+        is_done.wait(10)
         raise
     if errors:
         raise errors[0]
-    raise TimeoutError(failure)
+    if not outcome:
+        raise TimeoutError(failure)
+    return outcome[0]
 
 
 @contextmanager

@@ -38,11 +38,16 @@ exec "$(dirname "$0")/torch-remote-server" "$@"
 """
 
 
+def start_script(python: str) -> str:
+    """A script beside the server that runs it with the torch of this Python."""
+    minor = ".".join(_C.BUILT_FOR_TORCH.split(".")[:2])
+    return _START.format(python=shlex.quote(python), minor=minor)
+
+
 def install(ssh: list[str], host: str, python: str) -> str:
     """Copies the server if it is not there yet. Returns the command that runs it on the host."""
     server = server_path().read_bytes()
-    minor = ".".join(_C.BUILT_FOR_TORCH.split(".")[:2])
-    start = _START.format(python=shlex.quote(python), minor=minor).encode()
+    start = start_script(python).encode()
     digest = hashlib.sha256(server + start).hexdigest()[:16]
     folder = f"~/.cache/torch-remote/{digest}"
     if _run(ssh, host, f"test -x {folder}/torch-remote && echo yes || echo no") == "no":
