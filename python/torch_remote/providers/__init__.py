@@ -11,6 +11,7 @@ A provider is a module, or any object, with five functions:
 and, where the provider can say why a machine has failed or was taken away:
 
     explain(endpoint, error) -> str     one sentence, or "" if it does not know
+    state(endpoint) -> str              `running`, or what has become of it
 
 `launch()` is called when the machine is first used, by one thread at a time. A package adds its own
 with an entry point of the group `torch_remote.providers`, whose name is the URL's scheme:
@@ -76,6 +77,7 @@ class Provider(Protocol):
 _BUILT_IN = {
     "k8s": f"{__name__}.kubernetes",
     "modal": f"{__name__}.modal",
+    "ray": f"{__name__}.ray",
     "slurm": f"{__name__}.slurm",
     "ssh": f"{__name__}.ssh",
 }

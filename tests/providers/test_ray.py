@@ -1,0 +1,204 @@
+"""The Ray provider, on a real cluster of two nodes whose GPUs are only declared.
+
+Ray listens on every interface, so these tests run only in a network namespace that has nothing but
+`lo`: `make test-providers` makes one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import DEADLINE, is_alive, run_python, wait_until
+from torch import nn
+
+import torch_remote
+from torch_remote import _running
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+if [name for _, name in socket.if_nameindex()] != ["lo"]:
+    pytest.skip("Ray would listen beyond loopback here", allow_module_level=True)
+
+COMMAND = f"command={sys.executable}%20-m%20torch_remote_cli"
+CLUSTER = Path(__file__).parent / "ray_cluster.py"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen]]:
+    """The URL of the cluster with the command to run, and the process that holds it."""
+    folder = tmp_path_factory.mktemp("ray")
+    (folder / "token").write_text(secrets.token_hex(32))
+    settings = {
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "XDG_STATE_HOME": str(folder / "state"),
+        "TORCH_REMOTE_PROGRESS": "0",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        with (folder / "log").open("w") as log:
+            made = subprocess.Popen(
+                [sys.executable, CLUSTER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert made.stdout is not None
+        address = made.stdout.readline().strip()
+        assert address, (folder / "log").read_text()
+        patch.setenv("RAY_ADDRESS", address)
+        yield f"ray://{address}?{COMMAND}", made
+        ray.shutdown()
+        made.communicate(timeout=DEADLINE)
+
+
+def train(devices: list[torch.device], steps: int = 4) -> list[torch.Tensor]:
+    """A model whose layers are on the devices in turn. Returns its parameters on the CPU."""
+    torch.manual_seed(3)
+    layers = nn.ModuleList(nn.Linear(6, 6) for _ in devices)
+    for layer, device in zip(layers, devices, strict=True):
+        layer.to(device)
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.05)
+    for _ in range(steps):
+        x = torch.linspace(-1, 1, 12).reshape(2, 6)
+        for layer, device in zip(layers, devices, strict=True):
+            x = layer(x.to(device)).tanh()
+        optimizer.zero_grad()
+        x.square().sum().backward()
+        optimizer.step()
+    return [each.detach().cpu() for each in layers.parameters()]
+
+
+def test_four_devices_on_two_nodes_train_one_model(cluster: tuple[str, object]) -> None:
+    url, _ = cluster
+    with torch_remote.connect(f"{url}&num_gpus=4&idle=5m") as machine:
+        assert len(machine.devices) == 4
+        for ours, theirs in zip(
+            train(machine.devices), train([torch.device("cpu")] * 4), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+        hosts = {each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]}
+        assert len(hosts) == 2
+        pids = [int(each["pid"]) for each in servers_of(machine)]
+        assert len(pids) == 4 and all(is_alive(pid) for pid in pids)
+        words = Path(f"/proc/{pids[0]}/cmdline").read_bytes()
+        assert b"--parent-pid" in words or b"--session-fd" in words
+        assert (
+            machine.status()["provider"] == "ray" and len(machine.status()["actors"].split()) == 4
+        )
+        assert isinstance(machine.logs(), str)
+        # Four more do not come: the launch gives up by itself.
+        with pytest.raises(torch_remote.ConnectionError, match=r"no room within 2 s.*wait=1h"):
+            torch_remote.connect(f"{url}&num_gpus=1&wait=2s")
+    assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
+    assert wait_until(lambda: ray.available_resources().get("GPU") == 4)
+    assert _running.read_all() == []
+
+
+def servers_of(machine: torch_remote.Machine) -> list[dict[str, str]]:
+    from torch_remote import _C, _launch
+
+    return [dict(_C.machine_info(each)) for each in (machine.id, *_launch.others_of(machine.id))]
+
+
+def test_a_gpu_is_asked_for_by_name_and_wrong_ones_are_told(cluster: tuple[str, object]) -> None:
+    url, _ = cluster
+    with torch_remote.connect(f"{url}&gpu=H100") as machine:
+        assert machine.status()["url"].startswith("tls://127.0.0.3:")
+    with pytest.raises(ValueError, match=r"'H900'. Valid types: \['A100', 'H100'\]"):
+        torch_remote.connect(f"{url}&gpu=H900")
+    with pytest.raises(torch_remote.ConnectionError, match=r"the cluster has 4.*What to do: "):
+        torch_remote.connect(f"{url}&num_gpus=5")
+    with pytest.raises(torch_remote.ConnectionError, match=r"No such file.*name it with command="):
+        torch_remote.connect(url.partition("?")[0] + "?command=/nowhere/torch-remote")
+    assert wait_until(lambda: ray.available_resources().get("GPU") == 4)
+
+
+def test_an_address_where_nothing_listens_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    done = run_python(f"import torch_remote; torch_remote.connect('ray://127.0.0.1:{port}')")
+    assert "nothing answers" in done.stderr and "ray start --head" in done.stderr.splitlines()[-1]
+
+
+LAUNCH = """
+import sys, torch_remote
+machine = torch_remote.connect(sys.argv[1])
+print(machine.status()["pid"], flush=True)
+input()
+"""
+
+
+def test_sigkill_of_the_client_leaves_no_server(cluster: tuple[str, object]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, cluster[0]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as client:
+        assert client.stdout is not None
+        pid = int(client.stdout.readline())
+        client.send_signal(signal.SIGKILL)
+    assert wait_until(lambda: not is_alive(pid))
+    assert wait_until(lambda: ray.available_resources().get("GPU") == 4)
+
+
+def test_ctrl_c_while_queued_leaves_nothing(cluster: tuple[str, object]) -> None:
+    url, _ = cluster
+    with torch_remote.connect(f"{url}&num_gpus=4"):
+        client = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, url],
+            env={**os.environ, "TORCH_REMOTE_PROGRESS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert client.stderr is not None
+        assert "queued" in client.stderr.readline()
+        client.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in client.communicate(timeout=DEADLINE)[1]
+    assert wait_until(lambda: ray.available_resources().get("GPU") == 4)
+
+
+def test_a_node_that_is_taken_away_is_a_lost_session_with_the_cause(
+    cluster: tuple[str, subprocess.Popen],
+) -> None:
+    """The last test: the cluster has one node afterwards."""
+    url, process = cluster
+    code = f"""
+        import sys, torch, torch_remote
+        machine = torch_remote.connect({url + "&gpu=H100"!r})
+        x = torch.ones(2, device=machine.devices[0])
+        print("ready", x.sum().item(), flush=True)
+        input()
+        try:
+            while True:
+                x.sum().item()
+        except torch_remote.SessionLost as error:
+            print(str(error).replace(chr(10), " "))
+        machine.stop()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", "\n".join(line[8:] for line in code.splitlines())],
+        env={**os.environ, "TORCH_REMOTE_PATIENCE": "2s", "TORCH_REMOTE_LOG": "error"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as client:
+        assert client.stdout is not None and process.stdin is not None
+        assert client.stdout.readline().startswith("ready")
+        process.stdin.write("remove\n")
+        process.stdin.flush()
+        assert process.stdout is not None and process.stdout.readline() == "removed\n"
+        said, errors = client.communicate("\n", timeout=DEADLINE)
+    assert "1 of 1 actors has died" in said and "from your last checkpoint" in said, said + errors
