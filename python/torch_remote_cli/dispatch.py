@@ -22,6 +22,10 @@ COMMANDS = {
     "bench": "measure the connection to a server",
     "doctor": "find what is wrong with an installation or a connection",
     "page": "show a server's figures in a browser",
+    "up": "launch a machine that goes on until `down`",
+    "down": "end machines that were launched",
+    "ps": "list machines that were launched, also by earlier runs",
+    "logs": "print what a machine's server has printed",
     "completion": "print the completion script of a shell",
 }
 

@@ -36,14 +36,9 @@ def start(place: Path, command: list[str], **files: str) -> None:
     place.mkdir()
     for name, text in files.items():
         (place / name).write_text(text)
+    note = f'echo $$ >{place}/main.new; mv {place}/main.new {place}/main; exec "$@"'
     subprocess.Popen(
-        [
-            "sh",
-            "-c",
-            f'echo $$ >{place}/main.new; mv {place}/main.new {place}/main; exec "$@"',
-            "sh",
-        ]
-        + command,
+        ["sh", "-c", note, "sh", *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

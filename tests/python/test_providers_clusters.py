@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEADLINE, assert_runs, is_alive, wait_until
+from helpers import DEADLINE, assert_runs, is_alive, run_python, wait_until
 
 import torch_remote
-from torch_remote import _running, providers
+from torch_remote import _kept, _running, providers
 
 BIN = Path(sys.executable).parent
 STAND_IN = Path(__file__).parent / "cluster_stand_in.py"
@@ -194,15 +194,65 @@ def test_ctrl_c_while_launching_leaves_nothing(url: str, cluster: Path) -> None:
 
 
 def test_a_pod_whose_client_is_killed_ends_by_itself(cluster: Path) -> None:
-    url = "k8s://?image=good&num_gpus=0&lease=1s&idle=2s"
-    code = (
-        "import os, sys, torch_remote; torch_remote.connect(sys.argv[1]); os.kill(os.getpid(), 9)"
+    run_python(
+        """
+        import contextlib, os, torch_remote
+        for idle in ("3s", "10s", "40s"):  # a busy machine may connect too late
+            with contextlib.suppress(torch_remote.ConnectionError):
+                torch_remote.connect(f"k8s://?image=good&num_gpus=0&lease=1s&idle={idle}")
+                os.kill(os.getpid(), 9)
+        """
     )
-    subprocess.run([sys.executable, "-c", code, url], timeout=DEADLINE, check=False)
     (place,) = cluster.iterdir()
     main = int((place / "main").read_text())
     assert wait_until(lambda: not is_alive(main))
     (noted,) = _running.read_all()
     assert noted.is_forgotten
     providers.find_provider("k8s").stop(noted.endpoint)
-    shutil.rmtree(place, ignore_errors=True)
+    assert not place.exists() and _running.read_all() == []
+
+
+def cli(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch_remote_cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+
+def test_up_ps_logs_and_down_handle_a_machine_that_outlives_programs(cluster: Path) -> None:
+    made = cli("up", "k8s://?image=good&num_gpus=0", "--name", "box")
+    assert made.returncode == 0 and "box runs. `torch-remote down box` ends the pod" in made.stdout
+    assert [each.name for each in cluster.iterdir()] == ["box"]
+    assert cli("up", "k8s://?image=good", "--name", "box").returncode == 2
+    for _ in range(2):  # programs come and go
+        with torch_remote.connect("box") as machine:
+            assert torch.ones(2, device=machine.devices[0]).sum().item() == 2
+    (cluster / "box" / "groups").write_text("")
+    (told,) = json.loads(cli("ps", "--json").stdout)
+    assert (told["name"], told["provider"], told["state"]) == ("box", "k8s", "running")
+    assert told["kept"] is True
+    assert cli("logs", "box").returncode == 0
+    assert cli("logs", "nobody").returncode == 1
+    _running.forget("box")  # as on another computer
+    listed = [each["name"] for each in json.loads(cli("ps", "--all", "--json").stdout)]
+    assert listed == ["k8s://box"]
+    gone = cli("down", "k8s://box", "nobody")
+    assert gone.returncode == 1 and "k8s://box is ended" in gone.stdout
+    assert list(cluster.iterdir()) == [] and "no machine" in cli("ps").stdout
+
+
+def test_up_refuses_what_does_not_stay_and_names_that_are_none() -> None:
+    for url, words in (("ssh://box", "needs no `up`"), ("tcp://127.0.0.1:1", "runs already")):
+        with pytest.raises(ValueError, match=words):
+            _kept.up(url)
+    with pytest.raises(ValueError, match="is no name of a machine"):
+        _kept.up("k8s://?image=good", "../x")
+
+
+def test_down_all_ends_what_a_killed_program_has_left(cluster: Path) -> None:
+    code = "import os, torch_remote; torch_remote.connect('slurm://?num_gpus=0'); os.kill(os.getpid(), 9)"
+    run_python(code)
+    (place,) = cluster.iterdir()
+    main = int((place / "main").read_text())
+    (one,) = _kept.listed(everywhere=False)
+    assert one.state == "running; the program that launched it has ended"
+    assert cli("down", "--all").returncode == 0
+    assert not is_alive(main) and _running.read_all() == []

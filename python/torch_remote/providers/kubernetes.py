@@ -224,18 +224,24 @@ def _advise(what: str, words: str) -> str:
 
 def explain(endpoint: Endpoint, error: str) -> str:
     """What kubectl has printed, and what has become of the pods."""
-    _, place, pods, name = json.loads(endpoint.handle)
-    log = _running.log_of(name)
-    words = log.read_text(errors="replace") if log.exists() else ""
+    words, now = logs(endpoint), state(endpoint)
+    if now != "running":
+        words += f"\n{now}"
+    return common.advise(endpoint.url, words, ADVICE, "") if words else ""
+
+
+def state(endpoint: Endpoint) -> str:
+    _, place, pods, _ = json.loads(endpoint.handle)
     for pod in pods:
         done = common.run_program(
             ["kubectl", *place, "get", "pod", pod, "-o", "json", "--ignore-not-found"], _PATIENCE_S
         )
-        if done.returncode == 0:
-            phase, why, _ = describe(json.loads(done.stdout)) if done.stdout else ("gone", "", True)
-            if phase != "Running":
-                words += f"\nthe pod {pod} is {phase}: {why}"
-    return common.advise(endpoint.url, words, ADVICE, "") if words else ""
+        if done.returncode != 0:
+            return common.last_words(done.stderr)
+        phase, why, _ = describe(json.loads(done.stdout)) if done.stdout else ("gone", "", True)
+        if phase != "Running":
+            return f"the pod {pod} is {phase}: {why}".removesuffix(": ")
+    return "running"
 
 
 def status(endpoint: Endpoint) -> dict[str, str]:

@@ -151,12 +151,16 @@ def _advise(what: str, words: str) -> str:
 
 def explain(endpoint: Endpoint, error: str) -> str:
     """What srun has printed, and what has become of the job."""
-    words = logs(endpoint)
-    job, _ = json.loads(endpoint.handle)
-    state, why = _state(job)
-    if state != "RUNNING":
-        words += f"\njob {job} is {state}: {why}"
+    words, now = logs(endpoint), state(endpoint)
+    if now != "running":
+        words += f"\n{now}"
     return _advise(endpoint.url, words) if words else ""
+
+
+def state(endpoint: Endpoint) -> str:
+    job, _ = json.loads(endpoint.handle)
+    now, why = _state(job)
+    return "running" if now == "RUNNING" else f"job {job} is {now}: {why}"
 
 
 def status(endpoint: Endpoint) -> dict[str, str]:
