@@ -108,7 +108,8 @@ def target_of(url: str) -> Target:
         known = ", ".join(sorted(machines)) or "none"
         raise ValueError(
             f"{url!r} is neither a URL nor a machine of {config_path()} (there: {known}) or of "
-            "`torch-remote ps`. Write local, unix:///path, tcp://host:port, ssh://host, or another provider's URL."
+            "`torch-remote ps`. Write local, unix:///path, tcp://host:port, ssh://host, or another "
+            "provider's URL."
         )
     options = {key: str(value) for key, value in machines[url].items()}
     return Target(options.pop("url"), options.pop("token_file", None), options)

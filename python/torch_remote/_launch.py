@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,6 +46,7 @@ launched: dict[int, Launched] = {}  # by the machine's id
 reserved: dict[int, Spec] = {}  # what is launched when the index is first used
 wanted_devices = 1  # of the default machine, at least
 _starting = threading.RLock()
+_ASK_PATIENCE_S = 30  # how long the error of a lost session waits for the provider's words
 # torch_modal puts another function here: the URL to use when the default machine fails.
 fall_back: Callable[[str, Exception], str | None] = lambda url, error: None  # noqa: E731
 
@@ -176,9 +178,15 @@ def stop_launched(machine: int) -> None:
 
 
 def stop_all() -> None:
-    """At exit: ends what providers have launched."""
+    """At exit: ends what providers have launched, each also if one before it fails."""
     for machine in list(launched):
-        stop_launched(machine)
+        name = launched[machine].name
+        try:
+            stop_launched(machine)
+        except Exception as error:
+            print(
+                f"torch_remote: {error}; `torch-remote down {name}` tries it again", file=sys.stderr
+            )
 
 
 def _why_lost(text: str) -> str:
@@ -190,9 +198,15 @@ def _why_lost(text: str) -> str:
                 if one.lost is None:
                     one.lost = ""  # if asking fails, nobody asks again
                     with suppress(Exception):
-                        one.lost = one.explain(text)
+                        one.lost = _ask(one, text)
                 return "" if one.lost in ("", text) else f" ({one.lost})"
     return ""
+
+
+def _ask(one: Launched, error: str) -> str:
+    from .providers.common import within
+
+    return within(_ASK_PATIENCE_S, "", lambda: one.explain(error))
 
 
 _errors.hint_for_loss = _why_lost

@@ -1,4 +1,4 @@
-"""For tests with the SDKs of providers: `make test-providers` installs them into build/providers."""
+"""For tests with the SDKs of providers, which `make test-providers` installs."""
 
 from __future__ import annotations
 

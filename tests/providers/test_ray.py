@@ -196,7 +196,8 @@ def test_a_node_that_is_taken_away_is_a_lost_session_with_the_cause(
         text=True,
     ) as client:
         assert client.stdout is not None and process.stdin is not None
-        assert client.stdout.readline().startswith("ready")
+        first = client.stdout.readline()
+        assert first.startswith("ready"), first + client.communicate(timeout=DEADLINE)[1]
         process.stdin.write("remove\n")
         process.stdin.flush()
         assert process.stdout is not None and process.stdout.readline() == "removed\n"

@@ -248,8 +248,8 @@ def test_up_refuses_what_does_not_stay_and_names_that_are_none() -> None:
 
 
 def test_down_all_ends_what_a_killed_program_has_left(cluster: Path) -> None:
-    code = "import os, torch_remote; torch_remote.connect('slurm://?num_gpus=0'); os.kill(os.getpid(), 9)"
-    run_python(code)
+    connect = "torch_remote.connect('slurm://?num_gpus=0')"
+    run_python(f"import os, torch_remote; {connect}; os.kill(os.getpid(), 9)")
     (place,) = cluster.iterdir()
     main = int((place / "main").read_text())
     (one,) = _kept.listed(everywhere=False)

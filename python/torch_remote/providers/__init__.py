@@ -78,6 +78,8 @@ _BUILT_IN = {
     "k8s": f"{__name__}.kubernetes",
     "modal": f"{__name__}.modal",
     "ray": f"{__name__}.ray",
+    "runpod": f"{__name__}.runpod",
+    "sky": f"{__name__}.skypilot",
     "slurm": f"{__name__}.slurm",
     "ssh": f"{__name__}.ssh",
 }

@@ -261,9 +261,10 @@ def stop(endpoint: Endpoint) -> None:
     from ray.util.placement_group import get_placement_group, remove_placement_group
 
     _, name, _ = json.loads(endpoint.handle)
+    if _owned.pop(name, None) is not None and not ray.is_initialized():
+        return  # at exit Ray has ended the actors of this program before
     for each in _actors(endpoint):
         ray.kill(each)
-    _owned.pop(name, None)
     with suppress(ValueError):  # there is none
         remove_placement_group(get_placement_group(name))
 

@@ -1,0 +1,137 @@
+"""The SkyPilot provider: `sky://H100` launches a cluster with `sky launch` and reaches it by ssh.
+
+Untried on a real cloud: it is written from SkyPilot's documents and tested with a stand-in for its
+command. Needs `pip install skypilot` with your cloud's extra, and `sky check` to be content.
+
+Options, behind `?` in the URL or in the configuration file:
+
+    infra       where, as for `sky launch --infra`: aws, gcp/us-central1, …
+    num_gpus    GPUs of the machine: so many devices
+    spot        1: a cheaper machine that the cloud may take away
+    python      the machine's Python, `python3` by default; torch is installed into it
+    idle, lease, lifetime, wait: docs/providers.md
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import shlex
+
+import torch
+
+from .. import _running
+from .._errors import ConnectionError
+from . import Endpoint, Spec, common, ssh_install
+
+OPTIONS = ("device", "idle", "infra", "lease", "lifetime", "memory", "num_gpus", "python", "spot")
+GPUS = {"A100-40GB": "A100"}  # the others have the names that we use
+_PATIENCE_S = 120  # of every command but launch
+_WAIT = "30m"
+
+# What SkyPilot or the cloud says, and what to do about it.
+ADVICE = (
+    (
+        r"no cloud access|not enabled|credential|No enabled|sky check",
+        "set up your cloud and run `sky check`",
+    ),
+    (r"quota", "ask your cloud for a higher quota, or use another infra=…"),
+    (
+        r"ResourcesUnavailable|Failed to acquire|no resource satisfying|capacity|did not answer",
+        "the cloud has no such GPU free: use another infra=… or type, or wait longer with wait=1h",
+    ),
+    (r"setup failed|pip", "read `sky logs`; torch could not be installed on the machine"),
+    (
+        r"preempted|terminated|not found|STOPPED|INIT",
+        "the machine was taken away; connect again and go on from your last checkpoint",
+    ),
+)
+
+
+def launch(spec: Spec) -> Endpoint:
+    common.check_options(spec, *OPTIONS, "wait")
+    if spec.gpu is None:
+        raise ValueError(f"{spec.url} names no GPU type: sky://H100")
+    patience_s = common.seconds(spec, "wait", _WAIT)
+    serve = shlex.join(common.serve_command(spec, "--stdio")[1:])
+    common.need_program(spec, "sky", "SkyPilot: pip install 'skypilot[aws]' or another cloud's")
+    tell = common.Progress(spec)
+    ends = common.who_ends(spec, "machine")
+    made = Endpoint(spec.url, handle=spec.name, ends=ends, stays=True)
+    _running.note(spec, made)
+    with common.ending_on_failure(lambda: stop(made)):
+        tell("queued", f"`sky launch` chooses a cloud and says its price; {ends}")
+        _sky(spec.url, patience_s, *_launch_words(spec))
+        tell("starting", "copies the server")
+        ssh = ["ssh", "-T", "-o", "BatchMode=yes", "--", spec.name]
+        program = ssh_install.install(ssh, spec.name, spec.options.get("python", "python3"))
+        command = common.logged([*ssh, f"exec {program} {serve}"], spec.name)
+        tell("connecting")
+    return Endpoint(spec.url, None, command, spec.name, ends, stays=True)
+
+
+def _launch_words(spec: Spec) -> builtins.list[str]:
+    assert spec.gpu is not None
+    gpu = GPUS.get(spec.gpu.value, spec.gpu.value)
+    minutes = -(-common.seconds(spec, "idle", common.IDLE) // 60)
+    words = [
+        "launch",
+        "-y",
+        "-c",
+        spec.name,
+        "--gpus",
+        f"{gpu}:{common.number(spec, 'num_gpus', 1)}",
+    ]
+    words += ["--idle-minutes-to-autostop", str(minutes), "--down"]
+    if "infra" in spec.options:
+        words += ["--infra", spec.options["infra"]]
+    if spec.options.get("spot", "0") not in ("", "0", "no"):
+        words.append("--use-spot")
+    python = shlex.quote(spec.options.get("python", "python3"))
+    version = torch.__version__.partition("+")[0]
+    return [*words, f"{python} -m pip install --quiet torch=={version}"]
+
+
+def _sky(what: str, patience_s: float, *words: str) -> str:
+    done = common.run_program(["sky", *words], patience_s)
+    if done.returncode != 0:
+        raise ConnectionError(_advise(what, done.stderr or done.stdout))
+    return done.stdout
+
+
+def _advise(what: str, words: str) -> str:
+    return common.advise(what, words, ADVICE, "SkyPilot failed")
+
+
+def explain(endpoint: Endpoint, error: str) -> str:
+    now = state(endpoint)
+    return _advise(endpoint.url, logs(endpoint) if now == "running" else now)
+
+
+def state(endpoint: Endpoint) -> str:
+    done = common.run_program(["sky", "status", "--refresh", endpoint.handle], _PATIENCE_S)
+    line = next((each for each in done.stdout.splitlines() if endpoint.handle in each), "not found")
+    return "running" if re.search(r"\bUP\b", line) else common.last_words(line)
+
+
+def status(endpoint: Endpoint) -> dict[str, str]:
+    return {"provider": "sky", "cluster": endpoint.handle}
+
+
+def logs(endpoint: Endpoint) -> str:
+    log = _running.log_of(endpoint.handle)
+    return log.read_text(errors="replace") if log.exists() else ""
+
+
+def stop(endpoint: Endpoint) -> None:
+    done = common.run_program(["sky", "down", "-y", endpoint.handle], _PATIENCE_S)
+    if done.returncode != 0 and "not found" not in done.stderr + done.stdout:
+        raise ConnectionError(_advise(f"{endpoint.handle} may go on", done.stderr or done.stdout))
+    _running.forget(endpoint.handle)
+
+
+def list() -> builtins.list[Endpoint]:
+    """The clusters that this provider has launched, also from other machines."""
+    done = common.run_program(["sky", "status"], _PATIENCE_S)
+    names = re.findall(r"^(torch-remote-\S+)", done.stdout, re.M)
+    return [Endpoint(f"sky://{name}", handle=name, stays=True) for name in names]
