@@ -15,7 +15,8 @@ IN_PARALLEL = -n $(WORKERS) --dist worksteal
 SLOW = backend_device call_log command_line cuda_branches custom_operators data_parallel deploy \
        device_module doctor examples exit fork limits local_kernels lost_device machines \
        needs_no_server notebook observability page patches programs progress providers \
-       providers_clusters providers_ssh redirect redirect_examples redirect_run redirect_training seed_000 seed_001 \
+       providers_clusters providers_rented providers_ssh redirect redirect_examples redirect_run \
+       redirect_training seed_000 seed_001 \
        seed_002 session_processes settings torch_modal_package tracing version_skew
 
 # $(call need,path): one sentence when a part of the checkout is missing.
