@@ -17,7 +17,7 @@ import torch
 from helpers import DEADLINE, run_python, wait_until
 
 import torch_remote
-from torch_remote import GPUType, _running
+from torch_remote import GPUType, _kept, _running
 
 modal_stand_in = pytest.importorskip("modal_stand_in", reason="Modal's SDK is not installed")
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,17 +211,34 @@ def test_a_machine_whose_client_is_killed_ends_by_itself(
     _running.forget(noted.name)
 
 
-def run_seed(script: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments, str(ROOT / script)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+def test_the_scripts_for_users_run_on_a_machine_of_modal(service: modal_stand_in.Service) -> None:
+    for words in (["example_device_usage.py"], ["-m", "unittest", "-q", "test_torch_remote"]):
+        service.sandboxes.clear()
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env={**os.environ, "TORCH_REMOTE": "modal://auto?memory=30GiB"},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert only(service).is_terminated
+
+
+def test_a_machine_of_up_outlives_programs_until_down(service: modal_stand_in.Service) -> None:
+    up = [sys.executable, "-m", "torch_remote_cli", "up", "modal://T4", "--name", "box"]
+    done = subprocess.run(up, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0 and "box runs. `torch-remote down box` ends" in done.stdout, done
+    for _ in range(2):
+        with torch_remote.connect("box") as machine:
+            assert torch.ones(2, device=machine.devices[0]).sum().item() == 2
+    (listed,) = _kept.listed(everywhere=True)
+    assert (listed.name, listed.state, listed.endpoint.usd_per_hour) == ("box", "running", 0.59)
+    assert "listening on" in _kept.logs(listed)
+    _kept.down(listed)
+    assert only(service).is_terminated
 
 
 def test_torch_modal_uses_modal_and_falls_back(service: modal_stand_in.Service) -> None:
@@ -247,6 +264,7 @@ def test_torch_modal_uses_modal_and_falls_back(service: modal_stand_in.Service) 
     assert "2.10 USD an hour" in done.stderr
     assert service.apps[-1] == "torch-modal-extension"
     assert len(service.sandboxes) == 2  # one for both devices, one after the switch back
+    assert all(each.is_terminated for each in service.sandboxes.values())
     service.sandboxes.clear()
     service.trouble = "quota"
     code = "import torch, torch_modal; print(torch.ones(2, device='modal').sum().item())"

@@ -21,7 +21,7 @@ from helpers import DEADLINE, is_alive, run_python, wait_until
 from torch import nn
 
 import torch_remote
-from torch_remote import _running
+from torch_remote import _kept, _running
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 if [name for _, name in socket.if_nameindex()] != ["lo"]:
@@ -166,6 +166,21 @@ def test_ctrl_c_while_queued_leaves_nothing(cluster: tuple[str, object]) -> None
         assert "queued" in client.stderr.readline()
         client.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in client.communicate(timeout=DEADLINE)[1]
+    assert wait_until(lambda: ray.available_resources().get("GPU") == 4)
+
+
+def test_a_machine_of_up_outlives_programs_until_down(cluster: tuple[str, object]) -> None:
+    url, _ = cluster
+    up = [sys.executable, "-m", "torch_remote_cli", "up", f"{url}&num_gpus=2", "--name", "box"]
+    done = subprocess.run(up, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with torch_remote.connect("box") as machine:
+        assert [torch.ones(2, device=each).sum().item() for each in machine.devices] == [2, 2]
+        pids = [int(each["pid"]) for each in servers_of(machine)]
+    (listed,) = _kept.listed(everywhere=True)
+    assert (listed.name, listed.state) == ("box", "running")
+    _kept.down(listed)
+    assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
     assert wait_until(lambda: ray.available_resources().get("GPU") == 4)
 
 

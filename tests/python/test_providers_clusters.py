@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -256,3 +257,36 @@ def test_down_all_ends_what_a_killed_program_has_left(cluster: Path) -> None:
     assert one.state == "running; the program that launched it has ended"
     assert cli("down", "--all").returncode == 0
     assert not is_alive(main) and _running.read_all() == []
+
+
+LAB = """\
+#!/bin/sh
+case $1 in
+  reserve) if [ "$2" = --gpus=9 ]; then echo "no boxes with 9 GPUs" >&2; exit 1; fi; echo box1 ;;
+  run) shift 2; PATH=$TEST_HOST_PATH; exec "$@" ;;
+  state) echo running ;;
+  release) echo "$2" >$TEST_CLUSTER/../released ;;
+esac
+"""
+
+
+def test_the_provider_of_the_document_works(tmp_path: Path) -> None:
+    document = Path(__file__).resolve().parents[2] / "docs" / "providers.md"
+    code = document.read_text().partition("## Write a provider")[2]
+    code = code.partition("```python\n")[2].partition("```")[0]
+    assert len(code.splitlines()) <= 60
+    lab = types.ModuleType("lab")
+    exec(code, lab.__dict__)
+    (tmp_path / "bin" / "lab").write_text(LAB)
+    (tmp_path / "bin" / "lab").chmod(0o755)
+    providers.register_provider("lab", lab)  # type: ignore[arg-type]
+    try:
+        with torch_remote.connect("lab://?num_gpus=2") as machine:
+            assert torch.ones(2, device=machine.devices[0]).sum().item() == 2
+            (listed,) = _kept.listed(everywhere=False)
+            assert listed.state == "running"
+        assert (tmp_path / "released").read_text() == "box1\n"
+        with pytest.raises(ConnectionError, match=r"no boxes.*What to do: come back later"):
+            torch_remote.connect("lab://?num_gpus=9")
+    finally:
+        providers._registered.pop("lab")

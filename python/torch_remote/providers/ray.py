@@ -73,8 +73,8 @@ def launch(spec: Spec) -> Endpoint:
     bundle = _bundle(spec, ray, count)
     ends = common.who_ends(spec, "machine")
     address = ray.get_runtime_context().gcs_address
-    names = [f"{spec.name}-{each}" for each in range(max(1, count))]
-    handle = json.dumps([address, spec.name, names])
+    handle = _handle(address, spec.name, max(1, count))
+    names = json.loads(handle)[2]
     made = Endpoint(spec.url, handle=handle, ends=ends, stays=spec.keep)
     with common.ending_on_failure(lambda: stop(made)):
         if spec.keep:
@@ -275,17 +275,15 @@ def list() -> builtins.list[Endpoint]:
         return []
     ray = _connect("ray://", "")
     address = ray.get_runtime_context().gcs_address
-    names = [
-        each["name"]
-        for each in ray.util.list_named_actors(all_namespaces=True)
-        if each["namespace"] == NAMESPACE
-    ]
-    machines = sorted({each.rpartition("-")[0] for each in names})
+    servers: dict[str, builtins.list[str]] = {}  # by the name of their machine
+    for each in ray.util.list_named_actors(all_namespaces=True):
+        if each["namespace"] == NAMESPACE:
+            servers.setdefault(each["name"].rpartition("-")[0], []).append(each["name"])
     return [
-        Endpoint(
-            f"ray://{one}",
-            handle=json.dumps([address, one, [each for each in names if each.startswith(one)]]),
-            stays=True,
-        )
-        for one in machines
+        Endpoint(f"ray://{one}", handle=_handle(address, one, len(names)), stays=True)
+        for one, names in sorted(servers.items())
     ]
+
+
+def _handle(address: str, name: str, count: int) -> str:
+    return json.dumps([address, name, [f"{name}-{each}" for each in range(count)]])
