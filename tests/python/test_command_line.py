@@ -22,7 +22,7 @@ import torch_remote
 from torch_remote_cli import dispatch, environment, figures
 
 ROOT = Path(__file__).parents[2]
-READING = ("status", "top", "bench", "doctor")
+READING = ("status", "top", "bench", "doctor", "up", "ps")
 
 
 def run(module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -343,7 +343,7 @@ def test_bash_completes_a_command_and_an_option(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(cli("completion", "bash").stdout)
     for words, at, expected in (
-        ("torch-remote do", 1, "doctor"),
+        ("torch-remote doc", 1, "doctor"),
         ("torch-remote doctor --me", 2, "--metrics"),
     ):
         line = (
