@@ -14,6 +14,7 @@
 
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/call_filter.h"
 #include "base/landlock.h"
@@ -167,19 +168,35 @@ void hide_memory(bool is_confined) {
     ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
+// Decides what `auto` means on this machine.
+Sandbox begin(SandboxMode mode) {
+  Sandbox sandbox;
+  sandbox.mode = mode;
+  if (mode != SandboxMode::kAuto)
+    return sandbox;
+  const bool has_gpu = ::access("/dev/nvidiactl", F_OK) == 0;
+  sandbox.mode = has_gpu ? SandboxMode::kOff : SandboxMode::kOn;
+  if (has_gpu)
+    sandbox.lacks = "it was not tried with a GPU yet, --sandbox on turns it on";
+  return sandbox;
+}
+
 }  // namespace
 
 SandboxMode parse_sandbox(const std::string& text) {
-  for (const SandboxMode mode : {SandboxMode::kAuto, SandboxMode::kOff, SandboxMode::kTrace})
+  for (const SandboxMode mode :
+       {SandboxMode::kAuto, SandboxMode::kOn, SandboxMode::kOff, SandboxMode::kTrace})
     if (text == to_text(mode))
       return mode;
-  throw std::invalid_argument("--sandbox " + text + ": use auto or off");
+  throw std::invalid_argument("--sandbox " + text + ": use auto, on or off");
 }
 
 std::string to_text(SandboxMode mode) {
   switch (mode) {
     case SandboxMode::kAuto:
       return "auto";
+    case SandboxMode::kOn:
+      return "on";
     case SandboxMode::kOff:
       return "off";
     case SandboxMode::kTrace:
@@ -190,7 +207,7 @@ std::string to_text(SandboxMode mode) {
 
 std::string Sandbox::describe() const {
   if (mode == SandboxMode::kOff)
-    return "off";
+    return lacks.empty() ? "off" : "off; " + lacks;
   std::string text = filters_calls ? "seccomp" : "";
   if (landlock > 0)
     text += (text.empty() ? "" : ", ") + ("Landlock ABI " + std::to_string(landlock));
@@ -200,9 +217,8 @@ std::string Sandbox::describe() const {
 }
 
 Sandbox expected_sandbox(SandboxMode mode) {
-  Sandbox sandbox;
-  sandbox.mode = mode;
-  if (mode == SandboxMode::kOff)
+  Sandbox sandbox = begin(mode);
+  if (sandbox.mode == SandboxMode::kOff)
     return sandbox;
   const int abi = landlock_abi();
   note_landlock(sandbox, abi, errno);
@@ -213,9 +229,8 @@ Sandbox expected_sandbox(SandboxMode mode) {
 }
 
 Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs) {
-  Sandbox sandbox;
-  sandbox.mode = mode;
-  if (mode == SandboxMode::kOff)
+  Sandbox sandbox = begin(mode);
+  if (sandbox.mode == SandboxMode::kOff)
     return sandbox;
   renounce_privileges();
   int error = ENOSYS;

@@ -16,12 +16,13 @@ namespace torch_remote::server {
 // All sessions do this: those of a listener, of `serve --stdio` and embedded ones. What they need
 // later is open by then, or comes as a descriptor over the socket from the listener.
 enum class SandboxMode {
-  kAuto,  // what the kernel has
+  kAuto,  // as kOn, but kOff where there is a GPU: what its driver needs was not tried yet
+  kOn,    // what the kernel has
   kOff,
-  kTrace,  // as kAuto, and what is refused is printed: Note [Traced calls]
+  kTrace,  // as kOn, and what is refused is printed: Note [Traced calls]
 };
 
-// "auto", "off" or "trace". Throws std::invalid_argument.
+// "auto", "on", "off" or "trace". Throws std::invalid_argument.
 SandboxMode parse_sandbox(const std::string& text);
 std::string to_text(SandboxMode mode);
 
@@ -35,7 +36,7 @@ struct Sandbox {
   SandboxMode mode = SandboxMode::kOff;
   bool filters_calls = false;
   int landlock = 0;   // its version; 0: files are not confined
-  std::string lacks;  // what the kernel does not have or refused, for people
+  std::string lacks;  // what the kernel does not have or refused, or why it is off; for people
 
   // "seccomp, Landlock ABI 4; no signal scope"
   std::string describe() const;
