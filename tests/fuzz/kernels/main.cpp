@@ -1,16 +1,12 @@
-// Sessions with PyTorch's own kernels, on tiny tensors: only operators that clients may call. PyTorch
-// is not instrumented, and some of its kernels crash for arguments that no program gives them. So
-// this is no libFuzzer target: children of this process run some inputs each, and one that dies is
-// told of, with the kernel that ran. A crash outside a kernel is the server's, and the exit code 1.
+// Sessions with PyTorch's own kernels, on tiny tensors: only operators that clients may call.
+// PyTorch is not instrumented, and some of its kernels crash for arguments that no program gives
+// them. So this is no libFuzzer target: children of this process run some inputs each, and one that
+// dies is told of, with the kernel that ran. A crash outside a kernel is the server's, and the exit
+// code is 1.
 //
-//   kernels [--runs CALLS] [--seed N] [--trusting]
+//   fuzz_kernels [--runs CALLS] [--seed N] [--trusting]
 //
 // --trusting: also the operators that trust their arguments (operator_list.txt).
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <charconv>
@@ -24,6 +20,11 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -126,8 +127,8 @@ struct Death {
 };
 
 int run(const Settings& settings) {
-  void* const page = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const page =
+      mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED)
     throw std::runtime_error("no memory for the page that the processes share");
   progress = new (page) Progress;
@@ -148,8 +149,8 @@ int run(const Settings& settings) {
       continue;
     const std::string kernel = progress->kernel.data();
     is_ours = is_ours || kernel.empty();
-    Death& death = deaths[(kernel.empty() ? "outside a kernel" : kernel) + ": " +
-                          how_it_ended(status)];
+    Death& death =
+        deaths[(kernel.empty() ? "outside a kernel" : kernel) + ": " + how_it_ended(status)];
     if (death.count++ == 0)
       death.first_input = progress->input;
     next = progress->input + 1;
@@ -183,7 +184,7 @@ Settings parse(int argc, char** argv) {
     else if (option == "--seed" && i + 1 < argc)
       settings.seed = number_of(argv[++i]);
     else
-      throw std::runtime_error("usage: kernels [--runs CALLS] [--seed N] [--trusting]");
+      throw std::runtime_error("usage: fuzz_kernels [--runs CALLS] [--seed N] [--trusting]");
   }
   return settings;
 }

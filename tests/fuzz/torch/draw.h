@@ -14,8 +14,8 @@
 // begin of an input is also valid.
 namespace torch_remote::fuzz {
 
-// kTame: hostile choices are seldom, and tensors and numbers are tiny, so that most calls reach their
-// kernel.
+// kTame: hostile choices are seldom, and tensors and numbers are tiny, so that most calls reach
+// their kernel.
 enum class Temper : uint8_t { kWild, kTame };
 
 class Draw {
@@ -24,6 +24,7 @@ class Draw {
       : bytes_(bytes), temper_(temper) {}
 
   bool empty() const { return bytes_.empty(); }
+
   bool is_tame() const { return temper_ == Temper::kTame; }
 
   uint8_t byte() {
@@ -109,8 +110,7 @@ inline void draw_spec(Draw& draw, wire::Writer& writer) {
   if (draw.rarely(8))
     writer.u8(draw.byte());
   else
-    writer.u8(static_cast<uint8_t>(
-        kUsual[draw.is_tame() && !draw.rarely(3) ? 0 : draw.below(4)]));
+    writer.u8(static_cast<uint8_t>(kUsual[draw.is_tame() && !draw.rarely(3) ? 0 : draw.below(4)]));
   const uint8_t flags = draw.byte();
   const bool is_contiguous = flags < 192;
   writer.u8(static_cast<uint8_t>((is_contiguous ? 1 : 0) | (flags % 16 < 14 ? 0 : flags & 30)));

@@ -233,6 +233,7 @@ void run_observed(const c10::OperatorHandle& operation, torch::jit::Stack* stack
   struct Told {
     ~Told() { observer(nullptr); }
   } const after;
+
   observer(c10::toString(operation.operator_name()).c_str());
   operation.callBoxed(stack);
 }
