@@ -42,11 +42,13 @@ bool is_ip_address(const std::string& host) {
 // SNI and the check of the certificate's name.
 void expect_host(SSL* ssl, const std::string& host) {
   if (is_ip_address(host)) {
-    X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str());
+    check_internal(X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str()) == 1,
+                   "OpenSSL takes the address to check the certificate against");
     return;
   }
-  SSL_set_tlsext_host_name(ssl, host.c_str());
-  SSL_set1_host(ssl, host.c_str());
+  check_internal(SSL_set_tlsext_host_name(ssl, host.c_str()) == 1, "OpenSSL sends the host's name");
+  check_internal(SSL_set1_host(ssl, host.c_str()) == 1,
+                 "OpenSSL takes the name to check the certificate against");
 }
 
 // Thread-safe as Stream requires: Note [TLS streams].

@@ -109,8 +109,8 @@ Version agree(Version peer_min, Version peer_max) {
   const Version highest = std::min(peer_max, kMaxVersion);
   if (peer_min > peer_max || highest < kMinVersion || highest < peer_min) {
     auto text = [](Version v) { return std::to_string(static_cast<uint16_t>(v)); };
-    throw ProtocolError("no common protocol version: we have " + text(kMinVersion) + " to " +
-                        text(kMaxVersion) + ", the peer " + text(peer_min) + " to " +
+    throw ProtocolError("no common protocol version: this end has " + text(kMinVersion) + " to " +
+                        text(kMaxVersion) + ", the other " + text(peer_min) + " to " +
                         text(peer_max));
   }
   return highest;

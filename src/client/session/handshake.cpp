@@ -2,6 +2,7 @@
 
 #include <array>
 #include <optional>
+#include <string_view>
 
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "base/platform.h"
 #include "transport/deadline.h"
 #include "transport/tls_error.h"
+#include "wire/agree.h"
 
 namespace torch_remote::client {
 namespace {
@@ -34,6 +36,40 @@ void read_exactly(transport::Stream& stream, std::span<std::byte> into) {
       throw HandshakeCut("the server closed the connection during the handshake");
     into = into.subspan(got);
   }
+}
+
+// What another program on the port speaks, by its first bytes; empty if they mean nothing to us.
+std::string protocol_of(const wire::BlockHead& head) {
+  const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
+  if (text == "HTTP")
+    return ": it speaks HTTP";
+  if (text == "SSH-")
+    return ": it speaks SSH (for ssh, the URL is ssh://host)";
+  if (text.starts_with("\x15\x03") || text.starts_with("\x16\x03"))
+    return ": it speaks TLS (for a server with TLS, the URL is tls://host:port)";
+  return {};
+}
+
+// The first block that the server sends. What is no block is from another program.
+Bytes read_first_block(transport::Stream& stream) {
+  wire::BlockHead head;
+  read_exactly(stream, head);
+  uint32_t length = 0;
+  std::string why = "an empty block";
+  try {
+    length = wire::decode_block_head(head);
+  } catch (const ProtocolError& error) {
+    why = error.what();
+  }
+  if (length == 0) {
+    const std::string spoken = protocol_of(head);
+    throw ProtocolError("this is no torch-remote server" +
+                        (spoken.empty() ? " (its first bytes: " + why + ")" : spoken) +
+                        "; check the port");
+  }
+  Bytes body(length);
+  read_exactly(stream, body);
+  return body;
 }
 
 Bytes read_block(transport::Stream& stream) {
@@ -134,11 +170,11 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
   secure(stream, first);
   write_block(stream, first, ours);
 
-  const Bytes answer = read_block(stream);
+  const Bytes answer = read_first_block(stream);
   silence.reset();
   check_not_refused(answer);
   const wire::Hello theirs = wire::decode_hello(answer);
-  wire::agree(theirs.min, theirs.max);
+  wire::agree_as(wire::Side::kClient, theirs.min, theirs.max);
   if (key.secret.empty() && theirs.has_proof) {
     throw ConnectionError(
         "the server wants a token; on this side set TORCH_REMOTE_TOKEN_FILE to a copy of the "

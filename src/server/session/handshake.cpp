@@ -12,6 +12,7 @@
 #include "transport/deadline.h"
 #include "transport/tls_error.h"
 #include "transport/tls_stream.h"
+#include "wire/agree.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -128,7 +129,7 @@ void secure(transport::Stream& stream, LimitedReader& reader,
 }
 
 void check_preamble(const wire::Preamble& preamble, Intent wanted) {
-  wire::agree(preamble.min, preamble.max);
+  wire::agree_as(wire::Side::kServer, preamble.min, preamble.max);
   if (preamble.intent != static_cast<uint8_t>(wanted))
     throw ProtocolError("there is no session to resume here");
 }
@@ -167,8 +168,8 @@ Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>
   check_preamble(preamble ? *preamble : read_preamble(reader), intent);
   const Bytes body = reader.read_block();
   const wire::Hello hello = wire::decode_hello(body);
-  Greeting greeting{wire::agree(hello.min, hello.max), hello.torch_version, hello.received,
-                    local_process(hello)};
+  Greeting greeting{wire::agree_as(wire::Side::kServer, hello.min, hello.max), hello.torch_version,
+                    hello.received, local_process(hello)};
   const std::optional<wire::Proof> wanted = send_hello(stream, body, make_proofs);
   check_proof(wire::decode_proof(read_proof(reader, wanted.has_value())), wanted, intent);
   return greeting;

@@ -5,9 +5,12 @@
 
 #include "base/error.h"
 #include "bytes.h"
+#include "wire/agree.h"
 
 namespace torch_remote::wire {
 namespace {
+
+using ::testing::HasSubstr;
 
 template <typename Message>
 std::vector<std::byte> body_of(const Message& message) {
@@ -58,6 +61,24 @@ TEST(Versions, TheHighestThatBothHaveIsAgreed) {
   EXPECT_THROW(agree(Version{1}, Version{1}), ProtocolError);
   EXPECT_THROW(agree(Version{0}, Version{0}), ProtocolError);
   EXPECT_THROW(agree(Version{2}, Version{1}), ProtocolError);
+}
+
+TEST(Versions, AMismatchNamesBothEndsAndTheOneToUpgrade) {
+  const auto said = [](Side us, Version min, Version max) {
+    try {
+      agree_as(us, min, max);
+    } catch (const ProtocolError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string newer = said(Side::kClient, Version{100}, Version{101});
+  EXPECT_THAT(newer, HasSubstr("the server has 100 to 101; install the newer torch-remote on the "
+                               "client's machine"));
+  const std::string at_server = said(Side::kServer, Version{100}, Version{101});
+  EXPECT_THAT(at_server, HasSubstr("the client has 100 to 101, the server has "));
+  EXPECT_THAT(at_server, HasSubstr("on the server's machine"));
+  EXPECT_THAT(said(Side::kServer, Version{0}, Version{0}), HasSubstr("on the client's machine"));
 }
 
 TEST(Handshake, AHelloComesBackWithAndWithoutAProof) {

@@ -168,6 +168,26 @@ TEST_F(HandshakeTest, ABlockThatIsTooLongIsRefusedBeforeItIsRead) {
   EXPECT_THAT(error_of<ProtocolError>(handshake), HasSubstr("bytes of a handshake"));
 }
 
+TEST_F(HandshakeTest, AnotherProgramOnThePortIsNamed) {
+  const std::vector<std::pair<std::string, std::string>> programs = {
+      {"HTTP/1.1 400 Bad Request\r\n", "it speaks HTTP"},
+      {"SSH-2.0-OpenSSH_9.2\r\n", "it speaks SSH"},
+      {"\x15\x03\x01", "it speaks TLS"},
+      {"", "an empty block"},
+      {"220 mail.example ESMTP", "is over the limit"}};
+  for (const auto& [said, words] : programs) {
+    auto [ours, theirs] = transport::memory_pair();
+    auto handshake = std::async(std::launch::async, [&] { return shake_hands(*ours, ""); });
+    read_client_hello(*theirs);
+    std::string padded = said;
+    padded.resize(64);
+    send(*theirs, std::as_bytes(std::span(padded)));
+    const std::string error = error_of<ProtocolError>(handshake);
+    EXPECT_THAT(error, HasSubstr("this is no torch-remote server"));
+    EXPECT_THAT(error, HasSubstr(words));
+  }
+}
+
 TEST_F(HandshakeTest, AServerThatHangsUpIsAConnectionError) {
   auto handshake = connect("");
   read_client_hello(*server);
