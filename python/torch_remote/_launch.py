@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from . import _C, _config, _errors, _running, providers
 from ._errors import ConnectionError
@@ -61,7 +65,7 @@ def connect_url(url: str, token: str | None = None, index: int | None = None) ->
         return _connect_to(_launched_before(running), index)
     target = _config.target_of(url)
     if token is None and target.token_file is not None and not _token_in_environment():
-        token = read_token(target.token_file)
+        token = read_token(target.token_file, target.url)
     scheme, found, _ = target.url.partition("://")
     if not found or scheme in providers.DIALLED:
         return _C.connect(target.url, token, index)
@@ -212,18 +216,44 @@ def _ask(one: Launched, error: str) -> str:
 _errors.hint_for_loss = _why_lost
 
 
-def read_token(token_file: str | PathLike[str]) -> str:
+def read_token(token_file: str | PathLike[str], url: str) -> str:
+    """The token in a file, for the server of this URL."""
     path = Path(token_file).expanduser()
     try:
-        token = path.read_text().strip()
+        with path.open() as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read().strip()
     except OSError as error:
         raise ConnectionError(f"token_file: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ValueError(f"token_file: {path} is no text file") from None
     if not token:
         raise ValueError(f"token_file: there is no token in {path}")
+    if mode & 0o077:
+        _tell_of_open_file(path, url)
     return token
 
 
-def _token_in_environment() -> bool:
-    import os
+# As check_only_ours() in client/session/open.cpp, which reads TORCH_REMOTE_TOKEN_FILE.
+def _tell_of_open_file(path: Path, url: str) -> None:
+    what = f"token_file: other users can read {path}"
+    if _is_beyond_loopback(url):
+        raise ConnectionError(
+            f"{what}, so it is not used for {url}: run `chmod 600 {path}`, and if others use this "
+            "machine make a new token on the server"
+        )
+    warnings.warn(f"{what}: run `chmod 600 {path}`", stacklevel=4)
 
+
+def _is_beyond_loopback(url: str) -> bool:
+    parts = urlsplit(url)
+    if parts.scheme not in ("tcp", "tls") or parts.hostname == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:  # a name
+        return True
+
+
+def _token_in_environment() -> bool:
     return any(os.environ.get(f"TORCH_REMOTE_{each}") for each in ("TOKEN_FILE", "TOKEN"))

@@ -40,6 +40,11 @@ class Machine:
         self.id = machine_id
 
     @property
+    def url(self) -> str:
+        """What it was connected to. Does not wait."""
+        return str(_C.machine_summary(self.id)[0])
+
+    @property
     def devices(self) -> list[torch.device]:
         """Its devices, with their indices in this process. May wait for the handshake."""
         ids = (self.id, *_launch.others_of(self.id))
@@ -154,7 +159,7 @@ def connect(
     if url == "local" and (token is not None or token_file is not None):
         raise ValueError('connect("local") starts a server of our own, which takes no token')
     if token_file is not None:
-        token = _launch.read_token(token_file)
+        token = _launch.read_token(token_file, _config.target_of(url).url)
     if token is not None and not isinstance(token, str):  # the value must not appear in a message
         raise TypeError(f"connect(): token is a str, not {type(token).__name__}")
     return Machine(_launch.connect_url(url, None if token is None else token.strip()))

@@ -140,4 +140,14 @@ def test_a_server_that_nobody_listens_for_is_an_error_at_once(tmp_path: Path) ->
     assert seconds_to_fail(url, "No such file") < WITHIN_S / 2
     with pytest.raises(torch_remote.ConnectionError) as error:
         torch_remote.connect(url)
-    assert str(error.value).count(url) == 1
+    assert str(error.value).count(f"{url}: ") == 1
+    (tmp_path / "file").touch()
+    with socket.socket(socket.AF_UNIX) as ended:
+        ended.bind(f"{tmp_path}/ended")
+    for name, words in (
+        ("nobody", "start a server there with `torch-remote serve --listen unix://"),
+        ("file", "what is there is no socket"),
+        ("ended", "the server that made this socket has ended"),
+    ):
+        with pytest.raises(torch_remote.ConnectionError, match=f"What to do: {words}"):
+            torch_remote.connect(f"unix://{tmp_path}/{name}")

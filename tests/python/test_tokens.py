@@ -10,6 +10,7 @@ import torch
 from helpers import serving
 
 import torch_remote
+from torch_remote import _launch
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +79,28 @@ def test_a_token_file_of_another_user_is_warned_of(tmp_path: Path) -> None:
     with serving(f"unix://{tmp_path}/s", "--token-file", str(token), log=log):
         pass
     assert "the token file belongs to another user" in log.read_text()
+
+
+def test_a_token_file_that_others_can_read_is_not_used_beyond_loopback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("0" * 64)
+    token.chmod(0o644)
+    beyond = ("tls://192.0.2.1:1", "tcp://gpu-box:1", "tls://[2001:db8::1]:1")
+    here = ("tls://127.0.0.1:1", "tcp://localhost:1", "tcp://[::1]:1", "unix:///path")
+    for url in beyond:
+        with pytest.raises(torch_remote.ConnectionError, match=f"run `chmod 600 {token}`"):
+            torch_remote.connect(url, token_file=token)
+    for url in here:
+        with pytest.warns(UserWarning, match=f"run `chmod 600 {token}`"):
+            _launch.read_token(token, url)
+    monkeypatch.setenv("TORCH_REMOTE_TOKEN_FILE", str(token))
+    with pytest.raises(torch_remote.ConnectionError, match=f"run `chmod 600 {token}`"):
+        torch_remote.connect(beyond[0]).devices  # noqa: B018
+    with pytest.raises(torch_remote.ConnectionError, match="What to do: start a server there"):
+        torch_remote.connect("tcp://127.0.0.1:1").devices  # noqa: B018
+    assert "other users can read the token file" in capfd.readouterr().err
 
 
 def test_a_token_is_in_no_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,7 @@ Session* Machines::open(const std::string& url, std::optional<std::string> token
   Endpoint endpoint = make_endpoint(url, path, std::move(options));
   try {
     endpoint.token = token             ? *std::move(token)
-                     : endpoint.redial ? token_from_environment()
+                     : endpoint.redial ? token_from_environment(endpoint.url)
                                        : "";  // an embedded server needs none
   } catch (const std::exception&) {
     // Raised when the session opens, like other reasons why a server cannot be reached.

@@ -1,6 +1,7 @@
 #include "client/session/open.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include <ATen/Parallel.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "base/platform.h"
 #include "base/session_page.h"
@@ -16,6 +18,7 @@
 #include "transport/delay_line.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
+#include "transport/socket_address.h"
 #include "transport/tls_context.h"
 #include "transport/tls_stream.h"
 
@@ -141,6 +144,47 @@ std::unique_ptr<transport::Stream> with_delay(std::unique_ptr<transport::Stream>
   return transport::delayed(std::move(stream), transport::parse_delay(net));
 }
 
+// What to do where nobody could be reached at an address.
+std::string advice_for(const transport::Address& address) {
+  const std::string name = short_name(address);
+  const std::string start = "start a server there with `torch-remote serve --listen " + name + "`";
+  std::error_code unknown;
+  if (address.scheme != "unix")
+    return start + ", or check the address, the forwarded port and the firewall";
+  const auto found = std::filesystem::status(address.path, unknown).type();
+  if (found == std::filesystem::file_type::not_found)
+    return start + ", or check the path";
+  if (found != std::filesystem::file_type::socket)
+    return "what is there is no socket: check the path";
+  return "the server that made this socket has ended: " + start;
+}
+
+std::unique_ptr<transport::Stream> dial_with_advice(const Endpoint::Redial& dial,
+                                                    const transport::Address& address) {
+  try {
+    return dial(std::chrono::steady_clock::now() + kDialPatience);
+  } catch (const ConnectionError& error) {
+    throw ConnectionError(std::string(error.what()) + ". What to do: " + advice_for(address));
+  }
+}
+
+bool is_beyond_loopback(const std::string& url) {
+  const transport::Address address = transport::parse_address(url);
+  return address.scheme != "unix" && !transport::SocketAddress::loopback(address.host, 0);
+}
+
+// Other users of this machine could use the server as this user does.
+void check_only_ours(const TokenFile& file, const std::string& path, const std::string& url) {
+  if (file.is_ours)
+    return;
+  const std::string what = "other users can read the token file " + path;
+  if (is_beyond_loopback(url)) {
+    throw std::runtime_error(what + ", so it is not used for " + url + ": run `chmod 600 " + path +
+                             "`, and if others use this machine make a new token on the server");
+  }
+  log(LogLevel::kWarning, "other users can read the token file; chmod 600 it", {{"path", path}});
+}
+
 transport::Address parse_url(const std::string& url) {
   try {
     return transport::parse_address(url);
@@ -174,9 +218,7 @@ Endpoint endpoint_to(const std::string& url, const std::string& server_path,
     auto stream = with_delay(transport::dial(address, deadline), net);
     return tls == nullptr ? std::move(stream) : transport::tls_stream(std::move(stream), tls);
   };
-  endpoint.open = [dial = endpoint.redial] {
-    return dial(std::chrono::steady_clock::now() + kDialPatience);
-  };
+  endpoint.open = [dial = endpoint.redial, address] { return dial_with_advice(dial, address); };
   endpoint.has_listener = true;
   return endpoint;
 }
@@ -195,14 +237,16 @@ Endpoint endpoint_through(std::string url, std::vector<std::string> words) {
   return endpoint;
 }
 
-std::string token_from_environment() {
+std::string token_from_environment(const std::string& url) {
   constexpr const char* kVariable = "TORCH_REMOTE_TOKEN_FILE";
   const char* const path = std::getenv(kVariable);
   if (path != nullptr && *path != '\0') {
-    std::string token = read_token_file(kVariable, expand_home(path)).token;
-    if (token.empty())
+    TokenFile file = read_token_file(kVariable, expand_home(path));
+    if (file.token.empty())
       throw std::runtime_error(std::string(kVariable) + ": there is no token in " + path);
-    return token;
+    if (url.find("://") != std::string::npos)
+      check_only_ours(file, expand_home(path), url);
+    return std::move(file.token);
   }
   const char* token = std::getenv("TORCH_REMOTE_TOKEN");
   return token == nullptr ? "" : token;

@@ -18,7 +18,8 @@ Endpoint endpoint_to(const std::string& url, const std::string& server_path,
 // serve --stdio`), run again after a loss. Gets no signals of our terminal. `url` is for messages.
 Endpoint endpoint_through(std::string url, std::vector<std::string> command);
 
-// TORCH_REMOTE_TOKEN_FILE, else TORCH_REMOTE_TOKEN, else empty.
-std::string token_from_environment();
+// TORCH_REMOTE_TOKEN_FILE, else TORCH_REMOTE_TOKEN, else empty. A file that other users can read is
+// refused for a server beyond loopback, and warned of for others.
+std::string token_from_environment(const std::string& url);
 
 }  // namespace torch_remote::client
