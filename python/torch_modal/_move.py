@@ -1,7 +1,7 @@
 """Moves all live tensors of a machine to another one that takes over its device indices.
 
 Tensors keep their identity, values, gradients and aliases: each storage is read, and all tensors of
-it are set to a new storage with the same bytes. The states of the default generators move too.
+it are set to a new storage with the same bytes. The states of all generators move too.
 
 Only storages of tensors that Python can find are moved. If others are live, such as those that an
 autograd graph has saved, nothing is moved and an error says so.
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import torch_remote
-from torch_remote import _C, _backend, _device, _launch
+from torch_remote import _C, _backend, _launch
 
 
 def move(machines: list[int], url: str) -> None:
@@ -32,7 +32,9 @@ def move(machines: list[int], url: str) -> None:
     moving = [group for group in groups if group[0].device.index in indices]
     reached = _reach(url)
     contents = [_bytes_of(group[0]).cpu() for group in moving]
-    states = {index: _device.get_rng_state(index).clone() for index in indices}
+    generators = [_C.default_generator(index) for index in indices]
+    generators += [each for each in _C.announced_generators() if each.device.index in indices]
+    states = [each.get_state().clone() for each in generators]
     for machine in machines:
         torch_remote.Machine(machine).stop()
     _launch.connect_default(url, beside=None if reached is None else reached.id)
@@ -40,8 +42,8 @@ def move(machines: list[int], url: str) -> None:
         reached.stop()
     for group, content in zip(moving, contents, strict=True):
         _set_storage(group, content)
-    for index, state in states.items():
-        _put_back_state(index, state)
+    for generator, state in zip(generators, states, strict=True):
+        _put_back_state(generator, state)
 
 
 def _live_tensors() -> list[torch.Tensor]:
@@ -84,9 +86,8 @@ def _set_storage(tensors: list[torch.Tensor], content: torch.Tensor) -> None:
         )
 
 
-def _put_back_state(index: int, state: torch.Tensor) -> None:
+def _put_back_state(generator: torch.Generator, state: torch.Tensor) -> None:
     """A CPU and a CUDA device have different states: then the generator starts from its seed."""
-    generator = _C.default_generator(index)
     try:
         generator.set_state(state)
     except RuntimeError:

@@ -187,6 +187,13 @@ py::object default_generator(int index) {
       THPGenerator_Wrap(client::default_generator(static_cast<c10::DeviceIndex>(index))));
 }
 
+py::list announced_generators() {
+  py::list found;
+  for (const at::Generator& each : client::announced_generators())
+    found.append(py::reinterpret_steal<py::object>(THPGenerator_Wrap(each)));
+  return found;
+}
+
 // Not at::Generator::get_state(), which fetches the bytes.
 py::object take_rng_state(int index) {
   return py::reinterpret_steal<py::object>(
@@ -309,6 +316,7 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("synchronize", torch::wrap_pybind_function(synchronize));
   module.def("device_properties", torch::wrap_pybind_function(properties_of));
+  module.def("announced_generators", torch::wrap_pybind_function(announced_generators));
   module.def("default_generator", torch::wrap_pybind_function(default_generator));
   module.def("set_take_back", set_take_back);
   module.def("is_missing", torch::wrap_pybind_function(is_missing));

@@ -115,13 +115,15 @@ def step():
 @pytest.mark.parametrize("devices", ["1", "2"])
 def test_live_tensors_and_generators_move_at_the_switch(tmp_path: Path, devices: str) -> None:
     code = """
+mine = [torch.Generator(f"modal:{i}").manual_seed(5 + i) for i in (0, 1)]
 for switch in (None, torch_modal.disable_remote_execution, torch_modal.enable_remote_execution):
     if SWITCH and switch:
         switch()
     print(step(), torch.randn(2, device="modal").tolist(), url())
     view.add_(1)
     print(base.tolist(), other.tolist(), other.device, view._base is base)
-    print([p.grad.sum().item() for p in weights])
+    print([torch.rand(2, device=g.device, generator=g).tolist() for g in mine],
+          [p.grad.sum().item() for p in weights])
 """
     with serving(f"unix://{tmp_path}/s", "--devices", devices) as url:
         both = []

@@ -1,9 +1,11 @@
 #include "client/backend/generator.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
 #include <initializer_list>
+#include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
@@ -69,6 +71,21 @@ std::array<at::Generator, kMaxDevices>& defaults() {
   return *generators;
 }
 
+// Thread-safe.
+struct MadeGenerators {
+  using Weak = c10::weak_intrusive_ptr<c10::GeneratorImpl>;
+  static constexpr size_t kFew = 64;
+
+  Mutex mutex;
+  std::vector<Weak> list GUARDED_BY(mutex);
+  size_t limit GUARDED_BY(mutex) = kFew;  // at this size the dead ones are removed
+
+  static MadeGenerators& instance() {
+    static auto* made = new MadeGenerators;
+    return *made;
+  }
+};
+
 int64_t state_bytes(wire::DeviceKind kind) {
   static const int64_t cpu = at::detail::createCPUGenerator().get_state().numel();
   return kind == wire::DeviceKind::kCuda ? int64_t{kCudaStateBytes} : cpu;
@@ -99,10 +116,20 @@ RemoteGenerator::RemoteGenerator(c10::DeviceIndex device, bool is_default)
 }
 
 RemoteGenerator::~RemoteGenerator() {
+  leave_server();
+}
+
+void RemoteGenerator::release_resources() {
+  leave_server();
+}
+
+void RemoteGenerator::leave_server() noexcept {
   if (in_forked_child() || is_exiting())
     return;  // locks may be held by threads that no longer run
-  live_generators -= is_default_ ? 0 : 1;
   MutexLock lock(mutex_);
+  if (std::exchange(has_left_, true))
+    return;
+  live_generators -= is_default_ ? 0 : 1;
   if (session_ == nullptr)
     return;
   try {
@@ -313,6 +340,30 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
     device = current_device();
   TORCH_CHECK(device < kMaxDevices, "there is no remote device ", static_cast<int>(device));
   return defaults()[static_cast<size_t>(device)];
+}
+
+at::Generator new_generator(c10::DeviceIndex device) {
+  at::Generator made = at::make_generator<RemoteGenerator>(device, false);
+  MadeGenerators& all = MadeGenerators::instance();
+  MutexLock lock(all.mutex);
+  if (all.list.size() >= all.limit) {
+    std::erase_if(all.list, [](const MadeGenerators::Weak& each) { return each.expired(); });
+    all.limit = std::max(MadeGenerators::kFew, 2 * all.list.size());
+  }
+  all.list.emplace_back(made.getIntrusivePtr());
+  return made;
+}
+
+std::vector<at::Generator> announced_generators() {
+  MadeGenerators& all = MadeGenerators::instance();
+  std::vector<at::Generator> found;
+  MutexLock lock(all.mutex);
+  for (const MadeGenerators::Weak& each : all.list) {
+    auto generator = each.lock();
+    if (generator && static_cast<const RemoteGenerator&>(*generator).is_told())
+      found.emplace_back(std::move(generator));
+  }
+  return found;
 }
 
 bool take_default_reseeded(c10::DeviceIndex device) {

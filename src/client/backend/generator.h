@@ -47,6 +47,9 @@ class RemoteGenerator final : public StateSource {
   // The state of a copy made by take_state(). Waits, and connects if the copy has no session yet.
   std::vector<std::byte> read_snapshot() const override;
 
+  // Nobody has it any more. With a weak reference to it, its destructor comes much later.
+  void release_resources() override;
+
   // A default generator's device is connected: sends its seed to the server, then calls `publish`,
   // which lets others find the device. A seed set meanwhile waits and is sent after this one.
   void attach(Session& session, uint8_t device, const std::function<void()>& publish);
@@ -58,6 +61,7 @@ class RemoteGenerator final : public StateSource {
   };
 
   RemoteGenerator* clone_impl() const override;
+  void leave_server() noexcept;
   DevicePlace place() const;
   wire::DeviceKind kind() const;
   // Gives `copy` this generator's state now, on the same session, or on none before the device is
@@ -73,6 +77,7 @@ class RemoteGenerator final : public StateSource {
   const bool is_default_;
   mutable Mutex mutex_;
   mutable uint64_t seed_ GUARDED_BY(mutex_);
+  bool has_left_ GUARDED_BY(mutex_) = false;
   mutable bool seeded_ GUARDED_BY(mutex_) = false;
   mutable uint64_t name_ GUARDED_BY(mutex_) = 0;
   mutable Session* session_ GUARDED_BY(mutex_) = nullptr;  // where it is announced
@@ -80,6 +85,10 @@ class RemoteGenerator final : public StateSource {
 };
 
 const at::Generator& default_generator(c10::DeviceIndex device);
+at::Generator new_generator(c10::DeviceIndex device);
+// Those of new_generator() that are alive and announced to a session: the state of any other is its
+// seed.
+std::vector<at::Generator> announced_generators();
 bool take_default_reseeded(c10::DeviceIndex device);
 uint64_t generator_name(const c10::GeneratorImpl& generator);
 

@@ -40,7 +40,7 @@ const at::Generator& RemoteHooks::getDefaultGenerator(c10::DeviceIndex index) co
 }
 
 at::Generator RemoteHooks::getNewGenerator(c10::DeviceIndex index) const {
-  return at::make_generator<RemoteGenerator>(index < 0 ? current_device() : index, false);
+  return new_generator(index < 0 ? current_device() : index);
 }
 
 c10::Device RemoteHooks::getDeviceFromPtr(void* data) const {
