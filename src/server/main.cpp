@@ -126,17 +126,38 @@ LifetimeLimits limits_of(const Arguments& arguments) {
   return limits;
 }
 
+// The command line is wrong: the exit status is 2.
+class UsageError : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+// Refuses values that are wrong on every machine, before anything is read or made.
+void check_usage(const Arguments& arguments) {
+  try {
+    static_cast<void>(limits_of(arguments));
+    if (!arguments.lease.empty())
+      static_cast<void>(parse_duration("--lease", arguments.lease));
+    if (!arguments.max_memory.empty())
+      static_cast<void>(parse_bytes("--max-memory", arguments.max_memory));
+    if (!arguments.listen.empty())
+      check_address(arguments.listen, !arguments.token_file.empty());
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(error.what());
+  }
+}
+
 // Empty where nothing asks for TLS.
 TlsFiles tls_files_of(const Arguments& arguments) {
   TlsFiles files{expand_home(arguments.cert), expand_home(arguments.key),
                  expand_home(arguments.client_ca)};
   if (!arguments.listen.starts_with("tls://") && !arguments.is_executed) {
     if (!files.cert.empty() || !files.key.empty() || !files.client_ca.empty())
-      throw std::invalid_argument("--cert, --key and --client-ca are for --listen tls://HOST:PORT");
+      throw UsageError("--cert, --key and --client-ca are for --listen tls://HOST:PORT");
     return files;
   }
   if (files.cert.empty() && !files.key.empty())
-    throw std::invalid_argument("--key needs --cert, the certificate of that key");
+    throw UsageError("--key needs --cert, the certificate of that key");
   if (files.cert.empty() && !arguments.is_executed)
     files.cert = find_or_make_certificate();
   return files;
@@ -189,6 +210,7 @@ int run(const Arguments& arguments) {
                  "torch-remote serve: give one of --listen URL, --stdio or --session-fd N\n");
     return 2;
   }
+  check_usage(arguments);
   ServeOptions options = options_of(arguments);
   if (arguments.session_fd >= 0)
     serve_inherited(arguments, std::move(options));
@@ -221,6 +243,9 @@ int main(int argc, char** argv) {
     return torch_remote::server::run(arguments);
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
+  } catch (const torch_remote::server::UsageError& error) {
+    std::fprintf(stderr, "torch-remote serve: %s\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "torch-remote serve: %s\n", error.what());
     return 1;

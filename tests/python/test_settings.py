@@ -13,11 +13,11 @@ from helpers import DEADLINE, serving
 import torch_remote
 
 
-def start_in_vain(*options: str, listen: str) -> str:
+def start_in_vain(*options: str, listen: str, status: int = 1) -> str:
     """Starts a server that refuses to start. Returns its text."""
     command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen", listen, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert (done.returncode, done.stdout) == (1, ""), done.stdout + done.stderr
+    assert (done.returncode, done.stdout) == (status, ""), done.stdout + done.stderr
     return done.stderr
 
 
@@ -35,6 +35,19 @@ def test_a_device_that_there_is_not_keeps_a_server_from_starting(
 ) -> None:
     said = start_in_vain("--device", device, listen=f"unix://{tmp_path}/s")
     assert f"--device {device}: {words}" in said
+
+
+def test_wrong_usage_has_a_status_of_its_own_and_makes_no_file(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    for options, listen, words in (
+        (["--lease", "10x"], f"unix://{tmp_path}/s", "--lease"),
+        (["--max-memory", "much"], f"unix://{tmp_path}/s", "--max-memory"),
+        ([], "tcp://127.0.0.1:0", "without a token"),
+        (["--token-file", str(token)], "tcp://0.0.0.0:0", "only loopback"),
+        ([], "ftp://host", "ftp://host"),
+    ):
+        assert words in start_in_vain(*options, listen=listen, status=2)
+    assert not token.exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")

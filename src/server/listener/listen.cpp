@@ -11,23 +11,22 @@
 #include "transport/dial.h"
 
 namespace torch_remote::server {
-namespace {
 
-void check_address(const std::string& url, const ServeOptions& options) {
+void check_address(const std::string& url, bool has_token) {
   const transport::Address address = transport::parse_address(url);
   transport::check_listening(address);
-  if (address.scheme != "unix" && options.token.empty()) {
+  if (address.scheme != "unix" && !has_token) {
     throw std::invalid_argument(
         "refusing to listen on " + url +
         " without a token: add --token-file FILE (it is made if it is missing)");
   }
-  if ((address.scheme == "tls") != (options.tls != nullptr))
-    throw std::invalid_argument("TLS is for tls:// addresses, and they need it; got " + url);
   if (to_string(address) != short_name(address)) {
     throw std::invalid_argument("the options of " + url +
                                 " are for clients; a server has --cert, --key and --client-ca");
   }
 }
+
+namespace {
 
 // Whether no session may be able to begin, which the user must be told at the start.
 bool may_fail_to_begin(const ServeOptions& options) {
@@ -53,7 +52,9 @@ std::string connect_string(transport::Address address, const ServeOptions& optio
 
 void listen(const std::string& url, const std::string& metrics, ServeOptions options,
             SessionProgram program) {
-  check_address(url, options);
+  check_address(url, !options.token.empty());
+  if (url.starts_with("tls://") != (options.tls != nullptr))
+    throw std::invalid_argument("TLS is for tls:// addresses, and they need it; got " + url);
   if (!metrics.empty() && transport::parse_address(metrics).scheme != "unix") {
     throw std::invalid_argument("--metrics " + metrics +
                                 " is refused: metrics are served on a Unix socket only");

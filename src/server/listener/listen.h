@@ -7,6 +7,9 @@
 
 namespace torch_remote::server {
 
+// Throws std::invalid_argument, for the user, if a server must not listen there.
+void check_address(const std::string& url, bool has_token);
+
 // Note [The listener is small]
 //
 // One thread accepts connections and reads their 32-byte preamble, which is never encrypted. It
