@@ -57,7 +57,7 @@ def running_sshd(folder: Path) -> Iterator[str]:
     try:
         wait_until(lambda: (folder / "pid").exists() or server.poll() is not None)
         assert server.poll() is None, (folder / "sshd.log").read_text()
-        yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}?config={folder}/ssh_config"
+        yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}?config={folder}/ssh_config&timeout=60"
     finally:
         server.terminate()
         server.wait(DEADLINE)

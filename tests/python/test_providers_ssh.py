@@ -17,6 +17,7 @@ from helpers import DEADLINE, is_alive, wait_until
 from ssh_server import running_sshd
 
 import torch_remote
+from torch_remote.providers import ssh_install
 
 BIN = Path(sys.executable).parent
 COMMAND = BIN / "torch-remote"
@@ -137,6 +138,41 @@ def test_a_port_on_which_nobody_listens_is_told_in_sshs_words() -> None:
         torch_remote.connect(f"ssh://127.0.0.1:{port}")
 
 
+@pytest.mark.parametrize("options", ["timeout=1", "timeout=1&install=1"])
+def test_a_host_that_says_nothing_is_told_soon(options: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"ssh://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(torch_remote.ConnectionError) as raised:
+            torch_remote.connect(f"{url}?{options}")
+    assert "timed out" in str(raised.value) and "What to do: check" in str(raised.value)
+
+
+def test_a_step_of_install_that_hangs_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\nexec sleep 100\n")
+    ssh.chmod(0o755)
+    with pytest.raises(torch_remote.ConnectionError, match=r"timed out.*more than 1 s.*What to do"):
+        ssh_install.install([str(ssh)], "box", "python3", 0)
+
+
+@pytest.mark.parametrize("python", ["~/bin/my python", "$(touch made)", "`touch made`", "a'b"])
+def test_the_hosts_shell_does_not_run_the_name_of_its_python(python: str, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "my python").write_text("#!/bin/sh\necho\n")
+    (tmp_path / "bin" / "my python").chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-c", ssh_install.start_script(python)],
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    shown = python.replace("~", str(tmp_path))
+    assert f"torch-remote: {shown} on this host has no torch\n" in done.stderr
+    assert ("not found" in done.stderr) == (python[0] != "~")
+    assert not (tmp_path / "made").exists()
+
+
 def fake_command(folder: Path, text: str) -> Path:
     path = folder / "torch-remote"
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -156,7 +192,7 @@ def test_a_server_that_does_not_load_is_told_with_what_to_do(stand_in: str, tmp_
 def test_install_copies_the_server_once_and_runs_it_with_the_hosts_torch(
     stand_in: str, tmp_path: Path
 ) -> None:
-    url = f"ssh://bare?install=1&python={sys.executable}"
+    url = f"ssh://bare?install=1&timeout=60&python={sys.executable}"
     for _ in range(2):
         with torch_remote.connect(url) as machine:
             assert torch.ones(2, device=machine.devices[0]).sum().item() == 2
@@ -180,7 +216,7 @@ def test_install_on_a_host_with_no_torch_or_another_is_told(
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec /usr/bin/env python3 -S "$@"\n')
     python.chmod(0o755)
     with pytest.raises(torch_remote.ConnectionError) as raised:
-        torch_remote.connect(f"ssh://bare?install=1&python={python}")
+        torch_remote.connect(f"ssh://bare?install=1&timeout=60&python={python}")
     assert words in str(raised.value) and "What to do: " in str(raised.value)
 
 

@@ -121,7 +121,10 @@ def _entry_points() -> list[metadata.EntryPoint]:
 
 def parse_url(url: str, options: Mapping[str, str] | None = None) -> Spec:
     """The parts of a provider's URL. `options` are added to those behind its `?`."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ValueError(f"{url!r} names no host: {error}") from None
     given = {**(options or {}), **dict(parse_qsl(parts.query, keep_blank_values=True))}
     spec = Spec(parts.scheme, url, parts.netloc + parts.path, None, given)
     return with_gpu(spec, parts.netloc) if parts.scheme in _NAME_A_GPU else spec

@@ -9,6 +9,7 @@ Options, behind `?` in the URL or in the configuration file:
     command   what to run on the host: `torch-remote` by default
     config    an ssh configuration file, as for `ssh -F`
     lease     how long the server waits for a lost client, `1m` by default
+    timeout   how many seconds ssh may take to connect, 8 by default
     install   `1`: copies this machine's server to the host first and runs that; the host needs
               a `python3` (or `python=…`) with the same minor version of torch
 """
@@ -16,7 +17,6 @@ Options, behind `?` in the URL or in the configuration file:
 from __future__ import annotations
 
 import builtins
-import re
 import shlex
 import shutil
 import tempfile
@@ -24,8 +24,10 @@ from pathlib import Path
 
 from . import Endpoint, Spec, ssh_install
 from .ssh_errors import explain
+from .ssh_words import destination, quoted
 
-OPTIONS = ("command", "config", "device", "install", "lease", "python")
+OPTIONS = ("command", "config", "device", "install", "lease", "python", "timeout")
+CONNECT_S = 8
 
 
 def launch(spec: Spec) -> Endpoint:
@@ -35,9 +37,10 @@ def launch(spec: Spec) -> Endpoint:
         raise ValueError(f"{spec.url}: no option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
     ssh = _ssh_command(spec)
     lease = spec.options.get("lease", "1m")
-    command = _quoted(spec.options.get("command", "torch-remote"))
+    command = quoted(spec.options.get("command", "torch-remote"))
     if spec.options.get("install", "0") not in ("", "0", "no", "false"):
-        command = ssh_install.install(ssh, spec.host, spec.options.get("python", "python3"))
+        python = spec.options.get("python", "python3")
+        command = ssh_install.install(ssh, spec.host, python, _timeout(spec))
     serve = f"exec {command} serve --stdio --lease {shlex.quote(lease)}"
     if "device" in spec.options:
         serve += f" --device {shlex.quote(spec.options['device'])}"
@@ -56,24 +59,25 @@ def launch(spec: Spec) -> Endpoint:
 
 
 def _ssh_command(spec: Spec) -> builtins.list[str]:
-    match = re.fullmatch(r"([^:/\s-][^:/\s]*?)(?::(\d+))?/?", spec.host)
-    if match is None:
+    found = destination(spec.host)
+    if found is None:
         raise ValueError(f"{spec.url!r} names no host: write ssh://[user@]host[:port]")
     if shutil.which("ssh") is None:
         raise RuntimeError(f"{spec.url}: there is no ssh on this machine; install OpenSSH's client")
-    options = ["-T", "-o", "BatchMode=yes"]
+    host, port = found
+    options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_timeout(spec)}"]
     if "config" in spec.options:
         options += ["-F", str(Path(spec.options["config"]).expanduser())]
-    if match[2]:
-        options += ["-p", match[2]]
-    return ["ssh", *options, "--", match[1]]
+    if port:
+        options += ["-p", port]
+    return ["ssh", *options, "--", host]
 
 
-def _quoted(command: str) -> str:
-    """For the host's shell, which still expands `~/`."""
-    if command.startswith("~/"):
-        return "~/" + shlex.quote(command[2:])
-    return shlex.quote(command)
+def _timeout(spec: Spec) -> int:
+    text = spec.options.get("timeout", str(CONNECT_S))
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"{spec.url}: timeout is a number of seconds, not {text!r}")
+    return int(text)
 
 
 def status(endpoint: Endpoint) -> dict[str, str]:

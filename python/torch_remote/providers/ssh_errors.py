@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .ssh_words import destination
+
 # What ssh or the host's shell says, and what to do about it.
 ADVICE = (
     (r"Could not resolve hostname", "check the host's name, or add it to ~/.ssh/config"),
@@ -15,7 +17,8 @@ ADVICE = (
     (r"Host key verification failed", "run `{by_hand}` once and compare its key"),
     (
         r"Connection refused|timed out|No route to host",
-        "check that the host is up and that sshd listens on that port",
+        "check that the host is up and that sshd listens on that port; ssh://{host}?timeout=30 "
+        "waits longer",
     ),
     (
         r"error while loading shared libraries|undefined symbol|has no torch|is for torch",
@@ -37,7 +40,7 @@ ADVICE = (
 
 def explain(host: str, error: str, log: str) -> str:
     """Why ssh or the host's server failed, in their words, and what to do."""
-    user_and_host, _, port = host.partition(":")
+    user_and_host, port = destination(host) or (host, "")
     by_hand = f"ssh -p {port} {user_and_host}" if port else f"ssh {user_and_host}"
     words = " ".join(line.strip() for line in log.splitlines()[-5:] if line.strip())
     for pattern, advice in ADVICE:
