@@ -33,7 +33,7 @@ def is_remote_configured() -> bool:
         return True
     if find_spec("torch_remote") is None:
         return False
-    config = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"))
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return bool(os.environ.get("TORCH_REMOTE")) or (config / "torch-remote/config.toml").exists()
 
 

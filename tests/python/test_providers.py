@@ -11,6 +11,7 @@ from helpers import assert_runs, run_python, serving
 
 import torch_remote
 from torch_remote import GPUType, _config, create_device, providers
+from torch_remote.providers import ssh
 
 
 class Counting:
@@ -125,6 +126,12 @@ def test_several_machines_at_once_have_devices_of_their_own(provider: Counting) 
         ("gpu-box", "is neither a URL nor a machine of"),
         ("ssh://", "names no host: write ssh://"),
         ("ssh://-oProxyCommand=x", "names no host"),
+        ("ssh://u@-oProxyCommand=x", "names no host"),
+        ("ssh://-l@host", "names no host"),
+        ("ssh://a;id", "names no host"),
+        ("ssh://$(id)@host", "names no host"),
+        ("ssh://[::1", "names no host"),
+        ("ssh://[::1;id]", "names no host"),
         ("ssh://box?comand=x", "no option 'comand'; there are command, "),
         ("modal://A1000", "Invalid GPU type 'A1000'"),
         ("modal://auto", "must say how much memory"),
@@ -134,6 +141,26 @@ def test_a_bad_url_is_one_sentence_that_says_what_to_do(url: str, words: str, co
     with pytest.raises(ValueError) as raised:
         torch_remote.connect(url)
     assert words in str(raised.value) and url.partition("://")[2] in str(raised.value)
+
+
+def test_a_url_that_is_no_text_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match=r"a URL is a str, such as local, .*, not int"):
+        torch_remote.connect(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ssh://box", ["--", "box"]),
+        ("ssh://me@box.lab_1:2222/", ["-p", "2222", "--", "me@box.lab_1"]),
+        ("ssh://[::1]", ["--", "::1"]),
+        ("ssh://me@[fe80::1%eth0]:22", ["-p", "22", "--", "me@fe80::1%eth0"]),
+    ],
+)
+def test_an_ssh_url_becomes_the_words_of_ssh(url: str, words: list[str]) -> None:
+    command = ssh._ssh_command(providers.parse_url(url))
+    assert command[-len(words) :] == words
+    assert "ConnectTimeout=8" in command
 
 
 def test_modal_urls_choose_the_gpu() -> None:
@@ -174,6 +201,43 @@ def test_the_file_names_the_default_machine_and_its_token(config: Path, tmp_path
 
 
 @pytest.mark.parametrize(
+    ("text", "token_file"),
+    [
+        ('url = "box"\ntoken_file = "top"\n[machines.box]\nurl = "tcp://a:1"', "top"),
+        ('url = "box"\ntoken_file = "top"\n[machines.box]\nurl = "a://"\ntoken_file = "b"', "b"),
+        ('url = "local"\ntoken_file = "top"\n[machines.box]\nurl = "tcp://a:1"', None),
+    ],
+)
+def test_a_token_at_the_top_is_for_the_default_machine(
+    text: str, token_file: str | None, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(text + "\n")
+    assert _config.target_of("box").token_file == token_file
+    monkeypatch.setenv("TORCH_REMOTE", "box")
+    assert _config.target_of(_config.default_url()).token_file == token_file
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("machines = 3", "machines is a table: write [machines.NAME]"),
+        ("url = 3", "url must be a text in quotes, not 3"),
+        ('[machines.box]\nurl = ["a"]', "url of the machine 'box' must be a text in quotes"),
+        ('[machines.local]\nurl = "tcp://a:1"', "cannot have the name 'local'"),
+        (
+            '[machines.box]\nurl = "tls://a:1"\ntokn_file = "b"',
+            "has an unknown key 'tokn_file'; with tls there are token_file, url",
+        ),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_with_the_path(text: str, words: str, config: Path) -> None:
+    config.write_text(text + "\n")
+    with pytest.raises(ValueError) as raised:
+        _config.default_url()
+    assert f"{config}" in str(raised.value) and words in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("url = ", "is no TOML: "),
@@ -208,4 +272,15 @@ def test_autoload_needs_no_import(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import torch; print(torch.ones(2, device='remote').sum().item())"
     assert assert_runs(code, TORCH_REMOTE_AUTOLOAD="1") == "2.0"
     monkeypatch.delenv("TORCH_REMOTE_AUTOLOAD", raising=False)
-    assert assert_runs("import torch; print(hasattr(torch, 'remote'))") == "False"
+    said = assert_runs(
+        """
+        import torch
+        print(hasattr(torch, "remote"))
+        try:
+            torch.serialization.default_restore_location(None, "remote:0")
+        except RuntimeError as error:
+            print(error)
+        """
+    ).splitlines()
+    assert said[0] == "False"
+    assert "remote:0: import torch_remote before torch.load()" in said[1]
