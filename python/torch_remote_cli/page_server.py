@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import json
 import re
+from collections.abc import Iterable
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,11 +49,17 @@ LOOPBACK_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 class PageServer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], token: str, collector: Collector) -> None:
-        if ":" in address[0]:
+    def __init__(
+        self, address: tuple[str, int], token: str, collector: Collector, names: Iterable[str] = ()
+    ) -> None:
+        """`names`: what else browsers may call this server, such as the name of a proxy."""
+        own = address[0]
+        if ":" in own:
             import socket
 
             self.address_family = socket.AF_INET6
+            own = f"[{own}]"
+        self.names = {*LOOPBACK_NAMES, own.lower(), *(each.lower() for each in names)}
         super().__init__(address, Handler)
         self.collector = collector
         self._token = token.encode()
@@ -76,6 +83,8 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 20
 
     def do_GET(self) -> None:
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # a body is not read, and is no second request
         url = urlsplit(self.path)
         if not self._is_for_us():
             return
@@ -106,9 +115,12 @@ class Handler(BaseHTTPRequestHandler):
     def _is_for_us(self) -> bool:
         """Refuses names that another site has pointed at this address (DNS rebinding)."""
         host = re.sub(r":\d+$", "", self.headers.get("Host") or "")
-        if host.lower() in LOOPBACK_NAMES:
+        if host.lower() in self.server.names:
             return True
-        self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this server is for localhost only")
+        self._refuse(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            "this server is for localhost only; start it with --host NAME for another name",
+        )
         return False
 
     def _has_bearer(self) -> bool:

@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from helpers import DEADLINE, serving, wait_until
 
 import torch_remote
 from torch_remote_cli.collector import Collector, History, MinuteMean
+from torch_remote_cli.page_server import PageServer
 
 STATIC = ("/", "/page.css", "/page.js", "/icon.svg")
 WEB = Path(sys.modules["torch_remote_cli.collector"].__file__ or "").parent / "web"
@@ -157,6 +159,29 @@ def test_a_name_that_another_site_points_here_is_refused(place: tuple[str, Page,
     assert page.ask("/api/figures", Host="evil.example", Authorization=token)[0] == 421
     for host in ("localhost", f"localhost:{page.port}", f"[::1]:{page.port}", "127.0.0.1"):
         assert page.ask("/api/figures", Host=host, Authorization=token)[0] == 200
+
+
+def test_the_address_it_listens_on_and_names_that_are_given_are_its_own() -> None:
+    collector: Any = None  # static files need none
+    with PageServer(("127.0.0.2", 0), "token", collector, ["Page.Example"]) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = server.server_address[:2]
+        for host, status in (("127.0.0.2:1", 200), ("page.example", 200), ("evil.example", 421)):
+            connection = http.client.HTTPConnection(*address, timeout=DEADLINE)
+            connection.request("GET", "/", headers={"Host": host})
+            assert connection.getresponse().status == status
+            connection.close()
+        server.shutdown()
+
+
+def test_a_body_of_a_get_is_no_second_request(place: tuple[str, Page, Path]) -> None:
+    second = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    first = f"GET /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(second)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", place[1].port), DEADLINE) as connection:
+        connection.sendall(first.encode() + second)
+        with connection.makefile("rb") as answers:
+            said = answers.read()
+    assert said.startswith(b"HTTP/1.1 404") and said.count(b"HTTP/1.1") == 1
 
 
 def test_nothing_can_be_changed_and_other_paths_do_not_exist(

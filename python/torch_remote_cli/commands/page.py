@@ -47,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="host and port on loopback; port 0 takes a free one; default 127.0.0.1:4712",
     )
     parser.add_argument(
+        "--host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a name by which browsers reach it, such as that of a proxy; may be given again",
+    )
+    parser.add_argument(
         "--token-file",
         metavar="FILE",
         help="made if it is missing; default: page-token in ~/.local/state/torch-remote",
@@ -64,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     token = page_token.read_or_make(path)
     collector = Collector(socket, Path(options.log).expanduser() if options.log else None)
     try:
-        server = PageServer((host, port), token, collector)
+        server = PageServer((host, port), token, collector, options.host)
     except OSError as error:
         raise CommandError(f"cannot listen on {options.listen}: {error.strerror}") from error
     collector.start()
@@ -90,7 +97,8 @@ def parse_address(text: str) -> tuple[str, int]:
     if not is_loopback or not 0 <= number <= 65535:
         raise CommandError(
             f"--listen {text} is refused: the page is not encrypted, so it is on loopback only; "
-            "forward the port by ssh, or put a proxy with TLS before it",
+            "forward the port by ssh, or put a proxy with TLS before it (and give --host the "
+            "proxy's name)",
             2,
         )
     return host, number
