@@ -15,7 +15,11 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-import torch
+from torch_remote_cli import replace_package_run
+
+replace_package_run()
+
+import torch  # noqa: E402
 
 _HOW_TO_BUILD = "run `make build` or `pip install .`"
 

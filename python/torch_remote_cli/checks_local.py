@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import platform
 import shutil
@@ -14,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import figures, server_program
+from . import figures, machine, server_program
 from .dispatch import version
 from .environment import KNOWN, OTHER_PREFIXES
 from .errors import CommandError
@@ -90,31 +89,17 @@ def check_environment() -> Iterator[Finding]:
         )
 
 
-def config_path() -> Path:
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "torch-remote" / "config.toml"
-
-
 def check_config() -> Iterator[Finding]:
-    """Whether the configuration file is TOML. What its keys mean, the package checks."""
-    path = config_path()
+    """The configuration file. The options of its machines, the probe checks."""
+    config = machine.configuration()
     try:
-        tomllib = importlib.import_module("tomllib")
-    except ImportError:  # Python 3.10
+        found = config is not None and config.read_config()
+    except ValueError as error:
+        remedy = "correct the file (docs/providers.md has its keys), or remove it"
+        yield Finding("configuration", "problem", str(error), remedy)
         return
-    try:
-        with path.open("rb") as file:
-            tomllib.load(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        text = f"cannot read {path}: {error.strerror}"
-        yield Finding("configuration", "problem", text, f"chmod u+r {path}, or remove it")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        text = f"{path} is not valid TOML: {error}"
-        yield Finding("configuration", "problem", text, "correct that line, or remove the file")
-    else:
-        yield Finding("configuration", "ok", str(path))
+    if config is not None and found:
+        yield Finding("configuration", "ok", str(config.config_path()))
 
 
 def check_token_file(given: str | None) -> Iterator[Finding]:

@@ -59,7 +59,7 @@ def findings_of(steps: dict[str, Any], failure: str, wants_gpu: bool) -> Iterato
     if "extension" in steps:
         yield from about_extension(steps["extension"])
     if "config" in steps:
-        remedy = "correct the file; docs/settings.md has its keys"
+        remedy = "correct the file; docs/providers.md has its keys"
         yield Finding("configuration", "problem", steps["config"]["error"], remedy)
     if "machine" in steps:
         yield from about_machine(steps["url"]["url"], steps["machine"], wants_gpu)

@@ -1,22 +1,29 @@
-"""Connecting to a server from a command. These functions import torch, which takes seconds."""
+"""Connecting to a server from a command: connect() imports torch, which takes seconds."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import os
+import socket
 import statistics
+import sys
 import time
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from .errors import REFUSED, UNREACHABLE, CommandError
+from .errors import REFUSED, UNREACHABLE, WRONG_USAGE, CommandError
 from .output import Progress
 
 if TYPE_CHECKING:
     import torch
 
     import torch_remote
+
+DIAL_S = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,15 +40,58 @@ def default_url() -> str:
     if url:
         return url
     config = configuration()
-    return "local" if config is None else str(config.default_url())
-
-
-def configuration() -> ModuleType | None:
-    """What reads the configuration file; None in a build without one."""
     try:
-        return importlib.import_module("torch_remote._config")
-    except ModuleNotFoundError:
+        return "local" if config is None else str(config.default_url())
+    except ValueError as error:
+        raise CommandError(str(error), WRONG_USAGE) from None
+
+
+@cache
+def configuration() -> ModuleType | None:
+    """torch_remote._config, without its package, which imports torch; None if it is not there."""
+    package = importlib.util.find_spec("torch_remote")
+    folders = package.submodule_search_locations or () if package else ()
+    path = next((p for p in (Path(f) / "_config.py" for f in folders) if p.exists()), None)
+    if path is None:
         return None
+    spec = importlib.util.spec_from_file_location("torch_remote_cli._configuration", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_url(url: str) -> None:
+    """Refuses what is no URL and no name of the configuration file, before torch is imported."""
+    config = configuration()
+    try:
+        if config is not None:
+            config.target_of(url)
+    except ValueError as error:
+        raise CommandError(str(error), WRONG_USAGE) from None
+
+
+def check_reachable(url: str) -> None:
+    """Whether something accepts connections at an address that is dialled. Sends nothing."""
+    config = configuration()
+    address = str(config.target_of(url).url) if config is not None else url
+    parts = urlsplit(address)
+    try:
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(DIAL_S)
+                probe.connect(parts.path)
+        elif parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
+            socket.create_connection((parts.hostname, parts.port), DIAL_S).close()
+    except ValueError:
+        return  # the script's process says what is wrong with the URL
+    except OSError as error:
+        raise CommandError(
+            f"cannot use {address}: {error.strerror or error}. What to do: start a server there "
+            "with `torch-remote serve --listen URL`, or check the address and the forwarded port",
+            UNREACHABLE,
+        ) from None
 
 
 def is_about_the_token(message: str, url: str) -> bool:
@@ -50,6 +100,7 @@ def is_about_the_token(message: str, url: str) -> bool:
 
 def connect(url: str, token_file: str | None, quiet: bool) -> torch_remote.Machine:
     """Connects and waits for the handshake."""
+    check_url(url)
     with Progress(f"connecting to {url}", quiet):
         try:
             import torch_remote
@@ -62,7 +113,7 @@ def connect(url: str, token_file: str | None, quiet: bool) -> torch_remote.Machi
             status = REFUSED if is_about_the_token(str(error), url) else UNREACHABLE
             raise CommandError(str(error), status) from error
         except ValueError as error:  # a URL that is none
-            raise CommandError(str(error), 2) from error
+            raise CommandError(str(error), WRONG_USAGE) from error
         except RuntimeError as error:
             raise CommandError(str(error), UNREACHABLE) from error
     return machine

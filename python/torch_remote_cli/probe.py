@@ -57,12 +57,26 @@ def read_config() -> bool:
 
     config = machine.configuration()
     try:
-        if config is not None:
-            config.read_config()
-    except ValueError as error:
-        tell("config", error=str(error))
-        return False
+        machines = config.read_config().get("machines", {}) if config is not None else {}
+    except ValueError:
+        return False  # checks_local says why
+    for name, keys in machines.items():
+        unknown = unknown_options(keys)
+        if unknown:
+            tell("config", error=f"the machine {name!r} has an unknown key {unknown[0]!r}")
+            return False
     return True
+
+
+def unknown_options(keys: dict[str, Any]) -> list[str]:
+    """What a machine of the configuration file names and its provider does not read."""
+    from torch_remote import providers
+
+    scheme = str(keys["url"]).partition("://")[0]
+    if scheme not in providers.provider_names():
+        return []
+    known = getattr(providers.find_provider(scheme), "OPTIONS", None)
+    return [] if known is None else sorted(set(keys) - {"url", "token_file", *known})
 
 
 def connect(url: str, token_file: str) -> None:

@@ -83,12 +83,22 @@ def test_the_help_of_each_command_has_examples_and_exit_statuses(command: str) -
     assert cli(command, "--no-such-option").returncode == 2
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["status", "--help"], ["doctor", "--help"]])
-def test_help_imports_neither_torch_nor_the_package(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["status", "--help"],
+        ["doctor", "--help"],
+        ["status", "--on", "no-such-name"],
+        ["status", "--on", ""],
+    ],
+)
+def test_help_and_a_wrong_name_import_neither_torch_nor_the_package(arguments: list[str]) -> None:
     code = (
         "import sys; from torch_remote_cli import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit: pass\n"
+        "try: status = main(sys.argv[1:])\n"
+        "except SystemExit as end: status = end.code\n"
+        "assert status == 2 * ('--on' in sys.argv), status\n"
         "print(sorted({'torch', 'torch_remote', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -298,6 +308,23 @@ def test_run_without_a_script_or_with_one_that_is_missing_says_so() -> None:
     done = cli("run", "/no/such/script.py")
     assert done.returncode == 1
     assert "there is no file /no/such/script.py" in done.stderr
+
+
+def test_run_on_a_server_that_is_not_there_does_not_begin_the_script(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('began')\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for url, status, words in (
+        ("foo", 2, "'foo' is neither a URL nor a machine"),
+        ("", 2, "'' is neither a URL nor a machine"),
+        (f"unix://{tmp_path}/nobody", 3, "What to do: start a server there"),
+        ("tcp://127.0.0.1:1", 3, "What to do: start a server there"),
+    ):
+        assert dispatch.main(["run", "--on", url, str(script)]) == status
+        said = capfd.readouterr()
+        assert words in said.err and "began" not in said.out
 
 
 # --- bench

@@ -12,6 +12,7 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from .. import machine
 from ..errors import CommandError
 from ..run_setup import VARIABLE, WAITS_VARIABLE
 
@@ -23,7 +24,8 @@ examples:
 
 Options of `run` come before the script; what follows the script's name is for the script.
 
-exit status: the script's; 1 there is no such script; 2 wrong usage
+exit status: the script's; before it begins: 1 there is no such script; 2 wrong usage; 3 nobody
+listens at the address
 """
 
 
@@ -49,6 +51,9 @@ def run(options: argparse.Namespace) -> int:
             "this installation of torch-remote is not registered with torch (no entry point "
             "`torch.backends`): install it by `make build` or `pip install .`"
         )
+    url = machine.default_url() if options.on is None else options.on
+    machine.check_url(url)
+    machine.check_reachable(url)
     environment = environment_of(options)
     # The process stays the same, which is how run_setup knows that it is meant and no child is.
     words = [sys.executable, *(["-m"] if options.is_module else []), *options.script]
@@ -67,7 +72,7 @@ def environment_of(options: argparse.Namespace) -> dict[str, str]:
     environment = dict(os.environ)
     # PyTorch calls our entry point at the end of `import torch`.
     environment.update({VARIABLE: str(os.getpid()), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"})
-    if options.on:
+    if options.on is not None:
         environment["TORCH_REMOTE"] = options.on
     if options.token_file:
         environment["TORCH_REMOTE_TOKEN_FILE"] = options.token_file

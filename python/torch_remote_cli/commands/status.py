@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.on:
+    if options.on is not None:
         told = _ask(options)
         print_json(told) if options.json else _show_machine(told)
         return OK
