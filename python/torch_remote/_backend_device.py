@@ -63,7 +63,8 @@ class BackendDevice(str):
     def device_name(self) -> str:
         """Such as `Modal A100-40GB`."""
         provider = _text_of(self.provider)
-        return f"{provider.title()} {self.gpu_type.value}" if self.gpu_type else provider.title()
+        shown = "SSH" if provider == "ssh" else provider.title()
+        return f"{shown} {self.gpu_type.value}" if self.gpu_type else shown
 
     @property
     def modal_gpu_spec(self) -> str:
@@ -169,6 +170,9 @@ class DeviceRegistry:
     def __len__(self) -> int:
         return len(self._devices)
 
+    def __repr__(self) -> str:
+        return f"DeviceRegistry({dict(sorted(self._devices.items()))})"
+
     def _drop_unused(self) -> bool:
         """Frees the indices of devices that the program has dropped without using them."""
         unused = [
@@ -212,7 +216,10 @@ def create_device(
     """
     if gpu == "auto":
         if "need" not in config:
-            raise ValueError(f'create_device({provider!r}, "auto") wants need=: see choose_gpu()')
+            raise ValueError(
+                f'"auto" of {_text_of(provider)} needs need=, which is what choose_gpu() takes: a '
+                'module, a number of parameters or bytes as text, such as need="30GiB"'
+            )
         gpu = choose_gpu(config.pop("need")).gpu
     if gpu is None and _provider_of(provider) is BackendProvider.MODAL:
         raise ValueError("a machine of Modal needs a GPU type, or 'auto'")

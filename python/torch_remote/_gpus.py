@@ -189,7 +189,12 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 def parse_bytes(text: str) -> int:
     """`"30GiB"`, `"40 GB"` or `"1000"` as a number of bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?(b?)\s*", text.lower())
+    if match is not None and match[3] and not match[2]:
+        raise ValueError(
+            f"{text!r} could be bytes or billions of parameters: write bytes as 30GiB, and a "
+            "number of parameters as 7e9, not as text"
+        )
     if match is None:
         raise ValueError(f"{text!r} is no number of bytes; write it as 500MiB or 30GiB")
     return int(float(match[1]) * {**_UNITS, **_BINARY}[match[2] or ""])

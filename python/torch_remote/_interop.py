@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import os
 import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -53,15 +54,15 @@ def _refuse_to_send(text: str) -> None:
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
     if not is_ours(tensor):
         return reductions.reduce_tensor(tensor)
-    text = (
-        f"A tensor on {tensor.device} belongs to the session of this process and cannot be sent "
-        "to another one; send tensor.cpu() and move it to a device there"
-    )
     # Python prints exceptions of a queue's thread, and the receiver (a DataLoader) would wait for
     # ever. So the error is sent instead of the tensor, and raised by the receiver.
-    if threading.current_thread().name == "QueueFeederThread":
-        return _refuse_to_send, (text,)
-    return _refuse_to_send(text)
+    is_sent = threading.current_thread().name == "QueueFeederThread"
+    owner = f"process {os.getpid()}, which sent it," if is_sent else "this process"
+    text = (
+        f"A tensor on {tensor.device} belongs to the session of {owner} and cannot be sent to "
+        "another one; send tensor.cpu() and move it to a device there"
+    )
+    return (_refuse_to_send, (text,)) if is_sent else _refuse_to_send(text)
 
 
 def make_device(index: int | None) -> torch.device:

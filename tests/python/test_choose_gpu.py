@@ -87,12 +87,14 @@ def test_bytes_are_read_with_their_unit(text: str, count: int) -> None:
 def test_bytes_without_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="'much' is no number of bytes"):
         choose_gpu("much")
+    with pytest.raises(ValueError, match=r"'7B' could be bytes or billions of parameters"):
+        choose_gpu("7B")
 
 
 def test_auto_makes_a_device_of_the_type_chosen() -> None:
     device = create_modal_device("auto", need="60GiB", timeout=5)
     assert device.gpu_type is GPUType.A100_80GB and device.config == {"timeout": 5}
-    with pytest.raises(ValueError, match="need="):
+    with pytest.raises(ValueError, match=r"\"auto\" of modal needs need="):
         create_modal_device("auto")
 
 
