@@ -87,7 +87,12 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_view(function: Any) -> bool:
-    """Views of recorded tensors stay views of them: nothing to call again."""
+    """Views of recorded tensors stay views of them: nothing to call again.
+
+    Nor is there for `t_` and its like, whose tensor has its new shape already.
+    """
+    if torch.Tag.inplace_view in function.tags:
+        return True
     returns = function._schema.returns
     return any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
 

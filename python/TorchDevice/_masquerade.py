@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 from typing import Any
 
 import torch
@@ -106,17 +107,23 @@ def _replace_private(target: Target) -> None:
 def _replace_nvtx() -> None:
     """Ranges appear in torch.profiler."""
     nvtx = importlib.import_module("torch.cuda.nvtx")
-    open_ranges: list[Any] = []
+    this_thread = threading.local()
+
+    def open_ranges() -> list[Any]:
+        ranges: list[Any] = this_thread.__dict__.setdefault("ranges", [])
+        return ranges
 
     def range_push(msg: str) -> int:
-        open_ranges.append(torch.profiler.record_function(msg))
-        open_ranges[-1].__enter__()
-        return len(open_ranges) - 1
+        ranges = open_ranges()
+        ranges.append(torch.profiler.record_function(msg))
+        ranges[-1].__enter__()
+        return len(ranges) - 1
 
     def range_pop() -> int:
-        if open_ranges:
-            open_ranges.pop().__exit__(None, None, None)
-        return len(open_ranges)
+        ranges = open_ranges()
+        if ranges:
+            ranges.pop().__exit__(None, None, None)
+        return len(ranges)
 
     def mark(msg: str) -> None:
         with torch.profiler.record_function(msg):

@@ -104,10 +104,11 @@ class Target:
         self._check_index(device)
 
     def _check_index(self, device: Any) -> None:
-        count = max(1, self.device_count())
-        if (index_of(device) or 0) >= count:
+        index = index_of(device) or 0
+        if index > 0 and index >= self.device_count():  # the first needs no count of the devices
+            last = max(1, self.device_count()) - 1
             raise torch.AcceleratorError(
-                f"CUDA error: invalid device ordinal: {device}, and there is only {self.kind}:0"
+                f"CUDA error: invalid device ordinal: {device}, and the last is {self.kind}:{last}"
             )
 
     def init(self) -> None:

@@ -11,16 +11,6 @@ from ._table import ANSWERED, words
 from ._target import Target, index_of, refusal
 
 
-def _by_index(function: Any) -> Any:
-    """The same with the device as torch.cuda's callers name it: "cuda:1", 1, torch.device."""
-
-    @functools.wraps(function)
-    def call(device: Any = None) -> Any:
-        return function(index_of(device))
-
-    return call
-
-
 _WITH_DEVICE = words(
     """
     set_device synchronize get_device_name get_device_capability get_device_properties
@@ -64,29 +54,47 @@ class RemoteTarget(Target):
             if function is not None and name not in ("device", "set_rng_state"):
                 setattr(self, name, self._adapted(name, function))
 
+        existing_index = self._existing_index
+
         class device(module.device):  # type: ignore[misc, name-defined]
             """`with torch.cuda.device(i):`"""
 
             def __init__(self, device: Any) -> None:
-                super().__init__(index_of(device))
+                super().__init__(existing_index(device))
 
         self.device = device
 
     def _adapted(self, name: str, function: Any) -> Any:
         if name == "device_memory_used":  # known without NVML too
-            return functools.partial(self._device_memory_used, _by_index(function))
+            return functools.partial(self._device_memory_used, self._by_index(function))
         if name in _TELEMETRY:
             return _or_refused(function, name)
-        return _by_index(function) if name in _WITH_DEVICE else function
+        return self._by_index(function) if name in _WITH_DEVICE else function
+
+    def _by_index(self, function: Any) -> Any:
+        """The same with the device as torch.cuda's callers name it: "cuda:1", 1, torch.device."""
+
+        @functools.wraps(function)
+        def call(device: Any = None) -> Any:
+            return function(self._existing_index(device))
+
+        return call
+
+    def _existing_index(self, device: Any) -> int | None:
+        self._check_index(device)
+        return index_of(device)
 
     def _device_memory_used(self, by_nvml: Any, device: Any = None) -> int:
         try:
             return int(by_nvml(device))
-        except RuntimeError:
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:  # such as another call's failure
+                raise
             return Target.device_memory_used(self, device)
 
     def snapshot_function(self, name: str) -> Any:
         return getattr(self._module.memory, name)
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
-        self._module.set_rng_state(new_state, index_of(device))
+        # Called from here, "cpu" is the CPU: a file of states may have been loaded elsewhere.
+        self._module.set_rng_state(new_state.to("cpu"), index_of(device))

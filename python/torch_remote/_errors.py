@@ -20,6 +20,9 @@ hint_for_loss: Callable[[str], str] = lambda text: ""  # noqa: E731
 class RemoteError(RuntimeError):
     """An operator failed on the server. Raised by a later call of the thread that called it."""
 
+    # True: the very call that raises this has failed, and no other.
+    is_of_this_call = False
+
 
 class SessionLost(RemoteError):
     """The session is lost, and with it all tensors on that server."""

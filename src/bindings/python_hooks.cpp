@@ -72,36 +72,50 @@ py::object to_python(const std::string& text) {
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
+[[noreturn]] void throw_python(PyObject* type, PyObject* value) {
+  PyErr_SetObject(type, value);
+  python_error error;
+  error.persist();
+  throw error;
+}
+
 [[noreturn]] void raise_python(const std::vector<PyObject*>& classes, size_t which,
                                const std::string& text) {
   const TakingGil taking;
   py::gil_scoped_acquire gil;
-  PyErr_SetObject(which < classes.size() ? classes[which] : PyExc_RuntimeError,
-                  to_python(text).ptr());
-  python_error error;
-  error.persist();
-  throw error;
+  throw_python(which < classes.size() ? classes[which] : PyExc_RuntimeError, to_python(text).ptr());
 }
 
 void raise(client::ErrorClass kind, const std::string& text) {
   raise_python(exception_classes, static_cast<size_t>(kind), text);
 }
 
+// What client::reserve() raises for a storage of its own. It names this operator, which is never
+// sent; an operator that failed on the server has a signature.
+bool is_of_this_call(const wire::Error& error) {
+  return error.kind == wire::ErrorKind::kOutOfMemory && error.signature == 0 &&
+         error.operator_name == "aten::empty";
+}
+
 // Far from its call an error of the local type could be misread: an IndexError ends a loop over
 // __getitem__. So, unless `as_local`, it becomes the __cause__ of a plain RemoteError.
+//
+// `is_of_this_call` of the exception tells TorchDevice that the call that raises it found no memory
+// itself, so that it may be made again.
 void raise_remote(const wire::Error& error, const std::string& text, bool as_local) {
   const auto kind = static_cast<size_t>(error.kind);
-  if (as_local || error.kind == wire::ErrorKind::kOutOfMemory)
-    raise_python(failure_classes, kind, text);
   const TakingGil taking;
   py::gil_scoped_acquire gil;
+  if (as_local || error.kind == wire::ErrorKind::kOutOfMemory) {
+    const py::object raised = py::handle(failure_classes.at(kind))(to_python(text));
+    if (is_of_this_call(error))
+      raised.attr("is_of_this_call") = true;
+    throw_python(failure_classes[kind], raised.ptr());
+  }
   const py::object raised = py::handle(exception_classes.at(0))(to_python(text));
   PyException_SetCause(
       raised.ptr(), py::handle(local_classes.at(kind))(to_python(error.message)).release().ptr());
-  PyErr_SetObject(exception_classes.at(0), raised.ptr());
-  python_error thrown;
-  thrown.persist();
-  throw thrown;
+  throw_python(exception_classes.at(0), raised.ptr());
 }
 
 void* release_gil() {

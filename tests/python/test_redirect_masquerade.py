@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from helpers import DEADLINE
+from helpers import DEADLINE, assert_runs
 from redirecting import redirected
 
+import torch_remote
 import TorchDevice
 from TorchDevice import _errors, _masquerade, _table
 from TorchDevice._target import Target
+
 
 
 def public_names() -> set[str]:
@@ -143,8 +146,10 @@ def test_an_accelerator_in_use_is_available(used: str) -> None:
     torch.cuda.set_device("cuda:0")
     with torch.cuda.device(0), torch.cuda.device("cuda:0"), torch.cuda.device_of(torch.ones(1)):
         pass
-    with pytest.raises(RuntimeError):
-        torch.cuda.set_device(9)
+    for use in (torch.cuda.set_device, torch.cuda.device, torch.cuda.get_device_properties):
+        if (used, use) != ("cpu", torch.cuda.device):  # which chooses nothing there
+            with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+                use(9)
 
 
 def test_figures_of_memory_are_true(used: str) -> None:
@@ -203,6 +208,13 @@ def test_amp_means_the_device_in_use(used: str) -> None:
         assert torch.is_autocast_enabled("cuda")
         assert torch.is_autocast_enabled()
         assert torch.get_autocast_dtype("cuda") == torch.bfloat16
+        assert torch.get_autocast_dtype(device_type="cuda") == torch.bfloat16
+        assert torch.is_autocast_enabled(device_type="cuda")
+        torch.set_autocast_enabled(enabled=False)
+        assert not torch.is_autocast_enabled("cuda")
+        torch.set_autocast_enabled(device_type="cuda", enabled=True)
+        torch.set_autocast_dtype(device_type="cuda", dtype=torch.float16)
+        assert (x @ x).dtype == torch.float16
     assert not torch.is_autocast_enabled("cuda")
     assert torch.amp.is_autocast_available("cuda")
     for scaler in (torch.amp.GradScaler("cuda"), torch.cuda.amp.GradScaler(), torch.GradScaler()):
@@ -236,11 +248,13 @@ def test_a_graph_replays_what_its_block_did(used: str) -> None:
         assert torch.cuda.is_current_stream_capturing()
         result = (source * 2 + 1).relu()
         counter = result.sum()
+        turned = (source.reshape(1, 3) + 1).t_()
     assert not torch.cuda.is_current_stream_capturing()
     source.copy_(torch.tensor([1.0, 2.0, -3.0]))
     graph.replay()
     assert result.tolist() == [3.0, 5.0, 0.0]
     assert counter.item() == 8.0
+    assert turned.tolist() == [[2.0], [3.0], [-2.0]]
 
 
 def test_a_graph_of_a_training_step_trains(used: str) -> None:
@@ -269,6 +283,12 @@ def test_ranges_of_nvtx_are_ranges_of_the_profiler(used: str) -> None:
         torch.cuda.nvtx.range_pop()
         torch.cuda.nvtx.mark("here")
     assert {"outer part", "inner part", "here"} <= {event.name for event in profile.events()}
+    torch.cuda.nvtx.range_push("of this thread")
+    other = threading.Thread(target=torch.cuda.nvtx.range_pop)
+    other.start()
+    other.join()
+    assert torch.cuda.nvtx.range_push("inside") == 1
+    assert [torch.cuda.nvtx.range_pop(), torch.cuda.nvtx.range_pop()] == [1, 0]
 
 
 @pytest.mark.filterwarnings("error")
@@ -403,7 +423,9 @@ def test_mps_answers_where_there_is_none(used: str) -> None:
     torch.mps.empty_cache()
     torch.mps.manual_seed(3)
     assert torch.mps.get_rng_state().dtype == torch.uint8
-    assert torch.mps.current_allocated_memory() >= 0
+    assert torch.mps.current_allocated_memory() == pytest.approx(
+        torch.cuda.memory_allocated(), rel=0.5, abs=2**20
+    )
     assert torch.mps.recommended_max_memory() > 0
     assert torch.mps.device_count() == torch.cuda.device_count()
 
@@ -442,6 +464,8 @@ def test_no_memory_reads_as_a_cuda_program_expects(used: str) -> None:
         torch.empty(2**50, device="cuda")
     assert isinstance(raised.value, torch.cuda.OutOfMemoryError)
     assert "largest tensors" in str(raised.value)
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert raised.value.__cause__ is not raised.value
     with pytest.raises(RuntimeError, match="negative dimension"):
         torch.empty(-1, device="cuda")
 
@@ -452,6 +476,60 @@ def test_an_allocation_is_tried_again_once(used: str, monkeypatch: pytest.Monkey
     with pytest.raises(torch.OutOfMemoryError):
         torch.ones(2**50, device="cuda")
     assert emptied == [1]
+
+
+NO_MEMORY = """
+import threading, torch, torch_remote, TorchDevice
+TorchDevice.enable("foreign")
+calls = {
+    "factory": lambda x: torch.zeros(2, device="cuda"),
+    "cuda": lambda x: torch.ones(2).cuda(),
+    "like": lambda x: torch.zeros_like(x, device="cuda"),
+    "module": lambda x: torch.nn.Linear(2, 2).cuda(),
+}
+for number, (name, call) in enumerate(calls.items()):
+    done = torch.zeros(1, device="cuda")
+    huge = torch.ones(1, device="cuda").expand(2**20, 2**20 + number)
+    torch.cuda.synchronize()
+    try:
+        torch.kthvalue(huge, 1, 0)  # fails on the server
+        done.add_(10)
+        other = threading.Thread(target=lambda: torch.ones(1, device="cuda").item())
+        other.start()
+        other.join()  # the failure has come before its answer
+        call(done)
+        print(name, "lost", done.item())
+    except torch_remote.RemoteError as error:
+        print(name, "kthvalue" in str(error), torch.ones(1, device="cuda").add_(1).item())
+"""
+
+
+def test_no_memory_for_an_earlier_call_is_raised_by_the_next() -> None:
+    printed = assert_runs(NO_MEMORY, TORCHDEVICE_LOG_LEVEL="ERROR").splitlines()
+    assert printed == [f"{name} True 2.0" for name in ("factory", "cuda", "like", "module")]
+
+
+def test_no_memory_for_the_call_itself_is_tried_again(
+    remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emptied: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
+    with pytest.raises(torch.OutOfMemoryError, match="largest tensors") as raised:
+        torch.zeros(2**41, device="cuda")
+    assert emptied == [1]
+    assert isinstance(raised.value.__cause__, torch_remote.RemoteError)
+    assert torch.ones(2, device="cuda").tolist() == [1.0, 1.0]
+
+
+def test_a_failure_is_not_hidden_by_a_figure(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch_remote import _telemetry
+
+    def fail(index: int) -> Any:
+        raise torch_remote.RemoteError("of an earlier call")
+
+    monkeypatch.setattr(_telemetry._C, "device_telemetry", fail)
+    with pytest.raises(torch_remote.RemoteError, match="earlier"):
+        torch.cuda.device_memory_used()
 
 
 def test_the_decorator_logs_calls(
