@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,13 +28,26 @@ _mps_is_available = torch.backends.mps.is_available
 
 
 def is_remote_configured() -> bool:
-    """Whether a front door is imported, or `TORCH_REMOTE` or the config file names a machine."""
+    """Whether a front door is imported, or `TORCH_REMOTE` or the config file names a default machine."""
     if "torch_remote" in sys.modules or "torch_modal" in sys.modules:
         return True
-    if find_spec("torch_remote") is None:
+    package = find_spec("torch_remote")
+    if package is None or package.origin is None:
         return False
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return bool(os.environ.get("TORCH_REMOTE")) or (config / "torch-remote/config.toml").exists()
+    if os.environ.get("TORCH_REMOTE"):
+        return True
+    return "url" in _load_alone(Path(package.origin).with_name("_config.py")).read_config()
+
+
+def _load_alone(file: Path) -> Any:
+    """A module of a package without the package, whose import would load the client."""
+    spec = spec_from_file_location(f"{__package__}.{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for it there
+    spec.loader.exec_module(module)
+    return module
 
 
 def _remote_count(*, connect: bool) -> int:
