@@ -25,12 +25,12 @@ _TENSOR_METHODS = {
     "type": "type",
     "record_stream": "record_stream",
 }
-_AUTOCAST = (
-    "is_autocast_enabled",
-    "set_autocast_enabled",
-    "get_autocast_dtype",
-    "set_autocast_dtype",
-)
+_AUTOCAST = {
+    "is_autocast_enabled": "autocast_flag",
+    "set_autocast_enabled": "autocast_flag",
+    "get_autocast_dtype": "autocast",
+    "set_autocast_dtype": "autocast",
+}
 _KINDS = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 
 
@@ -62,11 +62,10 @@ def _methods() -> Iterator[tuple[Any, str, str]]:
     for name, kind in _TENSOR_METHODS.items():
         yield getattr(base, name), kind, f"Tensor.{name}"
     yield torch._C._nn._parse_to, "parse_to", "Module.to"
-    for function in (
-        torch._C._is_autocast_available,
-        *(getattr(torch, name) for name in _AUTOCAST),
-    ):
-        yield function, "autocast", f"torch.{function.__name__}"
+    yield torch._C._is_autocast_available, "autocast", "torch._is_autocast_available"
+    for name, kind in _AUTOCAST.items():
+        yield getattr(torch, name), kind, f"torch.{name}"
+    yield torch._VF._pack_padded_sequence, "pack", "torch._pack_padded_sequence"
 
 
 def install() -> None:
@@ -88,6 +87,7 @@ def install() -> None:
     _C.hook_instance_check(vars(type(torch.cuda.FloatTensor))["__instancecheck__"])
     with rehashing([torch._C._set_default_tensor_type]):
         _C.hook_default_type(torch._C._set_default_tensor_type)
+    _C.hook_set_state(torch._C.Generator.set_state)
     for name in ("is_cuda", "device"):
         _C.hook_getter(vars(torch._C.TensorBase)[name], name)
 

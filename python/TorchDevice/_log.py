@@ -143,6 +143,7 @@ class Report(list[Site]):
     def __str__(self) -> str:
         if not self:
             return "TorchDevice has redirected nothing."
+        left_out = _C.count_left_out()
         rows = [("where", "call", "asked", "used", "count")]
         rows += [
             (f"{each.file}:{each.line}", each.api, each.asked, each.used, str(each.count))
@@ -153,6 +154,8 @@ class Report(list[Site]):
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             for row in rows
         ]
+        if left_out:
+            lines.append(f"{left_out} more at other places: the report has at most {len(self)}")
         return "\n".join(line.rstrip() for line in lines)
 
     def json(self) -> str:

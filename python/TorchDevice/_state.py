@@ -34,6 +34,13 @@ def _is_data_worker() -> bool:
     return worker is not None and worker._worker_info is not None
 
 
+def _is_child_process() -> bool:
+    """Also while a spawned process imports its parent's main module, before it has a parent."""
+    process = multiprocessing.current_process()
+    is_starting = getattr(process, "_inheriting", False)
+    return bool(is_starting) or multiprocessing.parent_process() is not None
+
+
 def _look_at_hardware(*, connect: bool = False) -> None:
     """Tells C++ what there is; imports the client if a remote machine is to be used."""
     hardware, order = _hardware.probe(connect=connect), _hardware.order()
@@ -68,16 +75,17 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
         raise ValueError(f"policy is {policy!r}; it may be 'full', 'foreign' or 'off'")
     if read_as not in (None, "cuda"):
         raise ValueError(f"read_as is {read_as!r}; it may be 'cuda' or None")
-    if is_enabled():
-        disable()
     if policy == "off":
+        disable()
         return
+    if is_enabled():
+        _take_back()  # the override stays as it is
     _enabled.update(policy=policy, read_as=read_as)
     _log.install()
     _C.set_callers(_callers.table())
     _C.set_recount(_recount)
     _C.set_error_handler(_errors.on_error)
-    _C.set_worker_check(_is_data_worker, multiprocessing.parent_process() is not None)
+    _C.set_worker_check(_is_data_worker, _is_child_process())
     _C.set_reads_as_cuda(read_as == "cuda")
     _look_at_hardware()
     _hooks.install()
@@ -96,12 +104,16 @@ def disable() -> None:
     if not is_enabled():
         return
     _enabled.update(policy="off", read_as=None)
-    _hooks.remove()
-    _masquerade.remove()
-    _changes.undo_all()
+    _take_back()
     _C.set_toggled(False)
     _C.set_reads_as_cuda(False)
     _C.set_situation(0, False, 0, 0, _hardware.order())
+
+
+def _take_back() -> None:
+    _hooks.remove()
+    _masquerade.remove()
+    _changes.undo_all()
 
 
 def is_enabled() -> bool:

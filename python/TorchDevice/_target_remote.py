@@ -10,7 +10,6 @@ import torch
 from ._table import ANSWERED, words
 from ._target import Target, index_of, refusal
 
-
 _WITH_DEVICE = words(
     """
     set_device synchronize get_device_name get_device_capability get_device_properties

@@ -4,9 +4,18 @@ namespace torch_remote::redirect {
 
 const Names& names() {
   const auto intern = PyUnicode_InternFromString;
-  static const Names all = {intern("device"), intern("dtype"),         intern("generator"),
-                            intern("index"),  intern("memory_format"), intern("non_blocking"),
-                            intern("out"),    intern("pin_memory"),    intern("type")};
+  static const Names all = {intern("device"),
+                            intern("device_type"),
+                            intern("dtype"),
+                            intern("generator"),
+                            intern("index"),
+                            intern("lengths"),
+                            intern("memory_format"),
+                            intern("non_blocking"),
+                            intern("out"),
+                            intern("pin_memory"),
+                            intern("s"),
+                            intern("type")};
   return all;
 }
 
@@ -27,6 +36,25 @@ PyObject* positional(PyObject* args, Py_ssize_t place) {
 PyObject* argument(PyObject* args, PyObject* kwargs, Py_ssize_t place, PyObject* name) {
   PyObject* const value = positional(args, place);
   return value != nullptr ? value : keyword(kwargs, name);
+}
+
+bool fit(PyObject* args, PyObject* kwargs, Py_ssize_t places,
+         std::initializer_list<PyObject*> parameters) {
+  const Py_ssize_t given = PyTuple_GET_SIZE(args);
+  if (given > places)
+    return false;
+  if (kwargs == nullptr)
+    return true;
+  Py_ssize_t known = 0;
+  Py_ssize_t place = 0;
+  for (PyObject* const name : parameters) {
+    const bool is_named = PyDict_GetItemWithError(kwargs, name) != nullptr;
+    if (is_named && place < given)
+      return false;
+    known += is_named ? 1 : 0;
+    ++place;
+  }
+  return known == PyDict_GET_SIZE(kwargs);
 }
 
 Ref with_keyword(PyObject* kwargs, PyObject* name, PyObject* value) {

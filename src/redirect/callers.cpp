@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include <frameobject.h>
 #include <pthread.h>
 
 #include "redirect/ref.h"
@@ -18,6 +19,7 @@ constexpr size_t kMaxNames = 65536;
 struct Caller {
   Policy limit = Policy::kFull;
   bool is_torch = false;
+  bool has_handler = false;  // the module of Tensor.__torch_function__
 };
 
 std::unordered_map<std::string, Policy>& table() {
@@ -57,6 +59,7 @@ bool read_policy(PyObject* text, Policy& policy) {
 Caller look_up(std::string_view name) {
   Caller caller;
   caller.is_torch = name == "torch" || name.starts_with("torch.");
+  caller.has_handler = name == "torch._tensor";
   while (!name.empty()) {
     const auto found = table().find(std::string(name));
     if (found != table().end()) {
@@ -70,9 +73,8 @@ Caller look_up(std::string_view name) {
 }
 
 // Code without a Python frame, or without a module's name, is the user's.
-Caller find_caller() {
+Caller caller_of(PyObject* globals) {
   static PyObject* const key = PyUnicode_InternFromString("__name__");
-  PyObject* const globals = PyEval_GetGlobals();
   PyObject* const name = globals == nullptr ? nullptr : PyDict_GetItem(globals, key);
   if (name == nullptr || !PyUnicode_CheckExact(name))
     return {};
@@ -90,6 +92,30 @@ Caller find_caller() {
   const Caller caller = look_up({text, static_cast<size_t>(length)});
   Py_INCREF(name);
   known().emplace(name, caller);
+  return caller;
+}
+
+bool is_handler(PyFrameObject* frame) {
+  const Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  PyObject* const name = reinterpret_cast<PyCodeObject*>(code.get())->co_name;
+  return PyUnicode_CompareWithASCIIString(name, "__torch_function__") == 0;
+}
+
+// Tensor.__torch_function__ makes a call of a subclass again: it is the call of who made it first.
+Caller find_caller() {
+  Caller caller = caller_of(PyEval_GetGlobals());
+  if (!caller.has_handler) [[likely]]
+    return caller;
+  Ref frame = Ref::share(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  while (caller.has_handler && frame) {
+    auto* const object = reinterpret_cast<PyFrameObject*>(frame.get());
+    if (!is_handler(object))
+      return caller;
+    frame = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(object)));
+    const Ref globals =
+        frame ? Ref::steal(PyObject_GetAttrString(frame.get(), "f_globals")) : Ref();
+    caller = caller_of(globals.get());
+  }
   return caller;
 }
 

@@ -1,11 +1,14 @@
 #include "redirect/errors.h"
 
+#include <utility>
+
 #include "redirect/ref.h"
 
 namespace torch_remote::redirect {
 namespace {
 
 PyObject* handler = nullptr;
+thread_local bool tries_again = false;
 
 }  // namespace
 
@@ -22,6 +25,8 @@ bool should_try_again(int attempt) {
   PyObject* trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
+  if (trace != nullptr)
+    PyException_SetTraceback(value, trace);
   const Ref answer = Ref::steal(PyObject_CallFunction(handler, "Oi", value, attempt));
   if (!answer)
     PyErr_WriteUnraisable(handler);
@@ -36,6 +41,16 @@ bool should_try_again(int attempt) {
     return true;
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(answer.get())), answer.get());
   return false;
+}
+
+SecondTry::SecondTry() : before_(std::exchange(tries_again, true)) {}
+
+SecondTry::~SecondTry() {
+  tries_again = before_;
+}
+
+bool is_second_try() {
+  return tries_again;
 }
 
 }  // namespace torch_remote::redirect

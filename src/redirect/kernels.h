@@ -11,7 +11,7 @@ void install_kernels(bool for_cuda, bool for_mps);
 void remove_kernels();
 
 // Device names in TorchScript, which become constants of its graphs when they are compiled.
+// This stays for ever, and changes nothing while the redirect is off.
 void install_script();
-void remove_script();
 
 }  // namespace torch_remote::redirect

@@ -13,21 +13,19 @@
 #include "redirect/arguments.h"
 #include "redirect/callers.h"
 #include "redirect/device_keyword.h"
+#include "redirect/handlers.h"
+#include "redirect/host_copies.h"
 #include "redirect/original_to.h"
 #include "redirect/redirect.h"
 #include "redirect/ref.h"
 #include "redirect/state.h"
+#include "redirect/tensor_types.h"
 
 namespace torch_remote::redirect {
 namespace {
 
 const at::Tensor& tensor_of(PyObject* object) {
   return THPVariable_Unpack(object);
-}
-
-bool is_on_accelerator(PyObject* tensor) {
-  const c10::DeviceType type = accelerator_type();
-  return type != c10::DeviceType::CPU && tensor_of(tensor).device().type() == type;
 }
 
 // Whether the accelerator is something else than CUDA, so that CUDA's own functions would fail.
@@ -180,6 +178,8 @@ Ref options_of_move(PyObject* non_blocking, PyObject* memory_format) {
 
 // cuda(device=None, non_blocking=False, memory_format=...)
 PyObject* run_cuda(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
+  if (!fit(args, kwargs, 2, {names().device, names().non_blocking, names().memory_format}))
+    return method.original(self, args, kwargs);
   Request request = read_request(argument(args, kwargs, 0, names().device));
   if (request.kind == Kind::kNone)
     request = {Kind::kCuda, kNoIndex};
@@ -199,16 +199,17 @@ PyObject* run_cuda(const Method& method, PyObject* self, PyObject* args, PyObjec
 }
 
 PyObject* run_cpu(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
-  PyObject* const device = redirect({Kind::kCpu, kNoIndex}, method.api);
+  const bool is_right = fit(args, kwargs, 0, {names().memory_format});
+  PyObject* const device = is_right ? redirect({Kind::kCpu, kNoIndex}, method.api) : nullptr;
   if (device == nullptr)
     return method.original(self, args, kwargs);
-  const Ref options = options_of_move(nullptr, argument(args, kwargs, 0, names().memory_format));
+  const Ref options = options_of_move(nullptr, keyword(kwargs, names().memory_format));
   return options ? move(self, device, options.get()) : nullptr;
 }
 
 // Memory is pinned for the accelerator in use: the argument can only name it, or one not here.
 PyObject* run_pin_memory(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
-  if (!stands_in_for_cuda())
+  if (!stands_in_for_cuda() || !fit(args, kwargs, 1, {names().device}))
     return method.original(self, args, kwargs);
   const bool nothing_to_do = is_on_accelerator(self) || accelerator_type() == c10::DeviceType::CPU;
   if (nothing_to_do) {
@@ -220,7 +221,7 @@ PyObject* run_pin_memory(const Method& method, PyObject* self, PyObject* args, P
 }
 
 PyObject* run_is_pinned(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
-  if (!stands_in_for_cuda())
+  if (!stands_in_for_cuda() || !fit(args, kwargs, 1, {names().device}))
     return method.original(self, args, kwargs);
   const Ref none = Ref::steal(PyTuple_New(0));
   return method.original(self, none.get(), nullptr);
@@ -228,28 +229,34 @@ PyObject* run_is_pinned(const Method& method, PyObject* self, PyObject* args, Py
 
 // x.cpu() stays on the accelerator under the full policy, so x.cpu().numpy() has to copy.
 PyObject* run_numpy(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
-  if (situation().policy != Policy::kFull || !is_on_accelerator(self))
+  if (!needs_host_copy(self))
     return method.original(self, args, kwargs);
-  at::Tensor copy;
-  {
-    const at::Tensor source = tensor_of(self);
-    PyThreadState* const thread = PyEval_SaveThread();
-    try {
-      copy = source.to(c10::DeviceType::CPU);
-    } catch (...) {
-      PyEval_RestoreThread(thread);
-      throw;
-    }
-    PyEval_RestoreThread(thread);
-  }
-  const Ref host = Ref::steal(THPVariable_Wrap(copy));
+  const Ref host = make_host_copy(self);
   return host ? method.original(host.get(), args, kwargs) : nullptr;
+}
+
+// _pack_padded_sequence(input, lengths, batch_first): torch takes lengths of the CPU only.
+PyObject* run_pack(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
+  PyObject* const lengths = argument(args, kwargs, 1, names().lengths);
+  if (!needs_host_copy(lengths))
+    return method.original(self, args, kwargs);
+  const Ref host = make_host_copy(lengths);
+  if (!host)
+    return nullptr;
+  if (positional(args, 1) == lengths) {
+    const Ref changed = with_positional(args, 1, host.get());
+    return changed ? method.original(self, changed.get(), kwargs) : nullptr;
+  }
+  const Ref changed = with_keyword(kwargs, names().lengths, host.get());
+  return changed ? method.original(self, args, changed.get()) : nullptr;
 }
 
 // A tensor of the CPU is never freed while another stream uses it.
 PyObject* run_record_stream(const Method& method, PyObject* self, PyObject* args,
                             PyObject* kwargs) {
-  if (tensor_of(self).device().is_cpu())
+  const bool is_right =
+      argument(args, kwargs, 0, names().s) != nullptr && fit(args, kwargs, 1, {names().s});
+  if (is_right && tensor_of(self).device().is_cpu())
     Py_RETURN_NONE;
   return method.original(self, args, kwargs);
 }
@@ -263,12 +270,9 @@ std::string_view text_of_type(PyObject* type) {
   return text == nullptr ? std::string_view() : text;
 }
 
-// The dtype of torch.FloatTensor for "FloatTensor". Null if there is no such type.
+// The dtype of such a type. Null if there is no such type.
 Ref dtype_of(std::string_view type) {
-  const Ref torch = Ref::steal(PyImport_ImportModule("torch"));
-  const Ref name =
-      Ref::steal(PyUnicode_FromStringAndSize(type.data(), static_cast<Py_ssize_t>(type.size())));
-  const Ref found = torch ? Ref::steal(PyObject_GetAttr(torch.get(), name.get())) : Ref();
+  const Ref found = cpu_twin_of(type);
   Ref dtype = found ? Ref::steal(PyObject_GetAttr(found.get(), names().dtype)) : Ref();
   PyErr_Clear();
   return dtype;
@@ -291,37 +295,67 @@ PyObject* run_type(const Method& method, PyObject* self, PyObject* args, PyObjec
   PyObject* const asked = argument(args, kwargs, 0, names().dtype);
   if (asked == nullptr)
     return read_type(method, self, args, kwargs);
-  std::string_view text = text_of_type(asked);
-  if (!text.starts_with("torch.") || !text.ends_with("Tensor"))
+  const std::string_view text = text_of_type(asked);
+  if (!text.starts_with("torch.") || !text.ends_with("Tensor") ||
+      !fit(args, kwargs, 2, {names().dtype, names().non_blocking, names().memory_format}))
     return method.original(self, args, kwargs);
-  text.remove_prefix(6);
-  Request request = {Kind::kCpu, kNoIndex};
-  if (text.starts_with("cuda."))
-    request.kind = Kind::kCuda;
-  text.remove_prefix(text.find('.') == std::string_view::npos ? 0 : text.find('.') + 1);
+  const Request request = {text.starts_with("torch.cuda.") ? Kind::kCuda : Kind::kCpu, kNoIndex};
   const Ref dtype = dtype_of(text);
   PyObject* const device = dtype ? redirect(request, method.api) : nullptr;
   if (device == nullptr)
     return method.original(self, args, kwargs);
-  const Ref options = with_keyword(nullptr, names().dtype, dtype.get());
-  return options ? move(self, device, options.get()) : nullptr;
+  const Ref options = options_of_move(argument(args, kwargs, 1, names().non_blocking),
+                                      keyword(kwargs, names().memory_format));
+  if (!options || PyDict_SetItem(options.get(), names().dtype, dtype.get()) != 0)
+    return nullptr;
+  return move(self, device, options.get());
 }
 
-// is_autocast_enabled("cuda"), set_autocast_dtype("cuda", ...) and their like. Without a name, or
-// with only a flag, CUDA is meant.
-PyObject* run_autocast(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
-  PyObject* const first = positional(args, 0);
-  const bool names_cuda = first != nullptr && PyUnicode_Check(first) &&
-                          PyUnicode_CompareWithASCIIString(first, "cuda") == 0;
-  const bool names_none = kwargs == nullptr && (first == nullptr || PyBool_Check(first) != 0);
-  if (!stands_in_for_cuda() || !(names_cuda || names_none))
-    return method.original(self, args, kwargs);
+bool is_cuda_name(PyObject* object) {
+  return object != nullptr && PyUnicode_Check(object) &&
+         PyUnicode_CompareWithASCIIString(object, "cuda") == 0;
+}
+
+Ref name_of_accelerator() {
   const std::string name = c10::DeviceTypeName(accelerator_type(), /*lower_case=*/true);
-  const Ref used = Ref::steal(PyUnicode_FromString(name.c_str()));
-  const Ref rest = Ref::steal(PyTuple_GetSlice(args, names_cuda ? 1 : 0, PyTuple_GET_SIZE(args)));
+  return Ref::steal(PyUnicode_FromString(name.c_str()));
+}
+
+// get_autocast_dtype("cuda"), set_autocast_dtype(device_type="cuda", ...) and their like.
+PyObject* run_autocast(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
+  const bool is_first = is_cuda_name(positional(args, 0));
+  const bool is_keyword = is_cuda_name(keyword(kwargs, names().device_type));
+  if (!stands_in_for_cuda() || is_first == is_keyword)
+    return method.original(self, args, kwargs);
+  const Ref used = name_of_accelerator();
+  if (is_first) {
+    const Ref changed = used ? with_positional(args, 0, used.get()) : Ref();
+    return changed ? method.original(self, changed.get(), kwargs) : nullptr;
+  }
+  const Ref changed = used ? with_keyword(kwargs, names().device_type, used.get()) : Ref();
+  return changed ? method.original(self, args, changed.get()) : nullptr;
+}
+
+// is_autocast_enabled(), set_autocast_enabled(True): without a name CUDA is meant.
+PyObject* run_autocast_flag(const Method& method, PyObject* self, PyObject* args,
+                            PyObject* kwargs) {
+  PyObject* const first = positional(args, 0);
+  const bool names_none =
+      (first == nullptr || PyBool_Check(first)) && keyword(kwargs, names().device_type) == nullptr;
+  if (!stands_in_for_cuda() || !names_none)
+    return run_autocast(method, self, args, kwargs);
+  const Ref used = name_of_accelerator();
   const Ref head = used ? Ref::steal(PyTuple_Pack(1, used.get())) : Ref();
-  const Ref changed = head && rest ? Ref::steal(PySequence_Concat(head.get(), rest.get())) : Ref();
+  const Ref changed = head ? Ref::steal(PySequence_Concat(head.get(), args)) : Ref();
   return changed ? method.original(self, changed.get(), kwargs) : nullptr;
+}
+
+// For bodies that may do something else than the call itself: see has_handler().
+template <Body body>
+PyObject* after_handler(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
+  if (has_handler(self))
+    return method.original(self, args, kwargs);
+  return body(method, self, args, kwargs);
 }
 
 struct Entry {
@@ -329,18 +363,20 @@ struct Entry {
   Body body;
 };
 
-constexpr std::array<Entry, 12> kBodies = {{{"factory", run_factory},
+constexpr std::array<Entry, 14> kBodies = {{{"factory", run_factory},
                                             {"autocast", run_autocast},
+                                            {"autocast_flag", run_autocast_flag},
                                             {"converter", run_converter},
                                             {"follower", run_follower},
                                             {"to", run_to},
-                                            {"cuda", run_cuda},
-                                            {"cpu", run_cpu},
-                                            {"pin_memory", run_pin_memory},
-                                            {"is_pinned", run_is_pinned},
-                                            {"numpy", run_numpy},
-                                            {"record_stream", run_record_stream},
-                                            {"type", run_type}}};
+                                            {"cuda", after_handler<run_cuda>},
+                                            {"cpu", after_handler<run_cpu>},
+                                            {"pack", run_pack},
+                                            {"pin_memory", after_handler<run_pin_memory>},
+                                            {"is_pinned", after_handler<run_is_pinned>},
+                                            {"numpy", after_handler<run_numpy>},
+                                            {"record_stream", after_handler<run_record_stream>},
+                                            {"type", after_handler<run_type>}}};
 
 }  // namespace
 

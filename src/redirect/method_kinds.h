@@ -18,7 +18,9 @@ using Body = PyObject* (*)(const Method& method, PyObject* self, PyObject* args,
 // follower   follows its tensor unless a device is named: *_like, new_*
 // to         the first argument or `device=` may be a device
 // cuda, cpu, pin_memory, is_pinned, numpy, record_stream, type    methods of Tensor
-// autocast   the first argument may be the name of a type of devices
+// autocast   the first argument or `device_type=` may be the name of a type of devices
+// autocast_flag  the same, and without a name CUDA is meant
+// pack       the second argument, `lengths`, must be a tensor of the CPU
 // parse_to   the function that Module.to calls first
 //
 // Null for another name.

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstring>
 #include <exception>
-#include <string>
 #include <utility>
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -12,6 +11,7 @@
 #include "redirect/errors.h"
 #include "redirect/method_kinds.h"
 #include "redirect/original_to.h"
+#include "redirect/sites.h"
 #include "redirect/state.h"
 
 namespace torch_remote::redirect {
@@ -52,8 +52,11 @@ PyObject* call(const Slot& slot, PyObject* self, PyObject* args, PyObject* kwarg
     return method.original(self, args, kwargs);
   const Body body = slot.body;
   PyObject* result = call_once(method, body, self, args, kwargs);
-  for (int attempt = 0; result == nullptr && is_explained() && should_try_again(attempt); ++attempt)
+  for (int attempt = 0; result == nullptr && is_explained() && should_try_again(attempt);
+       ++attempt) {
+    const SecondTry again;
     result = call_once(method, body, self, args, kwargs);
+  }
   return result;
 }
 
@@ -112,8 +115,7 @@ bool hook_method(PyObject* function, const char* kind, const char* api) {
   const PyCFunctionWithKeywords original = typed(definition->ml_meth);
   if (std::strcmp(kind, "to") == 0)
     set_original_to(original);
-  const char* const name = (new std::string(api))->c_str();  // in the log for ever
-  slots[used_slots] = {definition, {original, name}, body};
+  slots[used_slots] = {definition, {original, intern(api)}, body};
   definition->ml_meth = untyped(kTrampolines[used_slots]);
   ++used_slots;
   return true;

@@ -11,6 +11,7 @@
 
 #include "redirect/callers.h"
 #include "redirect/errors.h"
+#include "redirect/generator_state.h"
 #include "redirect/kernels.h"
 #include "redirect/methods.h"
 #include "redirect/policy.h"
@@ -81,7 +82,7 @@ PyObject* py_decide(PyObject* /*self*/, PyObject* device) {
 }
 
 PyObject* py_is_overridden(PyObject* /*self*/, PyObject* /*args*/) {
-  return PyBool_FromLong(situation().override_on ? 1 : 0);
+  return PyBool_FromLong(situation().is_overridden() ? 1 : 0);
 }
 
 PyObject* py_set_toggled(PyObject* /*self*/, PyObject* on) {
@@ -172,6 +173,10 @@ PyObject* py_hook_default_type(PyObject* /*self*/, PyObject* function) {
   return hook_default_type(function) ? none() : nullptr;
 }
 
+PyObject* py_hook_set_state(PyObject* /*self*/, PyObject* descriptor) {
+  return hook_set_state(descriptor) ? none() : nullptr;
+}
+
 // install_kernels(for_cuda, for_mps)
 PyObject* py_install_kernels(PyObject* /*self*/, PyObject* args) {
   HANDLE_TH_ERRORS
@@ -190,8 +195,8 @@ PyObject* py_unhook(PyObject* /*self*/, PyObject* /*args*/) {
   unhook_methods();
   unhook_types();
   unhook_tensor_types();
+  unhook_set_state();
   remove_kernels();
-  remove_script();
   return none();
   END_HANDLE_TH_ERRORS
 }
@@ -200,9 +205,8 @@ PyObject* py_sites(PyObject* /*self*/, PyObject* /*args*/) {
   return list_sites();
 }
 
-PyObject* py_clear_sites(PyObject* /*self*/, PyObject* /*args*/) {
-  clear_sites();
-  return none();
+PyObject* py_count_left_out(PyObject* /*self*/, PyObject* /*args*/) {
+  return PyLong_FromUnsignedLongLong(count_left_out());
 }
 
 PyMethodDef functions[] = {
@@ -224,10 +228,11 @@ PyMethodDef functions[] = {
     {"hook_getter", py_hook_getter, METH_VARARGS, nullptr},
     {"hook_instance_check", py_hook_instance_check, METH_O, nullptr},
     {"hook_default_type", py_hook_default_type, METH_O, nullptr},
+    {"hook_set_state", py_hook_set_state, METH_O, nullptr},
     {"install_kernels", py_install_kernels, METH_VARARGS, nullptr},
     {"unhook", py_unhook, METH_NOARGS, nullptr},
     {"sites", py_sites, METH_NOARGS, nullptr},
-    {"clear_sites", py_clear_sites, METH_NOARGS, nullptr},
+    {"count_left_out", py_count_left_out, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

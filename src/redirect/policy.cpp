@@ -49,6 +49,13 @@ Decision decide_overridden(const Request& request, Kind accelerator) {
   return use(Kind::kCpu, Reason::kOverride);
 }
 
+// Inside a scope the CPU stays, whatever the toggle says.
+Decision toggle(Situation situation) {
+  situation.override_by ^= kByToggle;
+  const bool is_on = (situation.override_by & kByToggle) != 0;
+  return decide_default(situation, is_on ? Reason::kToggledOn : Reason::kToggledOff);
+}
+
 }  // namespace
 
 Kind choose_accelerator(const Situation& situation) {
@@ -59,16 +66,17 @@ Kind choose_accelerator(const Situation& situation) {
   return Kind::kCpu;
 }
 
+Decision decide_default(const Situation& situation, Reason reason) {
+  return use(situation.is_overridden() ? Kind::kCpu : choose_accelerator(situation), reason);
+}
+
 Decision decide(const Request& request, const Situation& situation) {
   if (situation.policy == Policy::kOff || request.kind == Kind::kOther)
     return as_asked(request);
   const Kind accelerator = choose_accelerator(situation);
-  if (request.kind == Kind::kToggle) {
-    if (situation.override_on)
-      return use(accelerator, Reason::kToggledOff);
-    return use(Kind::kCpu, Reason::kToggledOn);
-  }
-  if (situation.override_on)
+  if (request.kind == Kind::kToggle)
+    return toggle(situation);
+  if (situation.is_overridden())
     return decide_overridden(request, accelerator);
   if (request.kind == accelerator || request.kind == Kind::kRemote)
     return as_asked(request);

@@ -20,7 +20,8 @@ enum class Policy : uint8_t {
 };
 
 constexpr int kNoIndex = -1;
-constexpr int kCurrent = -2;  // in a decision: the index of the thread's current device
+constexpr int kMaxIndex = 127;  // of c10::DeviceIndex
+constexpr int kCurrent = -2;    // in a decision: the index of the thread's current device
 
 struct Request {
   Kind kind = Kind::kNone;  // kToggle: "cpu:-1"; kOther: meta and every other device
@@ -36,14 +37,20 @@ constexpr Order default_order(bool is_macos) {
   return {Kind::kCuda, Kind::kMps, Kind::kRemote};
 }
 
+// Who turned the CPU override on: "cpu:-1", open scopes of cpu_override(), or both.
+constexpr uint8_t kByToggle = 1;
+constexpr uint8_t kByScope = 2;
+
 // What exists, and what the user set. Eight bytes, so that threads can read it without a lock.
 struct Situation {
   uint8_t cuda = 0;    // number of devices; a CUDA build of torch without a GPU has 0
   uint8_t remote = 0;  // number of devices; 0: no remote machine is configured
   bool mps = false;
   Policy policy = Policy::kOff;
-  bool override_on = false;
+  uint8_t override_by = 0;  // kByToggle, kByScope
   Order order = default_order(false);
+
+  bool is_overridden() const { return override_by != 0; }
 };
 
 static_assert(sizeof(Situation) == 8);
@@ -69,6 +76,9 @@ struct Decision {
 
 // The first of the order that exists, else kCpu.
 Kind choose_accelerator(const Situation& situation);
+
+// The CPU under the override, else the accelerator.
+Decision decide_default(const Situation& situation, Reason reason);
 
 // A decision with kToggledOn or kToggledOff asks the caller to change the override.
 Decision decide(const Request& request, const Situation& situation);

@@ -11,6 +11,7 @@
 #include <torch/csrc/Device.h>
 
 #include "redirect/callers.h"
+#include "redirect/errors.h"
 #include "redirect/frames.h"
 #include "redirect/sites.h"
 #include "redirect/state.h"
@@ -46,7 +47,8 @@ Request read_name(std::string_view text) {
   int index = 0;
   const char* const end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, index);
-  if (error != std::errc() || stop != end || index < 0)
+  const bool is_plain = digits.size() == 1 || digits[0] != '0';
+  if (error != std::errc() || stop != end || !is_plain || index < 0)
     return {Kind::kOther, kNoIndex};
   return {kind, index};
 }
@@ -63,7 +65,6 @@ struct Recent {
   Policy limit = Policy::kFull;
   Request request;
   Situation situation;
-  uint64_t generation = 0;
   Decision decision;
   c10::Device device = c10::DeviceType::CPU;
   PyObject* object = nullptr;
@@ -88,8 +89,8 @@ bool matches(const Recent& place, const TopFrame& frame, const Request& request,
   if (place.code != frame.code || place.code == nullptr || place.offset != frame.offset ||
       place.globals != frame.globals || place.api != api || place.limit != limit ||
       place.request.kind != request.kind || place.request.index != request.index ||
-      !equal(place.situation, now) || place.generation != generation())
-    return false;
+      !equal(place.situation, now) || is_child_process())
+    return false;  // a worker of a DataLoader inherits what its parent decided
   return place.decision.index != kCurrent || device_of(place.decision) == place.device;
 }
 
@@ -118,7 +119,7 @@ Request read_request(PyObject* device) {
   }
   if (PyLong_CheckExact(device)) {
     const long index = PyLong_AsLong(device);
-    if (index >= 0 && index <= 127)
+    if (index >= 0 && index <= kMaxIndex)
       return {Kind::kCuda, static_cast<int>(index)};
     PyErr_Clear();
   }
@@ -140,13 +141,16 @@ PyObject* redirect(const Request& request, const char* api, Policy limit) {
   const TopFrame frame = top_frame();
   Recent& place = place_of(frame, api);
   if (matches(place, frame, request, api, limit, in_force)) {
+    PyObject* const object = place.object;  // the log may run other calls, which take the place
     count(*place.site);
-    return place.object;
+    return object;
   }
   const Policy caller = caller_limit();
   if (request.kind == Kind::kToggle && caller != Policy::kFull)
-    return nullptr;  // a library that only looks at the argument must not turn the override over
+    return nullptr;  // a library that only looks at the argument must not toggle the override
   now.policy = std::min(now.policy, caller);
+  if (request.kind == Kind::kToggle && is_second_try())  // the first one has toggled it
+    return object_of(device_of(decide_default(now, Reason::kAsAsked)));
   Decision decision = decide(request, now);
   if (decision.reason == Reason::kNoSuchIndex) {
     recount();
@@ -161,8 +165,8 @@ PyObject* redirect(const Request& request, const char* api, Policy limit) {
   PyObject* const object = object_of(device);
   Site* const site = note(api, request, device, decision.reason);
   if (is_kept(frame, request, site))
-    place = {frame.code, frame.globals, api,      frame.offset, limit,  request,
-             in_force,   generation(),  decision, device,       object, site};
+    place = {frame.code, frame.globals, api,    frame.offset, limit, request,
+             in_force,   decision,      device, object,       site};
   return object;
 }
 

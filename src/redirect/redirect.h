@@ -11,7 +11,7 @@ namespace torch_remote::redirect {
 Request read_request(PyObject* device);
 
 // The torch.device to use instead of what was asked, borrowed; null: as asked. Notes the call site,
-// and turns the override over for "cpu:-1". Needs the GIL. `api` lives for ever.
+// and toggles the override for "cpu:-1". Needs the GIL. `api` lives for ever.
 PyObject* redirect(const Request& request, const char* api, Policy limit = Policy::kFull);
 
 // Whether a call of this kind would be redirected if the user made it. Cheap.

@@ -18,8 +18,6 @@ namespace {
 // replacing this operator reaches every device that a script names, before its first run. A script
 // that was compiled earlier keeps the devices that it has.
 
-std::shared_ptr<torch::jit::Operator> original;
-
 std::shared_ptr<torch::jit::Operator> find_operator() {
   for (const auto& each : torch::jit::getAllOperatorsFor(c10::Symbol::aten("device"))) {
     const auto& arguments = each->schema().arguments();
@@ -37,24 +35,19 @@ void make_device(torch::jit::Stack& stack) {
 
 }  // namespace
 
+// The nodes of graphs have plain pointers to their operators, so both operators live for ever: ours
+// is never taken back, and while the redirect is off it does what the original did.
 void install_script() {
-  if (original)
+  static auto* const original = new std::shared_ptr<torch::jit::Operator>;
+  if (*original)
     return;
-  original = find_operator();
-  if (!original)
+  *original = find_operator();
+  if (!*original)
     return;
-  const c10::FunctionSchema schema = original->schema();
+  const c10::FunctionSchema& schema = (*original)->schema();
   torch::jit::deregisterOperator(schema);
   torch::jit::registerOperator(torch::jit::Operator(c10::toString(schema), make_device,
                                                     c10::AliasAnalysisKind::FROM_SCHEMA));
-}
-
-void remove_script() {
-  if (!original)
-    return;
-  torch::jit::deregisterOperator(original->schema());
-  torch::jit::registerOperator(torch::jit::Operator(*original));
-  original = nullptr;
 }
 
 }  // namespace torch_remote::redirect

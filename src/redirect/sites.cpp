@@ -2,6 +2,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include <frameobject.h>
@@ -52,8 +53,9 @@ Sites& sites() {
   return *all;
 }
 
-uint64_t cleared = 0;
+uint64_t left_out = 0;
 
+thread_local bool is_logging = false;
 Log log_mode = Log::kQuiet;
 PyObject* log_function = nullptr;
 
@@ -63,6 +65,11 @@ std::vector<std::string>& library_folders() {
 }
 
 }  // namespace
+
+const char* intern(std::string_view api) {
+  static auto* const all = new std::unordered_set<std::string>;
+  return all->emplace(api).first->c_str();
+}
 
 bool is_library(PyCodeObject* code) {
   static auto* const known = new std::unordered_map<PyCodeObject*, bool>;
@@ -118,11 +125,15 @@ uint64_t pack(const Request& asked, c10::Device used, Reason reason) {
 }
 
 void call_log(const Site& site, bool is_new) {
+  if (is_logging)
+    return;
+  is_logging = true;
   const Key& key = site.key;
   const Ref result = Ref::steal(
       PyObject_CallFunction(log_function, "ssssOOiO", key.api, to_text(site.asked).c_str(),
                             site.used.str().c_str(), to_text(site.reason), key.code->co_filename,
                             key.code->co_name, site.line, is_new ? Py_True : Py_False));
+  is_logging = false;
   if (!result)
     PyErr_WriteUnraisable(log_function);
 }
@@ -135,10 +146,6 @@ void count(Site& site) {
   const bool wanted = log_mode == Log::kEveryCall || (log_mode == Log::kNewSites && is_new);
   if (wanted && log_function != nullptr)
     call_log(site, is_new);
-}
-
-uint64_t generation() {
-  return cleared;
 }
 
 void set_log(Log log, PyObject* function) {
@@ -168,14 +175,17 @@ Site* note(const char* api, const Request& asked, c10::Device used, Reason reaso
                    pack(asked, used, reason)};
   auto found = sites().find(key);
   if (found == sites().end()) {
-    if (sites().size() >= kMaxSites)
+    if (sites().size() >= kMaxSites) {
+      ++left_out;
       return nullptr;
+    }
     Py_INCREF(key.code);
     const int line = PyFrame_GetLineNumber(object);
     found = sites().emplace(key, Site{key, line, asked, used, reason, 0}).first;
   }
-  count(found->second);
-  return &found->second;
+  Site& site = found->second;  // stays in place when the log's handlers add others
+  count(site);
+  return &site;
 }
 
 PyObject* list_sites() {
@@ -190,11 +200,8 @@ PyObject* list_sites() {
   return list.release();
 }
 
-void clear_sites() {
-  ++cleared;
-  for (const auto& entry : sites())
-    Py_DECREF(entry.first.code);
-  sites().clear();
+uint64_t count_left_out() {
+  return left_out;
 }
 
 }  // namespace torch_remote::redirect

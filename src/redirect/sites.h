@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include <c10/core/Device.h>
 #include <torch/csrc/python_headers.h>
@@ -19,23 +20,26 @@ void set_log(Log log, PyObject* function);
 // Folders whose frames are not the user's.
 bool set_library_folders(PyObject* folders);
 
-// A place in the user's program, where something was redirected. Lives until clear_sites().
+// The same text at an address that is the same for every caller, and lives for ever.
+const char* intern(std::string_view api);
+
+// A place in the user's program, where something was redirected. Lives for ever.
 struct Site;
 
-// Counts one more redirect there, and logs it.
+// Counts one more redirect there, and logs it, which may run any Python code. Redirects that the
+// log's own handlers cause are counted only.
 void count(Site& site);
 
 // Whether the code is of torch or of this package, and not the user's.
 bool is_library(PyCodeObject* code);
-
-// How often clear_sites() was called: a site that was kept is gone when this changes.
-uint64_t generation();
 
 // `api` lives for ever. Null where there is no site: outside Python, or if there are too many.
 Site* note(const char* api, const Request& asked, c10::Device used, Reason reason);
 
 // A list of (file, function, line, api, asked, used, reason, count); null with a Python error.
 PyObject* list_sites();
-void clear_sites();
+
+// How many redirects are not in the list, because there were too many sites.
+uint64_t count_left_out();
 
 }  // namespace torch_remote::redirect

@@ -28,7 +28,8 @@ PyObject* recount_function = nullptr;  // needs the GIL
 
 void update_override() {
   Situation changed = situation();
-  changed.override_on = toggled || scopes > 0;
+  changed.override_by =
+      static_cast<uint8_t>((toggled ? kByToggle : 0) | (scopes > 0 ? kByScope : 0));
   current().store(changed);
 }
 
@@ -41,10 +42,6 @@ Situation situation() {
 void set_situation(const Situation& changed) {
   current().store(changed);
   update_override();
-}
-
-bool is_toggled() {
-  return toggled;
 }
 
 void set_toggled(bool on) {

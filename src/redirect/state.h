@@ -12,7 +12,6 @@ Situation situation();
 void set_situation(const Situation& changed);
 
 // The override is on if "cpu:-1" turned it on, or while a scope is open.
-bool is_toggled();
 void set_toggled(bool on);
 void change_scopes(int by);
 

@@ -12,23 +12,20 @@
 #include "redirect/redirect.h"
 #include "redirect/ref.h"
 #include "redirect/state.h"
+#include "redirect/unary.h"
 
 namespace torch_remote::redirect {
 namespace {
 
-struct Unary {
-  PyMethodDef* definition = nullptr;
-  PyCFunction original = nullptr;
-};
-
 Unary instance_check;
 Unary default_type;
 
-constexpr std::string_view kCudaPrefix = "torch.cuda.";
+const char* name_of(PyObject* type) {
+  return reinterpret_cast<PyTypeObject*>(type)->tp_name;
+}
 
 bool is_cuda_type(PyObject* type) {
-  return PyType_Check(type) &&
-         std::string_view(reinterpret_cast<PyTypeObject*>(type)->tp_name).starts_with(kCudaPrefix);
+  return PyType_Check(type) && std::string_view(name_of(type)).starts_with("torch.cuda.");
 }
 
 bool stands_in(c10::DeviceType type) {
@@ -55,16 +52,8 @@ PyObject* check_instance(PyObject* self, PyObject* object) {
     if (stands_in(tensor.device().type()) && matches(self, tensor))
       Py_RETURN_TRUE;
   }
-  return instance_check.original(self, object);
+  return instance_check.call_original(self, object);
   END_HANDLE_TH_ERRORS
-}
-
-// The type of the CPU with the same dtype: torch.FloatTensor for torch.cuda.FloatTensor.
-Ref twin_of(PyObject* type) {
-  const std::string name = reinterpret_cast<PyTypeObject*>(type)->tp_name;
-  const Ref torch = Ref::steal(PyImport_ImportModule("torch"));
-  return torch ? Ref::steal(PyObject_GetAttrString(torch.get(), name.c_str() + kCudaPrefix.size()))
-               : Ref();
 }
 
 void let_no_device_follow(bool on) {
@@ -78,50 +67,37 @@ PyObject* set_default_type(PyObject* self, PyObject* type) {
   HANDLE_TH_ERRORS
   const bool is_redirected = situation().policy != Policy::kOff && is_cuda_type(type) &&
                              may_redirect({Kind::kCuda, kNoIndex});
-  const Ref used = is_redirected ? twin_of(type) : Ref::share(type);
+  const Ref used = is_redirected ? cpu_twin_of(name_of(type)) : Ref::share(type);
   if (!used)
     return nullptr;
-  Ref done = Ref::steal(default_type.original(self, used.get()));
+  Ref done = Ref::steal(default_type.call_original(self, used.get()));
   if (done)
     let_no_device_follow(is_redirected);
   return done.release();
   END_HANDLE_TH_ERRORS
 }
 
-bool hook(Unary& unary, PyMethodDef* definition, PyCFunction function) {
-  if (definition == nullptr || definition->ml_flags != METH_O) {
-    PyErr_SetString(PyExc_TypeError, "this function does not take one argument");
-    return false;
-  }
-  if (unary.definition != nullptr)
-    return true;
-  unary = {definition, definition->ml_meth};
-  definition->ml_meth = function;
-  return true;
-}
-
 }  // namespace
 
+Ref cpu_twin_of(std::string_view type) {
+  for (const std::string_view prefix : {"torch.", "cuda."})
+    type.remove_prefix(type.starts_with(prefix) ? prefix.size() : 0);
+  const Ref torch = Ref::steal(PyImport_ImportModule("torch"));
+  const std::string name(type);
+  return torch ? Ref::steal(PyObject_GetAttrString(torch.get(), name.c_str())) : Ref();
+}
+
 bool hook_instance_check(PyObject* descriptor) {
-  const bool is_method = Py_TYPE(descriptor) == &PyMethodDescr_Type;
-  return hook(instance_check,
-              is_method ? reinterpret_cast<PyMethodDescrObject*>(descriptor)->d_method : nullptr,
-              check_instance);
+  return instance_check.hook(descriptor, check_instance);
 }
 
 bool hook_default_type(PyObject* function) {
-  const bool is_builtin = PyCFunction_Check(function);
-  return hook(default_type,
-              is_builtin ? reinterpret_cast<PyCFunctionObject*>(function)->m_ml : nullptr,
-              set_default_type);
+  return default_type.hook(function, set_default_type);
 }
 
 void unhook_tensor_types() {
-  for (Unary* const unary : {&instance_check, &default_type}) {
-    if (unary->definition != nullptr)
-      unary->definition->ml_meth = unary->original;
-    *unary = {};
-  }
+  instance_check.unhook();
+  default_type.unhook();
 }
 
 }  // namespace torch_remote::redirect

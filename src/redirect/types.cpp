@@ -1,7 +1,6 @@
 #include "redirect/types.h"
 
-#include <array>
-#include <string>
+#include <exception>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -12,10 +11,12 @@
 
 #include "redirect/arguments.h"
 #include "redirect/callers.h"
+#include "redirect/handlers.h"
 #include "redirect/original_to.h"
 #include "redirect/redirect.h"
 #include "redirect/ref.h"
 #include "redirect/state.h"
+#include "redirect/tensor_types.h"
 
 namespace torch_remote::redirect {
 namespace {
@@ -27,13 +28,22 @@ std::unordered_map<PyTypeObject*, newfunc>& originals() {
   return *all;
 }
 
-newfunc original_of(PyTypeObject* type) {
+struct Hooked {
+  newfunc original = nullptr;
+  const char* name = nullptr;  // of the hooked type, which is never freed, as subclasses are
+};
+
+Hooked find_hooked(PyTypeObject* type) {
   for (PyTypeObject* each = type; each != nullptr; each = each->tp_base) {
     const auto found = originals().find(each);
     if (found != originals().end())
-      return found->second;
+      return {found->second, each->tp_name};
   }
-  return nullptr;
+  return {};
+}
+
+newfunc original_of(PyTypeObject* type) {
+  return find_hooked(type).original;
 }
 
 bool is_off() {
@@ -46,15 +56,16 @@ Request read_device_call(PyObject* args, PyObject* kwargs) {
   PyObject* const index = argument(args, kwargs, 1, names().index);
   if (index == nullptr || request.kind == Kind::kOther)
     return request;
-  if (!PyLong_Check(index) || request.index != kNoIndex)
+  if (!PyLong_Check(index) || PyBool_Check(index) || request.index != kNoIndex)
     return {Kind::kOther, kNoIndex};
-  request.index = static_cast<int>(PyLong_AsLong(index));
-  if (request.kind == Kind::kCpu && request.index == -1)
+  int overflow = 0;
+  const long value = PyLong_AsLongAndOverflow(index, &overflow);  // -1 if it does not fit
+  if (request.kind == Kind::kCpu && value == -1 && overflow == 0)
     return {Kind::kToggle, -1};
-  if (request.index >= 0 && request.index <= 127)
-    return request;
-  PyErr_Clear();
-  return {Kind::kOther, kNoIndex};
+  if (value < 0 || value > kMaxIndex)
+    return {Kind::kOther, kNoIndex};
+  request.index = static_cast<int>(value);
+  return request;
 }
 
 // With read_as="cuda" programs are told "cuda"; hooks translate it where it is used.
@@ -109,7 +120,7 @@ PyObject* new_stream(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
                                keyword(kwargs, names().device) == nullptr &&
                                keyword(kwargs, stream_id) == nullptr;
   if (is_off() || !names_no_device || accelerator_type() != c10::DeviceType::CPU)
-    return new_with_device(type, args, kwargs, type->tp_name);
+    return new_with_device(type, args, kwargs, find_hooked(type).name);
   const Ref changed = with_keyword(kwargs, names().device, object_of({c10::DeviceType::CPU, -1}));
   return changed ? original_of(type)(type, args, changed.get()) : nullptr;
   END_HANDLE_TH_ERRORS
@@ -166,11 +177,11 @@ PyObject* new_tensor(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 // torch.FloatTensor(2, 3).
 PyObject* new_legacy(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
-  const newfunc original = original_of(type);
+  const Hooked hooked = find_hooked(type);
   const Request request = {Kind::kCpu, kNoIndex};
   if (is_off() || shares_memory(args) || kwargs != nullptr || !may_redirect(request))
-    return original(type, args, kwargs);
-  return make_and_move(original, type, args, request, type->tp_name);
+    return hooked.original(type, args, kwargs);
+  return make_and_move(hooked.original, type, args, request, hooked.name);
   END_HANDLE_TH_ERRORS
 }
 
@@ -178,18 +189,15 @@ PyObject* new_legacy(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 PyObject* new_legacy_cuda(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
   const Request request = {Kind::kCuda, kNoIndex};
-  const newfunc original = original_of(type);
+  const Hooked hooked = find_hooked(type);
   if (is_off() || kwargs != nullptr || !may_redirect(request))
-    return original(type, args, kwargs);
-  const std::string_view name = type->tp_name;
-  const std::string twin(name.substr(name.rfind('.') + 1));
-  const Ref torch = Ref::steal(PyImport_ImportModule("torch"));
-  const Ref found = torch ? Ref::steal(PyObject_GetAttrString(torch.get(), twin.c_str())) : Ref();
+    return hooked.original(type, args, kwargs);
+  const Ref found = cpu_twin_of(hooked.name);
   if (!found)
     return nullptr;
   auto* const cpu = reinterpret_cast<PyTypeObject*>(found.get());
   const newfunc hidden = original_of(cpu);
-  return make_and_move(hidden != nullptr ? hidden : cpu->tp_new, cpu, args, request, type->tp_name);
+  return make_and_move(hidden != nullptr ? hidden : cpu->tp_new, cpu, args, request, hooked.name);
   END_HANDLE_TH_ERRORS
 }
 
@@ -201,14 +209,21 @@ struct Getter {
 Getter is_cuda;
 Getter device;
 
-// True on the accelerator that stands in for CUDA; torch itself sees the truth.
+// True on the accelerator that stands in for CUDA; torch itself sees the truth. The device of a
+// subclass may be a call of its __torch_dispatch__, which may raise. Not HANDLE_TH_ERRORS, whose
+// handler of warnings costs more than this.
 PyObject* get_is_cuda(PyObject* self, void* closure) {
-  const c10::DeviceType type = accelerator_type();
-  const bool stands_in = !is_off() && THPVariable_Check(self) && type != c10::DeviceType::CPU &&
-                         type != c10::DeviceType::CUDA &&
-                         THPVariable_Unpack(self).device().type() == type;
-  if (stands_in && !is_called_by_torch())
-    Py_RETURN_TRUE;
+  try {
+    const c10::DeviceType type = accelerator_type();
+    const bool stands_in = !is_off() && type != c10::DeviceType::CPU &&
+                           type != c10::DeviceType::CUDA && THPVariable_Check(self) &&
+                           !has_handler(self) && THPVariable_Unpack(self).device().type() == type;
+    if (stands_in && !is_called_by_torch())
+      Py_RETURN_TRUE;
+  } catch (...) {
+    torch::translate_exception_to_python(std::current_exception());
+    return nullptr;
+  }
   return is_cuda.original(self, closure);
 }
 
@@ -224,7 +239,7 @@ void swap_constructor(PyTypeObject* type, newfunc function) {
   PyType_Modified(type);
 }
 
-std::vector<PyTypeObject*> hooked;
+std::vector<PyTypeObject*> hooked_types;
 
 newfunc find_constructor(std::string_view kind) {
   if (kind == "device")
@@ -255,7 +270,7 @@ bool hook_type(PyObject* object, const char* kind) {
     return true;
   Py_INCREF(type);
   originals()[type] = type->tp_new;
-  hooked.push_back(type);
+  hooked_types.push_back(type);
   swap_constructor(type, function);
   return true;
 }
@@ -276,9 +291,9 @@ bool hook_getter(PyObject* descriptor, const char* kind) {
 }
 
 void unhook_types() {
-  for (PyTypeObject* const type : hooked)
+  for (PyTypeObject* const type : hooked_types)
     swap_constructor(type, originals()[type]);
-  hooked.clear();
+  hooked_types.clear();
   for (Getter* const getter : {&is_cuda, &device}) {
     if (getter->definition != nullptr)
       getter->definition->get = getter->original;

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import assert_runs, run_python
+from helpers import DEADLINE, assert_runs, run_python
 from redirecting import redirected
 
 import TorchDevice
@@ -62,6 +66,61 @@ def test_the_toggle_yields_cpu_then_the_accelerator(remote: str) -> None:
     assert str(torch.device("cpu:-1")) == remote
 
 
+def test_the_toggle_inside_a_scope_yields_the_cpu(remote: str) -> None:
+    with TorchDevice.cpu_override():
+        assert str(torch.device("cpu:-1")) == "cpu"
+        assert str(torch.device("cpu:-1")) == "cpu"
+        assert str(torch.zeros(1, device="cpu:-1").device) == "cpu"
+    assert TorchDevice.cpu_override
+    assert str(torch.device("cpu:-1")) == remote
+    assert not TorchDevice.cpu_override
+
+
+def test_a_call_that_is_tried_again_toggles_once(used: str) -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**50, device="cpu:-1")
+    assert TorchDevice.cpu_override
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**50, device="cpu:-1")
+    assert not TorchDevice.cpu_override
+
+
+def outcome(*arguments: Any) -> str:
+    try:
+        return repr(torch.device(*arguments))
+    except (RuntimeError, TypeError, ValueError) as error:
+        return type(error).__name__
+
+
+INDICES: list[Any] = [2**32 - 1, 2**32, 10**30, -(10**30), 300, 128, -5, True]
+NAMES = ["cuda:01", "cuda: 1", "cuda:", "cuda:-1", "cpu:01"]
+
+
+@pytest.mark.parametrize("target", ["cpu", "remote"])
+def test_an_index_that_cannot_be_one_is_torchs_to_judge(target: str) -> None:
+    calls = [(kind, index) for kind in ("cpu", "cuda") for index in INDICES]
+    calls += [(name,) for name in NAMES]  # type: ignore[misc]
+    stock = {call: outcome(*call) for call in calls}
+    with redirected(target):
+        assert {call: outcome(*call) for call in calls} == stock
+        assert not TorchDevice.cpu_override
+
+
+def test_enabling_twice_is_the_same_as_once(remote: str) -> None:
+    def make() -> torch.Tensor:
+        return torch.zeros(1, device="cuda")
+
+    make()
+    line = make.__code__.co_firstlineno + 1
+    torch.device("cpu:-1")
+    TorchDevice.enable("full")
+    assert TorchDevice.cpu_override
+    assert str(torch.device("cpu:-1")) == remote
+    make()
+    counts = [each.count for each in TorchDevice.sites() if each.line == line]
+    assert counts == [2]
+
+
 def test_the_toggle_moves_a_module(remote: str) -> None:
     module = torch.nn.Linear(1, 1).to("cpu:-1")
     assert str(module.weight.device) == "cpu"
@@ -105,18 +164,51 @@ print(torch.zeros(1, device="cuda").device, torch.cuda.current_device())
     assert assert_runs(code, **QUIET).splitlines() == ["remote:1 remote:1", "remote:1 1"]
 
 
+def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """What the work returns in threads that begin at the same time."""
+    together = threading.Barrier(count)
+
+    def run(number: int) -> Any:
+        together.wait(DEADLINE)
+        return work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
 def test_threads_see_one_policy_and_one_override(remote: str) -> None:
-    found: list[str] = []
+    def look(number: int) -> set[str]:
+        return {str(torch.zeros(1, device="cuda").device) for _ in range(20)}
 
-    def look() -> None:
-        found.append(str(torch.zeros(1, device="cuda").device))
+    assert in_threads(4, look) == [{remote}] * 4
+    torch.device("cpu:-1")
+    assert in_threads(4, look) == [{"cpu"}] * 4
 
-    for _ in range(2):
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
-        torch.device("cpu:-1")
-    assert found == [remote, "cpu"]
+
+def test_threads_may_call_while_the_redirect_is_turned_off_and_on(remote: str) -> None:
+    done = threading.Event()
+
+    def work(number: int) -> set[str]:
+        if number > 0:
+            return {str(torch.zeros(1, device="meta").device)} | call_until(done)
+        try:
+            for _ in range(3):
+                TorchDevice.disable()
+                TorchDevice.enable("full")
+        finally:
+            done.set()
+        return set()
+
+    def call_until(event: threading.Event) -> set[str]:
+        found = set()
+        while not event.is_set():
+            found.add(str(torch.zeros(1).device))
+            found.add(str(torch.ones(1, dtype=torch.float64).to(torch.float32).cpu().device))
+        return found
+
+    found = set().union(*in_threads(3, work))
+    assert found <= {remote, "cpu", "meta"}
+    assert str(torch.zeros(1, device="cuda").device) == remote
 
 
 def test_disable_restores_every_object() -> None:
@@ -192,6 +284,18 @@ import TorchDevice, torch
 print(torch.ones(2, device="cuda").device, torch.cuda.is_available())
 """
     assert assert_runs(code, TORCH_REMOTE="local", **QUIET) == "remote:0 True"
+
+
+def test_a_configuration_that_names_no_machine_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "torch-remote" / "config.toml"
+    file.parent.mkdir()
+    code = "import TorchDevice, torch, sys; print(TorchDevice._C.accelerator(), len(sys.argv))"
+    for text, expected in (
+        ('[machines.box]\nurl = "ssh://nowhere"\n', "cpu 1"),
+        ('url = "local"\n', "remote 1"),
+    ):
+        file.write_text(text)
+        assert assert_runs(code, XDG_CONFIG_HOME=str(tmp_path), **QUIET) == expected
 
 
 VARIABLES = [
@@ -273,6 +377,58 @@ with TorchDevice.cpu_override():
     warning = run_python(code, TORCHDEVICE_LOG_LEVEL="warning").stderr
     assert warning.count("torch.zeros: cuda -> cpu (the CPU override is on)") == 1
     assert len(warning.splitlines()) == 1
+
+
+@contextmanager
+def debug_handler(emit: Callable[[logging.LogRecord], None]) -> Iterator[None]:
+    handler = logging.Handler()
+    handler.emit = emit  # type: ignore[method-assign]
+    logger = logging.getLogger("TorchDevice")
+    others, logger.handlers = logger.handlers, [handler]
+    logger.setLevel("DEBUG")
+    try:
+        yield
+    finally:
+        logger.handlers = others
+        logger.setLevel("ERROR")
+
+
+def test_a_handler_of_the_log_may_call_torch(remote: str) -> None:
+    records: list[logging.LogRecord] = []
+
+    def emit(record: logging.LogRecord) -> None:
+        records.append(record)
+        assert str(torch.zeros(2, device="cuda").device) == remote
+
+    with debug_handler(emit):
+        for _ in range(2):
+            torch.ones(3, device="cuda")
+    assert len(records) == 2
+
+
+def test_calls_of_the_logs_handlers_do_not_change_the_answer(remote: str) -> None:
+    # Enough lines to fill the table of recent calls.
+    source = "def fill():\n" + "    torch.device('mps')\n" * 1500
+    scope: dict[str, Any] = {"torch": torch, "__name__": "mine"}
+    exec(source, scope)
+
+    def ask() -> str:
+        return str(torch.device("cuda"))
+
+    def emit(record: logging.LogRecord) -> None:
+        with TorchDevice.cpu_override():
+            scope["fill"]()
+
+    ask()
+    with debug_handler(emit):
+        assert [ask() for _ in range(3)] == [remote] * 3
+
+
+def test_a_type_made_at_run_time_does_not_name_a_site(used: str) -> None:
+    for number in range(3):
+        made = type(f"Stream{number}", (torch.Stream,), {})
+        made(device="cuda")
+    assert {each.api for each in TorchDevice.sites() if "Stream" in each.api} == {"torch.Stream"}
 
 
 def test_the_report_is_json_for_tools(remote: str) -> None:

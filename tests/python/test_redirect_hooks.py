@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
+from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 import pytest
@@ -200,7 +201,8 @@ def test_pinned_memory_is_memory_of_the_host(used: str) -> None:
     x = torch.ones(2, device="cuda")
     assert x.pin_memory() is x
     assert str(host.pin_memory().to("cuda", non_blocking=True).device) == used
-    assert host.is_pinned("cuda") in (True, False)
+    assert not host.is_pinned("cuda")
+    assert host.pin_memory().is_pinned("cuda") == host.pin_memory().is_pinned()
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage")
@@ -211,6 +213,99 @@ def test_storages_streams_and_events_are_made_there(used: str) -> None:
     assert str(torch.Stream("cuda").device).split(":")[0] == used.split(":")[0]
     assert isinstance(torch.Event("cuda"), torch.Event)
     assert isinstance(torch.Stream(), torch.Stream)
+
+
+WRONG: list[Any] = [
+    lambda x: x.cuda(foo=1),
+    lambda x: x.cuda(0, True, 3, 4),
+    lambda x: x.cuda(0, device=0),
+    lambda x: x.cpu(foo=1),
+    lambda x: x.cpu(torch.contiguous_format),
+    lambda x: x.pin_memory(1, 2, 3),
+    lambda x: x.is_pinned(foo=3),
+    lambda x: x.type("torch.cuda.HalfTensor", foo=1),
+    lambda x: x.record_stream(),
+    lambda x: x.record_stream(torch.cuda.current_stream(), 1),
+    lambda x: torch.get_autocast_dtype(),
+    lambda x: torch.is_autocast_enabled("cuda", device_type="cuda"),
+]
+
+
+def test_wrong_arguments_are_refused_as_torch_does(used: str) -> None:
+    x = torch.zeros(2)
+    for number, call in enumerate(WRONG):
+        with pytest.raises((TypeError, RuntimeError)):
+            print(f"call {number} of WRONG is not refused:", call(x))
+    right = x.type("torch.cuda.HalfTensor", non_blocking=True)
+    assert (str(right.device), right.dtype) == (used, torch.float16)
+    assert str(x.cuda(None, True, memory_format=torch.preserve_format).device) == used
+
+
+class Reports(torch.Tensor):  # type: ignore[misc]
+    seen: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        cls.seen.append(function.__name__)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_subclasses_see_the_calls_that_are_made(used: str) -> None:
+    class Plain(torch.Tensor):  # type: ignore[misc]
+        pass
+
+    for kind in (Reports, Plain):
+        x = torch.zeros(2, device="cuda").as_subclass(kind)
+        Reports.seen.clear()
+        assert x.is_cuda == (used != "cpu")
+        moved = [x.cuda(), x.cpu(), x.pin_memory(), x.type("torch.cuda.HalfTensor")]
+        values = x.numpy()
+        seen = list(Reports.seen)
+        assert [type(each) for each in moved] == [kind] * 4
+        assert {str(torch.Tensor.device.__get__(each)) for each in moved} == {used}
+        assert values.tolist() == [0.0, 0.0]
+        expected = ["__get__", "cuda", "cpu", "pin_memory", "type", "numpy"]
+        assert seen == (expected if kind is Reports else [])
+
+
+def test_a_device_that_raises_is_an_error(remote: str) -> None:
+    class Raises(torch.Tensor):  # type: ignore[misc]
+        @staticmethod
+        def __new__(cls, x: torch.Tensor) -> Any:
+            return torch.Tensor._make_wrapper_subclass(
+                cls, x.shape, dtype=x.dtype, device=x.device, dispatch_device=True
+            )
+
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        @classmethod
+        def __torch_dispatch__(cls, function: Any, *args: Any, **kwargs: Any) -> Any:
+            raise ValueError("no device")
+
+    x = Raises(torch.zeros(2))
+    with pytest.raises(ValueError, match="no device"):
+        x.is_cuda  # noqa: B018
+    with pytest.raises(ValueError, match="no device"):
+        x.pin_memory()
+
+
+def test_tables_of_functions_still_find_them() -> None:
+    class Table(dict):  # type: ignore[type-arg]
+        pass
+
+    tables: list[Any] = [
+        {torch.zeros: 1}, Table({torch.zeros: 1}), OrderedDict({torch.zeros: 1, torch.ones: 2}),
+        Counter([torch.zeros, torch.zeros]), {torch.zeros}, type("Set", (set,), {})([torch.zeros]),
+        defaultdict(int, {torch.zeros: 1}),
+    ]  # fmt: skip
+    before = [list(each) for each in tables]
+    with redirected("cpu"):
+        assert all(torch.zeros in each for each in tables)
+    assert all(torch.zeros in each for each in tables)
+    assert [list(each) for each in tables] == before
+    assert tables[3][torch.zeros] == 2
 
 
 def test_is_cuda_is_true_on_the_accelerator(remote: str) -> None:
@@ -341,6 +436,39 @@ class Squares(torch.utils.data.Dataset):  # type: ignore[misc]
         return made
 
 
+def test_a_forked_worker_decides_for_itself(remote: str) -> None:
+    data = Squares()
+    assert {str(data[0].device) for _ in range(3)} == {remote}  # the line's decision is kept
+    loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=1)
+    assert [each.device.type for each in loader] == ["cpu"] * 6
+
+
+WORKERS = """
+import sys, torch, TorchDevice
+from torch.utils.data import DataLoader, Dataset
+
+class Devices(Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return f"{torch.zeros(1).device} {torch.zeros(1, device='cpu').device}"
+
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        loader = DataLoader(Devices(), batch_size=None, num_workers=1, multiprocessing_context=method)
+        print(torch.zeros(1).device, *loader)
+"""
+
+
+def test_started_workers_stay_on_the_cpu(tmp_path: Path) -> None:
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    run = f"import sys, subprocess; sys.exit(subprocess.call([sys.executable, {str(script)!r}]))"
+    printed = assert_runs(run, TORCH_REMOTE="local", **QUIET).splitlines()
+    assert printed == ["remote:0 cpu cpu"] * 2
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_loaders_work(used: str, workers: int) -> None:
     loader = torch.utils.data.DataLoader(
@@ -364,6 +492,25 @@ def test_scripts_say_cuda(used: str, tmp_path: Path) -> None:
     assert str(scripted(torch.ones(2)).device) == used
     torch.jit.save(scripted, str(tmp_path / "f.pt"))
     assert torch.jit.load(str(tmp_path / "f.pt"))(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_scripts_outlive_the_redirect() -> None:
+    code = """
+import torch
+source = "def f(name: str):\\n    return torch.device(name)\\n"
+units = [torch.jit.CompilationUnit(source)]
+import TorchDevice
+for _ in range(2):
+    TorchDevice.enable()
+    units.append(torch.jit.CompilationUnit(source))
+    print(units[-1].f("cuda"))
+    TorchDevice.disable()
+    units.append(torch.jit.CompilationUnit(source))
+junk = [bytes(size) for size in range(16, 2000, 8) for _ in range(50)]
+nodes = [n for u in units for n in u.f.graph.nodes() if n.kind() == "aten::device"]
+print(len(nodes), len({n.schema() for n in nodes}), *{str(u.f("cuda:1")) for u in units})
+"""
+    assert assert_runs(code, **QUIET).splitlines() == ["cpu", "cpu", "5 1 cuda:1"]
 
 
 def test_a_script_saved_with_cuda_in_it_loads(tmp_path: Path) -> None:
@@ -413,6 +560,28 @@ def test_function_transforms_and_tracing_work(used: str) -> None:
     assert traced(torch.ones(2)).tolist() == [2.0, 2.0]
     graph = torch.fx.symbolic_trace(torch.nn.Linear(2, 2).cuda())
     assert str(graph(torch.ones(2)).device) == used
+
+
+def test_lengths_and_random_states_may_be_on_the_accelerator(used: str, tmp_path: Path) -> None:
+    x, lengths = torch.ones(2, 3, 1, device="cuda"), torch.tensor([3, 2])
+    pack = torch.nn.utils.rnn.pack_padded_sequence
+    for each in (lengths, lengths.cpu(), lengths.to("cpu"), lengths.cuda(), lengths.int()):
+        for is_sorted in (True, False):
+            packed = pack(x, each, batch_first=True, enforce_sorted=is_sorted)
+            assert (str(packed.data.device), packed.batch_sizes.tolist()) == (used, [2, 2, 1])
+    states = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state()}
+    torch.save(states, tmp_path / "states.pt")
+    first = [torch.rand(2, generator=torch.default_generator).tolist(),
+             torch.rand(2, device="cuda").tolist()]  # fmt: skip
+    loaded = torch.load(tmp_path / "states.pt", map_location="cpu")
+    assert str(loaded["cpu"].device) == used
+    torch.set_rng_state(loaded["cpu"])
+    torch.cuda.set_rng_state(loaded["cuda"])
+    second = [torch.rand(2, generator=torch.default_generator).tolist(),
+              torch.rand(2, device="cuda").tolist()]  # fmt: skip
+    assert first[0] == second[0]
+    if used != "cpu":  # there the two are one generator
+        assert first[1] == second[1]
 
 
 def test_packed_sequences_and_embeddings_work(used: str) -> None:

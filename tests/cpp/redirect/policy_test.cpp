@@ -21,7 +21,7 @@ Situation machine(int cuda, bool mps, int remote, bool is_macos = false) {
 
 Situation with(Situation situation, Policy policy, bool override_on = false) {
   situation.policy = policy;
-  situation.override_on = override_on;
+  situation.override_by = override_on ? kByToggle : 0;
   return situation;
 }
 
@@ -119,6 +119,19 @@ TEST(Policy, OverrideSendsEverythingToTheCpuUntilTheNextToggle) {
       {"remote", on(kOneRemote), "= = = cpu cpu cpu cpu cpu cpu remote:* ="},
       {"3 remote", on(kManyRemote), "= = = cpu cpu cpu cpu cpu cpu remote:* ="},
   });
+}
+
+TEST(Policy, ToggleInsideAScopeYieldsTheCpu) {
+  Situation scoped = kOneRemote;
+  scoped.override_by = kByScope;
+  const Decision on = decide({Kind::kToggle, -1}, scoped);
+  EXPECT_EQ(on.kind, Kind::kCpu);
+  EXPECT_EQ(on.reason, Reason::kToggledOn);
+  scoped.override_by = kByScope | kByToggle;
+  const Decision off = decide({Kind::kToggle, -1}, scoped);
+  EXPECT_EQ(off.kind, Kind::kCpu);
+  EXPECT_EQ(off.reason, Reason::kToggledOff);
+  EXPECT_EQ(decide({Kind::kCuda, 0}, scoped).reason, Reason::kOverride);
 }
 
 TEST(Policy, OffChangesNothingOnAnyHardware) {
