@@ -28,7 +28,7 @@ _mps_is_available = torch.backends.mps.is_available
 
 
 def is_remote_configured() -> bool:
-    """Whether a front door is imported, or `TORCH_REMOTE` or the config file names a default machine."""
+    """Whether a front door is imported, or `TORCH_REMOTE` or the config file names the default."""
     if "torch_remote" in sys.modules or "torch_modal" in sys.modules:
         return True
     package = find_spec("torch_remote")

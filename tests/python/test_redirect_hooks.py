@@ -456,7 +456,8 @@ class Devices(Dataset):
 
 if __name__ == "__main__":
     for method in ("spawn", "forkserver"):
-        loader = DataLoader(Devices(), batch_size=None, num_workers=1, multiprocessing_context=method)
+        options = {"num_workers": 1, "multiprocessing_context": method}
+        loader = DataLoader(Devices(), batch_size=None, **options)
         print(torch.zeros(1).device, *loader)
 """
 

@@ -21,7 +21,6 @@ from TorchDevice import _errors, _masquerade, _table
 from TorchDevice._target import Target
 
 
-
 def public_names() -> set[str]:
     return {name for name in dir(torch.cuda) if not name.startswith("_")}
 
