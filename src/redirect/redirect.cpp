@@ -100,6 +100,17 @@ bool is_kept(const TopFrame& frame, const Request& request, const Site* site) {
          !is_child_process() && !is_library(frame.code);
 }
 
+// Whether "cpu:-1" has toggled the override already for this call of the user's: a module asks for
+// each of its tensors. A direct use, and one from another line, toggles again.
+bool is_same_use(const TopFrame& frame) {
+  static UserCall last;  // guarded by the GIL
+  const bool is_inner = frame.code != nullptr && is_library(frame.code);
+  const UserCall call = is_inner ? user_call() : UserCall{};
+  const bool is_same = is_inner && call == last;
+  last = call;
+  return is_same;
+}
+
 }  // namespace
 
 Request read_request(PyObject* device) {
@@ -149,7 +160,7 @@ PyObject* redirect(const Request& request, const char* api, Policy limit) {
   if (request.kind == Kind::kToggle && caller != Policy::kFull)
     return nullptr;  // a library that only looks at the argument must not toggle the override
   now.policy = std::min(now.policy, caller);
-  if (request.kind == Kind::kToggle && is_second_try())  // the first one has toggled it
+  if (request.kind == Kind::kToggle && (is_second_try() || is_same_use(frame)))
     return object_of(device_of(decide_default(now, Reason::kAsAsked)));
   Decision decision = decide(request, now);
   if (decision.reason == Reason::kNoSuchIndex) {

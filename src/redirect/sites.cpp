@@ -140,6 +140,12 @@ void call_log(const Site& site, bool is_new) {
 
 }  // namespace
 
+UserCall user_call() {
+  const Ref frame = user_frame();
+  return frame ? UserCall{frame.get(), offset_in(reinterpret_cast<PyFrameObject*>(frame.get()))}
+               : UserCall{};
+}
+
 void count(Site& site) {
   ++site.count;
   const bool is_new = site.count == 1;

@@ -33,6 +33,16 @@ void count(Site& site);
 // Whether the code is of torch or of this package, and not the user's.
 bool is_library(PyCodeObject* code);
 
+// The instruction of the user's program that runs now, in libraries that it called.
+struct UserCall {
+  const void* frame = nullptr;
+  int offset = 0;
+
+  bool operator==(const UserCall&) const = default;
+};
+
+UserCall user_call();
+
 // `api` lives for ever. Null where there is no site: outside Python, or if there are too many.
 Site* note(const char* api, const Request& asked, c10::Device used, Reason reason);
 

@@ -530,3 +530,12 @@ def test_a_site_is_the_users_line_also_where_torch_remote_replaces_a_function(re
     ours = str(Path(TorchDevice.__file__).parent.parent)
     assert not [each for each in TorchDevice.sites() if each.file.startswith(ours)]
     assert not [each for each in TorchDevice.sites() if "contextlib" in each.file]
+
+
+def test_a_module_that_asks_for_each_tensor_toggles_the_override_once(remote: str) -> None:
+    layer = torch.nn.Linear(2, 2, device="cpu:-1")
+    assert {each.device.type for each in layer.parameters()} == {"cpu"}
+    assert torch.zeros(1, device="cuda").device.type == "cpu"  # the override is on
+    other = torch.nn.Linear(2, 2, device="cpu:-1")
+    assert {str(each.device) for each in other.parameters()} == {remote}
+    assert str(torch.zeros(1, device="cuda").device) == remote
