@@ -35,6 +35,8 @@ VISION="timm==1.0.30 torchvision==0.28.0"
 
 # For tests/providers.
 PROVIDERS="modal==1.6.3 ray==2.60.0"
+# For tools/alone.sh.
+NETWORK="iproute2"
 
 # The packages that Debian's Python lacks to make a virtual environment and compile an extension.
 python_packages() {
@@ -140,7 +142,10 @@ case ${1:-} in
     install_missing $PROGRAMS
     step "sshd in build/programs" setup-programs unpack $UNPACKED
     ;;
-  providers) step "$PROVIDERS in build/providers" setup-providers make_providers_venv ;;
+  providers)
+    install_missing $NETWORK
+    step "$PROVIDERS in build/providers" setup-providers make_providers_venv
+    ;;
   python) make_venv ;;
   libraries) make_libraries_venv ;;
   *) fail "usage: tools/setup.sh system|checks|programs|providers|python|libraries" ;;
