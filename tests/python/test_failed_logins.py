@@ -97,7 +97,7 @@ class Waiting:
 
 @contextmanager
 def waiting(
-    begin: Callable[[str], socket.socket], source: str, seconds: float = 4
+    begin: Callable[[str], socket.socket], source: str, seconds: float = 2
 ) -> Iterator[Waiting]:
     due = time.monotonic() + seconds - 0.5
     with begin(source) as connection:
@@ -105,7 +105,8 @@ def waiting(
 
 
 def test_who_fails_often_waits_and_others_do_not(server: Server) -> None:
-    server.fail("127.0.0.2", FREE + 2)  # from now on it waits 4 s
+    # From now on it waits 4 s, or 2 s until the listener has seen the last process end.
+    server.fail("127.0.0.2", FREE + 2)
     with waiting(server.begin, "127.0.0.2") as slow:
         server.assert_serves()
         server.assert_serves()
@@ -169,7 +170,7 @@ def test_who_guesses_the_ids_of_sessions_waits_and_others_do_not(server: Server)
         for _ in range(FREE):  # the last one waits 1 s
             with server.guess("127.0.0.2", wrong) as connection:
                 assert connection.recv(4, socket.MSG_WAITALL)
-        with waiting(lambda source: server.guess(source, wrong), "127.0.0.2", 2) as slow:
+        with waiting(lambda source: server.guess(source, wrong), "127.0.0.2") as slow:
             proxy.hang_up()
             assert x.add(1).sum().item() == 4
             assert proxy.accepted == 2
