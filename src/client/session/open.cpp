@@ -175,7 +175,7 @@ bool is_beyond_loopback(const std::string& url) {
 
 // Other users of this machine could use the server as this user does.
 void check_only_ours(const TokenFile& file, const std::string& path, const std::string& url) {
-  if (file.is_ours)
+  if (file.is_private)
     return;
   const std::string what = "other users can read the token file " + path;
   if (is_beyond_loopback(url)) {
