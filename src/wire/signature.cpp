@@ -31,6 +31,12 @@ void decode_again(Reader& reader, const Scope& scope, Value& value) {
     throw ProtocolError("a key repeats a tensor that it has not mentioned");
 }
 
+// As the client's program gave it, which may be any bytes.
+std::string any_string(Reader& reader) {
+  const auto bytes = reader.bytes(kMaxText, "string");
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 void decode_list(Reader& reader, Scope& scope, Value& value);
 void decode_sparse(Reader& reader, Scope& scope, Value& value);
 
@@ -67,11 +73,9 @@ Value decode_value(Reader& reader, Scope& scope, bool inside_list) {
     case ValueKind::kConstScalarFloat:
       value.real = reader.f64();
       break;
-    case ValueKind::kString: {  // as the client's program gave it, which may be any bytes
-      const auto bytes = reader.bytes(kMaxText, "string");
-      value.text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    case ValueKind::kString:
+      value.text = any_string(reader);
       break;
-    }
     case ValueKind::kDtype:
       value.integer = static_cast<int64_t>(checked_dtype(reader.u8()));
       break;

@@ -27,6 +27,7 @@ from . import Endpoint, Spec, common, ssh_install
 OPTIONS = ("device", "idle", "infra", "lease", "lifetime", "memory", "num_gpus", "python", "spot")
 GPUS = {"A100-40GB": "A100"}  # the others have the names that we use
 _PATIENCE_S = 120  # of every command but launch
+_CONNECT_S = 20  # a machine that has just started may be slow
 _WAIT = "30m"
 
 # What SkyPilot or the cloud says, and what to do about it.
@@ -63,8 +64,10 @@ def launch(spec: Spec) -> Endpoint:
         tell("queued", f"`sky launch` chooses a cloud and says its price; {ends}")
         _sky(spec.url, patience_s, *_launch_words(spec))
         tell("starting", "copies the server")
-        ssh = ["ssh", "-T", "-o", "BatchMode=yes", "--", spec.name]
-        program = ssh_install.install(ssh, spec.name, spec.options.get("python", "python3"))
+        patient = ["-o", f"ConnectTimeout={_CONNECT_S}"]
+        ssh = ["ssh", "-T", "-o", "BatchMode=yes", *patient, "--", spec.name]
+        python = spec.options.get("python", "python3")
+        program = ssh_install.install(ssh, spec.name, python, _CONNECT_S)
         command = common.logged([*ssh, f"exec {program} {serve}"], spec.name)
         tell("connecting")
     return Endpoint(spec.url, None, command, spec.name, ends, stays=True)
