@@ -170,7 +170,8 @@ TEST_F(CallFilter, ThreadsThatRanBeforeAreFilteredToo) {
 }
 
 TEST_F(CallFilter, ATracedProcessIsToldWhatWasRefused) {
-  auto [told, tells] = pipe_pair();
+  auto [told, writes] = pipe_pair();
+  Fd tells = std::move(writes);  // clang 14 captures no structured binding
   const Action refused = [&] {
     ::dup2(tells.get(), STDERR_FILENO);
     const int opened = ::open("/dev/null", O_RDONLY);
