@@ -253,7 +253,7 @@ TEST(Platform, AThreadThatComputesRunsAndOneThatWaitsDoesNot) {
   computing.join();
 
   auto [in, out] = pipe_pair();
-  std::thread waiting([&] { is_readable(in, 60'000); });
+  std::thread waiting([&, &waited_for = in] { is_readable(waited_for, 60'000); });
   while (other_threads_run()) {  // until it waits; never ends where this is wrong
   }
   out.reset();
