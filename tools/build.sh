@@ -4,6 +4,7 @@
 # build.sh fuzz      the fuzz targets, with .venv's torch; also fuzz-release
 # build.sh tsan      the stress test under ThreadSanitizer, with .venv's torch
 # build.sh torch-clang   marshal, client and server with clang's -Wthread-safety, with .venv's torch
+# build.sh core-clang    base, wire and transport with clang's -Wthread-safety
 # build.sh PRESET    one of the torch-free presets
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,6 +44,10 @@ case $target in
   torch-clang)
     configure=(cmake --preset torch-clang "-DTORCH_REMOTE_PYTHON=$PWD/.venv/bin/python")
     goals=(torch_remote_marshal torch_remote_client torch_remote_server)
+    ;;
+  core-clang)
+    configure=(cmake --preset core-clang)
+    goals=(torch_remote_base torch_remote_wire torch_remote_transport)
     ;;
   *) configure=(cmake --preset "$target") ;;
 esac
