@@ -290,7 +290,7 @@ def test_ranges_of_nvtx_are_ranges_of_the_profiler(used: str) -> None:
     assert [torch.cuda.nvtx.range_pop(), torch.cuda.nvtx.range_pop()] == [1, 0]
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_a_profile_of_cuda_is_one_of_the_remote_device(remote: str) -> None:
     kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     matrix = torch.ones(8, 8, device="cuda")
