@@ -40,7 +40,7 @@ _QUIET, _NEW_SITES, _EVERY_CALL = range(3)
 _warned: set[tuple[str, str, int]] = set()
 _OURS = Path(__file__).parent
 _PACKAGES = (_OURS.name, "torch_remote", "torch_modal", "torch_remote_patches")
-# Calls from within these are their caller's.
+# A call from within these is logged with the line of the program that called them.
 _FOLDERS = [
     f"{Path(torch.__file__).parent}/",
     *(f"{_OURS.parent / each}/" for each in _PACKAGES),

@@ -113,8 +113,8 @@ struct ReceivedMessage {
 ReceivedMessage next_message(Reader& reader);
 
 void encode_signature(Writer& writer, const SignatureParts& parts);
-// A SIGNATURE that is never called, in place of one that the client has given up: every argument of
-// the operator, which the server knows, is none.
+// A SIGNATURE that is never called. It takes the slot of one that the client has given up, so that
+// the server can free that one. The server knows its operator already; every argument is none.
 void encode_empty_signature(Writer& writer, uint32_t slot, uint32_t operator_id, size_t arguments);
 
 // CALL. `write_slots()` appends the slots and the names of the fresh outputs (Note [Slots]).

@@ -58,7 +58,7 @@ def replace(module: Any, function: str, change: Callable[[Any], Any]) -> None:
     original = getattr(module, function)
     changed = change(original)
     _exchange(function, original, changed)
-    # Again a search: modules that import it from now on get the changed one.
+    # The undo searches all modules again: those imported meanwhile have the changed function too.
     on_undo(partial(_exchange, function, changed, original))
 
 

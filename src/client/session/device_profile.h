@@ -39,8 +39,8 @@ int64_t to_local_time(uint64_t there, const ClockReading& first, const ClockRead
 //
 // The profiler tells when an operation begins and ends, on the operation's thread; calls do not
 // know of it, and cost the same with and without a profile. So each beginning and end is noted with
-// the number of the session's last call. Calls of the thread after the number at the beginning, up
-// to the number at the end, are the operation's. Calls know their thread (CallSite::thread).
+// the number of the session's last call. An operation's calls are those of its thread whose numbers
+// lie between the two. Calls know their thread (CallSite::thread).
 // Worker threads of autograd share that number with the thread that called backward(), hence
 // `worker`, which tells them apart.
 class OperationMarks {
