@@ -56,8 +56,8 @@ constexpr uint32_t low_half(uint32_t argument) {
 
 using Program = std::vector<sock_filter>;
 
-// Builds the filter that the kernel runs for each system call. Instructions that look at an argument
-// of a call always end with the answer to it: allowed or refused.
+// Builds the filter that the kernel runs for each system call. Instructions that look at an
+// argument of a call always end with the answer to it: allowed or refused.
 class Builder {
  public:
   explicit Builder(bool is_traced) : is_traced_(is_traced) {
