@@ -127,7 +127,7 @@ TEST_F(ConnectionPeerTest, AFewFramesAreAcknowledgedTogetherAfterAMoment) {
     ack = read_frame();
   EXPECT_EQ(ack->header.kind, FrameKind::kAck);
   EXPECT_EQ(ack->header.applied, 0U);
-  EXPECT_LE(connection_->totals().frames_sent, 3U);
+  EXPECT_LT(connection_->totals().frames_sent, 5U);
 }
 
 TEST_F(ConnectionPeerTest, TheLastChunkIsAcknowledgedAtOnce) {
@@ -144,7 +144,7 @@ TEST_F(ConnectionPeerTest, TheLastChunkIsAcknowledgedAtOnce) {
 
   EXPECT_EQ(ack->header.kind, FrameKind::kAck);
   EXPECT_EQ(ack->header.acknowledged, 1U);
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
   EXPECT_EQ(text_of(handler_.lane(4)), "abc");
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 void write_all(Stream& stream, std::span<const std::byte> bytes) {
   stream.write({&bytes, 1});
@@ -49,7 +50,6 @@ TEST(DelayLine, EachWayTakesHalfOfTheRoundTrip) {
 
   EXPECT_GE(there - start, milliseconds(50));
   EXPECT_GE(back - there, milliseconds(50));
-  EXPECT_LT(back - start, milliseconds(1000));
 }
 
 TEST(DelayLine, TheDelayAppearsOnceAndNotOncePerWrite) {
@@ -63,19 +63,19 @@ TEST(DelayLine, TheDelayAppearsOnceAndNotOncePerWrite) {
   read_all(*theirs, kFrames * frame.size());
 
   EXPECT_GE(Clock::now() - start, milliseconds(50));
-  EXPECT_LT(Clock::now() - start, milliseconds(5000));
+  EXPECT_LT(Clock::now() - start, seconds(25));
 }
 
 TEST(DelayLine, ThroughputIsNotLimitedByTheDelay) {
-  auto [ours, theirs] = delayed_pair("200");
-  const std::vector<std::byte> bytes(size_t{64} << 20);  // with 1 MiB a round trip: 13 s
+  auto [ours, theirs] = delayed_pair("1000");
+  const std::vector<std::byte> bytes(size_t{24} << 20);  // with 1 MiB a round trip: 24 s
 
   const auto start = Clock::now();
   std::thread writer([stream = ours.get(), &bytes] { write_all(*stream, bytes); });
   read_all(*theirs, bytes.size());
   writer.join();
 
-  EXPECT_LT(Clock::now() - start, milliseconds(5000));
+  EXPECT_LT(Clock::now() - start, seconds(12));
 }
 
 TEST(DelayLine, ABandwidthIsKept) {
@@ -117,7 +117,7 @@ TEST(DelayLine, DestructionDoesNotWaitForAPeerThatDoesNotRead) {
   write_all(*ours, std::vector<std::byte>(1000));
   const auto start = Clock::now();
   ours.reset();
-  EXPECT_LT(Clock::now() - start, milliseconds(5000));
+  EXPECT_LT(Clock::now() - start, seconds(20));
 }
 
 TEST(DelayLine, ASpecIsParsed) {

@@ -27,7 +27,7 @@ inline std::string text_of(std::span<const std::byte> bytes) {
 // A handler that remembers what happened and lets a test wait for it. Thread-safe.
 class RecordingHandler : public Connection::Handler {
  public:
-  static constexpr std::chrono::seconds kPatience{20};
+  static constexpr std::chrono::seconds kPatience{60};
 
   // Messages to be taken by the writer, one frame each.
   void put(std::string_view text, uint32_t calls = 1) EXCLUDES(mutex_) {

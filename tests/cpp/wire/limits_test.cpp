@@ -101,14 +101,15 @@ TEST(Limits, ElementsOfAList) {
 }
 
 TEST(Limits, TensorsOfACall) {
-  EXPECT_EQ(refusal_of_key([](Writer& key) {
+  const auto scalar = from_hex("06010000");  // float32, contiguous, no dimensions, storage 0
+  EXPECT_EQ(refusal_of_key([&scalar](Writer& key) {
               key.varint(2);
               for (const uint64_t count : {kMaxListLength, uint64_t{1}}) {
                 kind(key, ValueKind::kList);
                 key.varint(count);
                 for (uint64_t i = 0; i < count; ++i) {
                   kind(key, ValueKind::kTensor);
-                  key.raw(from_hex("06010000"));  // float32, contiguous, no dimensions, storage 0
+                  key.raw(scalar);
                 }
               }
             }),

@@ -33,7 +33,7 @@ namespace {
 using testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::seconds kPatience{60};
 
 // A server in a process of its own, on a Unix socket in a folder of its own.
 class ListenTest : public testing::Test {
