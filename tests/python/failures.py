@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Callable
 
+import pytest
 import torch
+
+import torch_remote
 
 SIZES = itertools.count(1000)  # not used in other files: a signature that failed is waited for
 
@@ -30,3 +35,27 @@ def too_much(x: torch.Tensor) -> torch.Tensor:
 def bad_index(x: torch.Tensor) -> torch.Tensor:
     index = torch.full((next(SIZES),), 7, device=x.device)
     return torch.nn.functional.embedding(index, x).sum()
+
+
+def told(call: Callable[[], object]) -> torch_remote.RemoteError:
+    """Makes calls until the failure is raised: the client hears of it a moment after the call."""
+    with pytest.raises(torch_remote.RemoteError) as raised:
+        for _ in range(100_000):
+            call()
+    return raised.value
+
+
+def in_thread(work: Callable[[], object]) -> list[BaseException]:
+    """Runs a function in a new thread. Returns what it raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised

@@ -9,8 +9,9 @@ from unittest import mock
 
 os.environ.setdefault("TORCHDEVICE_LOG_LEVEL", "ERROR")
 with mock.patch.dict(os.environ, {"TORCHDEVICE_POLICY": "off"}):
-    import TorchDevice
+    import TorchDevice as TorchDevice  # tests take it from here, where it is off
 
+QUIET = {"TORCHDEVICE_LOG_LEVEL": "ERROR"}  # for the environment of a program
 TARGETS = ("cpu", "remote")
 ACCELERATED = {"cpu": "cpu", "remote": "remote:0"}  # what "cuda" becomes
 

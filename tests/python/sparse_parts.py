@@ -1,4 +1,4 @@
-"""Comparing sparse tensors part by part."""
+"""Sparse tensors to test with, and comparing them part by part."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ PARTS: dict[torch.layout, tuple[str, ...]] = {
     torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
+DENSE = torch.tensor([[1.5, 0, -2, 0], [0, 3, 0, 0], [0, 0, 0, 0.25]])
+OTHER = torch.tensor([[0.5, 0, 1, 2], [0, 0, 0, 0], [1, 0, 0, 4]])
+WEIGHT = torch.linspace(-1, 1, 20).reshape(4, 5)
 
 
 def apart(value: Any) -> Any:
@@ -42,3 +45,11 @@ def saved(value: Any) -> io.BytesIO:
     torch.save(value, stream)
     stream.seek(0)
     return stream
+
+
+def coo(device: str, *, coalesced: bool = False) -> torch.Tensor:
+    """With an index that occurs twice, unless coalesced."""
+    indices = torch.tensor([[0, 2, 0, 1, 0], [2, 3, 0, 1, 2]])
+    values = torch.tensor([1.0, 0.25, 1.5, 3.0, -3.0])
+    made = torch.sparse_coo_tensor(indices, values, (3, 4), device=device)
+    return made.coalesce() if coalesced else made

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import DEADLINE, assert_runs, run_python
-from redirecting import redirected
+from helpers import DEADLINE, assert_runs
+from redirecting import QUIET, redirected
 
 import TorchDevice
 
-QUIET = {"TORCHDEVICE_LOG_LEVEL": "ERROR"}
 ASKED: list[Any] = ["cuda", "cuda:0", "mps", "mps:0", "cpu", "cpu:0", None, 0]
 
 
@@ -255,80 +252,6 @@ def test_no_name_of_torch_itself_is_replaced() -> None:
         assert torch._C._len_torch_function_stack() == 0
 
 
-@pytest.mark.parametrize("first", ["TorchDevice", "torch", "torch_remote"])
-def test_the_order_of_imports_does_not_matter(first: str) -> None:
-    code = f"""
-import {first}
-import torch, TorchDevice, torch_remote
-print(torch.zeros(1).device, torch.zeros(1, device="cuda").device, torch.cuda.is_available())
-with torch.device("meta"):
-    print(torch.zeros(1).device)
-"""
-    expected = ["remote:0 remote:0 True", "meta"]
-    assert assert_runs(code, **QUIET).splitlines() == expected
-
-
-def test_without_an_accelerator_everything_is_the_cpu() -> None:
-    code = """
-import TorchDevice, torch, sys
-x = torch.ones(2, device="cuda") + torch.ones(2, device="mps") + torch.ones(2).cuda()
-print(x.device, torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.current_device())
-print("torch_remote" in sys.modules)
-"""
-    assert assert_runs(code, **QUIET).splitlines() == ["cpu False 0 0", "False"]
-
-
-def test_a_configured_machine_is_used_without_importing_torch_remote() -> None:
-    code = """
-import TorchDevice, torch
-print(torch.ones(2, device="cuda").device, torch.cuda.is_available())
-"""
-    assert assert_runs(code, TORCH_REMOTE="local", **QUIET) == "remote:0 True"
-
-
-def test_a_configuration_that_names_no_machine_is_none(tmp_path: Path) -> None:
-    file = tmp_path / "torch-remote" / "config.toml"
-    file.parent.mkdir()
-    code = "import TorchDevice, torch, sys; print(TorchDevice._C.accelerator(), len(sys.argv))"
-    for text, expected in (
-        ('[machines.box]\nurl = "ssh://nowhere"\n', "cpu 1"),
-        ('url = "local"\n', "remote 1"),
-    ):
-        file.write_text(text)
-        assert assert_runs(code, XDG_CONFIG_HOME=str(tmp_path), **QUIET) == expected
-
-
-VARIABLES = [
-    ({"TORCHDEVICE_POLICY": "off"}, "off"),
-    ({"TORCHDEVICE_POLICY": "foreign"}, "foreign"),
-    ({"TORCHDEVICE_POLICY": "off", "TORCH_ALLOW_REDIRECTS": "TRUE"}, "full"),
-    ({"TORCH_ALLOW_REDIRECTS": "no"}, "full"),
-    ({}, "full"),
-]
-
-
-@pytest.mark.parametrize(("variables", "policy"), VARIABLES, ids=str)
-def test_variables_choose_the_policy(variables: dict[str, str], policy: str) -> None:
-    assert assert_runs("import TorchDevice; print(TorchDevice.policy())", **variables) == policy
-
-
-@pytest.mark.parametrize(
-    "name", ["TORCHDEVICE_POLICY", "TORCHDEVICE_ORDER", "TORCHDEVICE_LOG_LEVEL"]
-)
-def test_a_wrong_value_of_a_variable_is_refused_with_its_name(name: str) -> None:
-    done = run_python("import TorchDevice", **{name: "nonsense"})
-    assert done.returncode == 1
-    assert f"ValueError: {name}" in done.stderr
-    assert "may" in done.stderr.splitlines()[-1]
-
-
-def test_wrong_arguments_of_enable_are_refused() -> None:
-    for arguments in ({"policy": "all"}, {"policy": "full", "read_as": "xpu"}):
-        with pytest.raises(ValueError, match="may be"):
-            TorchDevice.enable(**arguments)
-    assert not TorchDevice.is_enabled()
-
-
 def test_read_as_cuda_is_what_programs_read() -> None:
     with redirected("remote", read_as="cuda"):
         x = torch.ones(2, device="cuda")
@@ -340,122 +263,6 @@ def test_read_as_cuda_is_what_programs_read() -> None:
         assert module(y).device.type == "cuda"
         assert str(next(module.parameters()).device) == "cuda:0"
     assert x.device.type == "remote"
-
-
-def test_the_log_says_once_where_and_what() -> None:
-    code = """
-import TorchDevice, torch
-def make(n):
-    return torch.zeros(n, device="cuda")
-for n in range(3):
-    make(n)
-torch.nn.Linear(1, 1, device="cuda")
-TorchDevice.report()
-"""
-    done = run_python(code, TORCHDEVICE_LOG_LEVEL="INFO")
-    assert done.returncode == 0
-    lines = done.stderr.splitlines()
-    assert sum("make(): torch.zeros: cuda -> cpu" in line for line in lines) == 1
-    assert lines[0].startswith("TorchDevice: <string>:4 make(): ")
-    assert any("<string>:7 <module>(): torch.empty: cuda -> cpu" in line for line in lines)
-    assert any(
-        line.split() == ["<string>:4", "torch.zeros", "cuda", "cpu", "3"]
-        for line in done.stdout.splitlines()
-    )
-
-
-def test_debug_logs_every_call_and_warning_none_but_overrides() -> None:
-    code = """
-import TorchDevice, torch
-for n in range(3):
-    torch.zeros(n, device="cuda")
-with TorchDevice.cpu_override():
-    torch.zeros(1, device="cuda")
-"""
-    debug = run_python(code, TORCHDEVICE_LOG_LEVEL="DEBUG").stderr
-    assert debug.count("torch.zeros: cuda -> cpu") == 4
-    warning = run_python(code, TORCHDEVICE_LOG_LEVEL="warning").stderr
-    assert warning.count("torch.zeros: cuda -> cpu (the CPU override is on)") == 1
-    assert len(warning.splitlines()) == 1
-
-
-@contextmanager
-def debug_handler(emit: Callable[[logging.LogRecord], None]) -> Iterator[None]:
-    handler = logging.Handler()
-    handler.emit = emit  # type: ignore[method-assign]
-    logger = logging.getLogger("TorchDevice")
-    others, logger.handlers = logger.handlers, [handler]
-    logger.setLevel("DEBUG")
-    try:
-        yield
-    finally:
-        logger.handlers = others
-        logger.setLevel("ERROR")
-
-
-def test_a_handler_of_the_log_may_call_torch(remote: str) -> None:
-    records: list[logging.LogRecord] = []
-
-    def emit(record: logging.LogRecord) -> None:
-        records.append(record)
-        assert str(torch.zeros(2, device="cuda").device) == remote
-
-    with debug_handler(emit):
-        for _ in range(2):
-            torch.ones(3, device="cuda")
-    assert len(records) == 2
-
-
-def test_calls_of_the_logs_handlers_do_not_change_the_answer(remote: str) -> None:
-    # Enough lines to fill the table of recent calls.
-    source = "def fill():\n" + "    torch.device('mps')\n" * 1500
-    scope: dict[str, Any] = {"torch": torch, "__name__": "mine"}
-    exec(source, scope)
-
-    def ask() -> str:
-        return str(torch.device("cuda"))
-
-    def emit(record: logging.LogRecord) -> None:
-        with TorchDevice.cpu_override():
-            scope["fill"]()
-
-    ask()
-    with debug_handler(emit):
-        assert [ask() for _ in range(3)] == [remote] * 3
-
-
-def test_a_type_made_at_run_time_does_not_name_a_site(used: str) -> None:
-    for number in range(3):
-        made = type(f"Stream{number}", (torch.Stream,), {})
-        made(device="cuda")
-    assert {each.api for each in TorchDevice.sites() if "Stream" in each.api} == {"torch.Stream"}
-
-
-def test_the_report_is_json_for_tools(remote: str) -> None:
-    import json
-
-    torch.zeros(3, device="cuda")
-    rows = json.loads(TorchDevice.sites().json())
-    mine = [row for row in rows if row["file"] == __file__ and row["api"] == "torch.zeros"]
-    assert mine[-1]["asked"] in ("cuda", "cuda:7", "no device", "mps", "mps:0", "cpu")
-    assert {"line", "function", "used", "reason", "count"} <= mine[0].keys()
-
-
-@pytest.mark.parametrize("first", ["logging", "TorchDevice"])
-def test_a_users_logging_setup_applies(first: str) -> None:
-    setup = 'import logging, sys; logging.basicConfig(stream=sys.stdout, format="mine %(message)s")'
-    lines = [setup, "import TorchDevice, torch"]
-    code = lines if first == "logging" else lines[::-1]
-    use = """
-torch.zeros(1, device="cuda")
-logging.getLogger("TorchDevice").setLevel("DEBUG")
-for _ in range(2): torch.ones(1, device="cuda")
-logging.getLogger("TorchDevice").setLevel("ERROR")
-torch.ones(2, device="cuda")
-"""
-    printed = assert_runs("\n".join(code) + use, TORCHDEVICE_LOG_LEVEL="INFO").splitlines()
-    assert printed[0].startswith("mine <string>:3 <module>(): torch.zeros: cuda -> cpu")
-    assert [line.split()[3] for line in printed] == ["torch.zeros:", "torch.ones:", "torch.ones:"]
 
 
 def test_the_class_and_helpers_tell_the_device(used: str) -> None:
@@ -516,20 +323,6 @@ def test_every_sub_module_can_be_imported() -> None:
     assert TorchDevice.TDLogger is importlib.import_module("TorchDevice.core.logger")
     assert TorchDevice.__version__
     assert os.environ.get("TORCHDEVICE_LOG_LEVEL") == "ERROR"
-
-
-def test_a_site_is_the_users_line_also_where_torch_remote_replaces_a_function(remote: str) -> None:
-    model = torch.nn.Linear(2, 2)
-    model.to("cuda")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(torch.ones(1, 2, device="cuda")).sum().backward()
-    optimizer.step()
-    with torch.random.fork_rng(device_type="cuda"):
-        pass
-    assert any(each[:1] == (__file__,) and each.api == "Module.to" for each in TorchDevice.sites())
-    ours = str(Path(TorchDevice.__file__).parent.parent)
-    assert not [each for each in TorchDevice.sites() if each.file.startswith(ours)]
-    assert not [each for each in TorchDevice.sites() if "contextlib" in each.file]
 
 
 def test_a_module_that_asks_for_each_tensor_toggles_the_override_once(remote: str) -> None:
