@@ -204,7 +204,7 @@ def test_a_node_that_is_taken_away_is_a_lost_session_with_the_cause(
     """
     with subprocess.Popen(
         [sys.executable, "-c", "\n".join(line[8:] for line in code.splitlines())],
-        env={**os.environ, "TORCH_REMOTE_PATIENCE": "2s", "TORCH_REMOTE_LOG": "error"},
+        env={**os.environ, "TORCH_REMOTE_PATIENCE": "10s", "TORCH_REMOTE_LOG": "error"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
