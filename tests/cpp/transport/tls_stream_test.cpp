@@ -220,7 +220,7 @@ TEST(TlsStream, APeerThatAsksForNewKeysWithoutEndIsLeft) {
   SSL_set_app_data(client, &seen);
   SSL_set_fd(client, ours.get());
   std::thread asks([&, socket = ours.get()] {
-    // OpenSSL's own socket raises SIGPIPE once the server has gone; blocked, it ends with the thread.
+    // OpenSSL writes to a socket that the server has closed: SIGPIPE, blocked in this thread.
     sigset_t sigpipe;
     sigemptyset(&sigpipe);
     sigaddset(&sigpipe, SIGPIPE);
