@@ -1,4 +1,4 @@
-"""Whole programs under the redirect: files, optimizers, workers, scripts, compiled code, processes."""
+"""Programs under the redirect: files, optimizers, workers, scripts, compiled code, processes."""
 
 from __future__ import annotations
 
