@@ -220,7 +220,8 @@ TEST(TlsStream, APeerThatAsksForNewKeysWithoutEndIsLeft) {
   SSL_set_app_data(client, &seen);
   SSL_set_fd(client, ours.get());
   std::thread asks([&, socket = ours.get()] {
-    // OpenSSL writes to a socket that the server has closed: SIGPIPE, blocked in this thread.
+    // Once the server has closed the socket, a write by OpenSSL raises SIGPIPE, which would end the
+    // process. This thread blocks it.
     sigset_t sigpipe;
     sigemptyset(&sigpipe);
     sigaddset(&sigpipe, SIGPIPE);
