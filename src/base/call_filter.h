@@ -9,6 +9,7 @@ struct CallNeeds {
   // Refused calls, and files that cannot be opened, are printed on standard error: to find out what
   // a library needs. A thread that blocks SIGSYS is killed by its first refused call.
   bool is_traced = false;
+  bool opens_connections = false;  // makes, binds and connects TCP sockets; lists network addresses
 };
 
 // Whether the kernel has what install_call_filter() needs.
@@ -16,8 +17,8 @@ bool can_filter_calls() noexcept;
 
 // For all threads. Allows what is in a list of calls; refuses the rest with EPERM, and with ENOSYS
 // the few that libraries try before they do without. After it the process starts no program and no
-// process, makes no socket, makes or changes no file, opens none for writing (but see CallNeeds),
-// and sends signals to itself only. Throws std::system_error.
+// process, makes no socket, makes or changes no file, opens none for writing (but see CallNeeds for
+// both), and sends signals to itself only. Throws std::system_error.
 void install_call_filter(const CallNeeds& needs);
 
 }  // namespace torch_remote

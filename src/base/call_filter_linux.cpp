@@ -8,10 +8,13 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/netlink.h>
 #include <linux/prctl.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/call_filter.h"
@@ -108,6 +111,26 @@ class Builder {
     if_equal(SYS_ioctl, block.program_);
   }
 
+  // TCP, and the kernel's lists of this machine's addresses, which libraries read to choose one. Not
+  // Unix sockets: services of the machine listen there.
+  void allow_tcp_sockets() {
+    Builder block(0, *this);
+    Builder tcp(1, *this);
+    tcp.keep(~static_cast<uint32_t>(SOCK_NONBLOCK | SOCK_CLOEXEC));
+    tcp.unless_equal(SOCK_STREAM, {refusal(EPERM)});
+    tcp.load(low_half(2));
+    tcp.allow(0);
+    tcp.allow(IPPROTO_TCP);
+    tcp.add(refusal(EPERM));
+    for (const uint32_t family : {AF_INET, AF_INET6})
+      block.if_equal(family, tcp.program_);
+    block.unless_equal(AF_NETLINK, {refusal(EPERM)});
+    block.load(low_half(2));
+    block.allow(NETLINK_ROUTE);
+    block.add(refusal(EPERM));
+    if_equal(SYS_socket, block.program_);
+  }
+
   // For a traced process the handler opens the file (call_trace.h).
   sock_filter opened() const { return answer(is_traced_ ? SECCOMP_RET_TRAP : SECCOMP_RET_ALLOW); }
 
@@ -177,6 +200,11 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
     builder.allow(SYS_ftruncate);  // the size of the driver's memory files
   if (needs.is_traced)
     builder.allow(kOpenat2);
+  if (!needs.opens_connections)
+    return;
+  builder.allow_tcp_sockets();
+  for (const int call : {SYS_bind, SYS_listen, SYS_connect})
+    builder.allow(static_cast<uint32_t>(call));
 }
 
 Program make_program(const CallNeeds& needs) {

@@ -63,10 +63,10 @@ uint64_t rights_for(FileRule::Access access) {
   return 0;
 }
 
-Fd make_ruleset(int abi) {
+Fd make_ruleset(int abi, bool may_connect) {
   RulesetAttributes attributes;
   attributes.files = rights_of(abi);
-  attributes.network = abi >= 4 ? kAllNetwork : 0;
+  attributes.network = abi >= 4 && !may_connect ? kAllNetwork : 0;
   attributes.scope = abi >= kLandlockWithSignals ? kAllScopes : 0;
   const size_t size = abi >= kLandlockWithSignals ? sizeof attributes
                       : abi >= 4                  ? offsetof(RulesetAttributes, scope)
@@ -100,12 +100,12 @@ int landlock_abi() noexcept {
   return version > 0 ? static_cast<int>(version) : 0;
 }
 
-void restrict_files(const std::vector<FileRule>& rules) {
+void restrict_files(const std::vector<FileRule>& rules, bool may_connect) {
   static auto& kept = *new std::vector<Fd>;  // until the process ends
   const int abi = landlock_abi();
   if (abi == 0)
     throw_system_errno("Landlock", errno);
-  const Fd ruleset = make_ruleset(abi);
+  const Fd ruleset = make_ruleset(abi, may_connect);
   for (const FileRule& rule : rules)
     if (Fd place = add_rule(ruleset, rule, rights_of(abi));
         place && rule.path.starts_with("/proc/"))

@@ -58,6 +58,7 @@ struct Arguments {
   int parent_pid = 0;
   int page_fd = -1;
   bool is_stdio = false;
+  bool has_peers = false;
   bool only_resumes = false;
   bool is_executed = false;
 };
@@ -109,6 +110,8 @@ void describe(CLI::App& app, Arguments& arguments) {
          "GPU, with which it was not tried yet")
       ->envname("TORCH_REMOTE_SANDBOX")
       ->capture_default_str();
+  app.add_flag("--peers", arguments.has_peers,
+               "sessions may open TCP connections to those of other servers; without it, none");
   app.add_flag(kExecutedOption, arguments.is_executed,
                "a session of the listener that executes this; not for users")
       ->group("");  // not shown by --help
@@ -182,6 +185,7 @@ ServeOptions options_of(const Arguments& arguments) {
   options.keepalive = duration_from_environment("TORCH_REMOTE_KEEPALIVE", options.keepalive);
   options.max_sessions = arguments.max_sessions;
   options.sandbox = parse_sandbox(arguments.sandbox);
+  options.has_peers = arguments.has_peers;
   if (!arguments.max_memory.empty())
     options.max_memory = parse_bytes("--max-memory", arguments.max_memory);
   if (!arguments.schemas.empty())

@@ -33,8 +33,8 @@ bool may_fail_to_begin(const ServeOptions& options) {
   return !options.libraries.empty() || (options.device != "auto" && options.device != "cpu");
 }
 
-void log_sandbox(SandboxMode mode) {
-  const Sandbox sandbox = expected_sandbox(mode);
+void log_sandbox(const ServeOptions& options) {
+  const Sandbox sandbox = expected_sandbox(options.sandbox, needs_of(options));
   log(sandbox.lacks.empty() ? LogLevel::kInfo : LogLevel::kWarning, "sandbox of sessions",
       {{"sandbox", sandbox.describe()}});
 }
@@ -62,7 +62,7 @@ void listen(const std::string& url, const std::string& metrics, ServeOptions opt
   ListeningSocket clients(url);
   const std::string ready = "listening on " + connect_string(clients.address(), options);
   const bool must_try = may_fail_to_begin(options);
-  log_sandbox(options.sandbox);
+  log_sandbox(options);
   Listener listener(std::move(clients),
                     metrics.empty() ? ListeningSocket() : ListeningSocket(metrics),
                     std::move(options), std::move(program));

@@ -24,7 +24,7 @@ Listener::Listener(ListeningSocket clients, ListeningSocket metrics, ServeOption
       metrics_(std::move(metrics)),
       options_(std::move(options)),
       spares_(std::move(program)),
-      sessions_(expected_sandbox(options_.sandbox).describe()) {}
+      sessions_(expected_sandbox(options_.sandbox, needs_of(options_)).describe()) {}
 
 void Listener::prepare() {
   spares_.start_missing(0);

@@ -64,6 +64,8 @@ SessionProgram session_program(const ServeOptions& options) {
   if (options.max_memory != UINT64_MAX)
     add("--max-memory", std::to_string(options.max_memory) + "B");
   add("--sandbox", to_text(options.sandbox));
+  if (options.has_peers)
+    arguments.emplace_back("--peers");
   add("--log-calls", options.call_log);
   add("--schemas", options.schema_path);
   add("--cert", options.tls_files.cert);

@@ -159,6 +159,12 @@ void note_landlock(Sandbox& sandbox, int abi, int error) {
     add_lack(sandbox, "no signal scope");
 }
 
+// The rights that `serve` was told to leave to sessions.
+void note_kept(Sandbox& sandbox, const SandboxNeeds& needs) {
+  if (needs.opens_connections)
+    add_lack(sandbox, "--peers: TCP connections can be opened");
+}
+
 // The kernel writes a core file whatever Landlock says. Where Landlock does not keep other sessions
 // of this user out of this process's memory, this does.
 void hide_memory(bool is_confined) {
@@ -216,7 +222,7 @@ std::string Sandbox::describe() const {
   return lacks.empty() ? text : text + "; " + lacks;
 }
 
-Sandbox expected_sandbox(SandboxMode mode) {
+Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs) {
   Sandbox sandbox = begin(mode);
   if (sandbox.mode == SandboxMode::kOff)
     return sandbox;
@@ -225,6 +231,7 @@ Sandbox expected_sandbox(SandboxMode mode) {
   sandbox.filters_calls = can_filter_calls();
   if (!sandbox.filters_calls)
     add_lack(sandbox, "no seccomp");
+  note_kept(sandbox, needs);
   return sandbox;
 }
 
@@ -236,7 +243,7 @@ Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs) {
   int error = ENOSYS;
   int abi = landlock_abi();
   try {
-    restrict_files(rules_for(needs));
+    restrict_files(rules_for(needs), needs.opens_connections);
   } catch (const std::system_error& refused) {
     abi = 0;
     error = refused.code().value();
@@ -253,12 +260,13 @@ void confine_calls(Sandbox& sandbox, const SandboxNeeds& needs, bool uses_cuda) 
   hide_memory(sandbox.landlock > 0);
   try {
     if (sandbox.landlock > 0 && !needs.call_log.empty())
-      restrict_files(rules_for({}));  // no more files of logs
-    install_call_filter({uses_cuda, sandbox.mode == SandboxMode::kTrace});
+      restrict_files(rules_for({}), needs.opens_connections);  // no more files of logs
+    install_call_filter({uses_cuda, sandbox.mode == SandboxMode::kTrace, needs.opens_connections});
     sandbox.filters_calls = true;
   } catch (const std::system_error& refused) {
     add_lack(sandbox, "no seccomp (" + in_words(refused.code().value()) + ")");
   }
+  note_kept(sandbox, needs);
 }
 
 }  // namespace torch_remote::server

@@ -29,21 +29,24 @@ std::string to_text(SandboxMode mode);
 // What a session needs beyond what libtorch and CUDA do.
 struct SandboxNeeds {
   std::string call_log;  // prefix of the path of a file made before confine_calls(); may be empty
+  bool opens_connections = false;  // TCP, to sessions of other servers: `serve --peers`
 };
 
 // What is in force.
 struct Sandbox {
   SandboxMode mode = SandboxMode::kOff;
   bool filters_calls = false;
-  int landlock = 0;   // its version; 0: files are not confined
-  std::string lacks;  // what the kernel does not have or refused, or why it is off; for people
+  int landlock = 0;  // its version; 0: files are not confined
+  // What the kernel does not have or refused, what sessions keep on request, or why it is off; for
+  // people.
+  std::string lacks;
 
   // "seccomp, Landlock ABI 4; no signal scope"
   std::string describe() const;
 };
 
 // What a session will have on this kernel.
-Sandbox expected_sandbox(SandboxMode mode);
+Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs);
 // The first step. What the kernel refuses is noted in the result.
 Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs);
 // The second step.

@@ -212,7 +212,7 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
                     }).release();
   // The client has proven itself, and none of its messages has been read: Note [The sandbox].
   Sandbox sandbox = prepared.files;
-  confine_calls(sandbox, {options.call_log}, devices.is_cuda());
+  confine_calls(sandbox, needs_of(options), devices.is_cuda());
   auto& session_begun = *new std::atomic<Session*>(nullptr);
   leave_on_sigterm(session_begun);
   if (options.parent_pid != 0)
@@ -260,7 +260,7 @@ Credentials new_credentials(std::string token) {
 
 Prepared::Prepared(const ServeOptions& options)
     : table(load_libraries(options.libraries), options.schemas),
-      files(confine_files(options.sandbox, {options.call_log})),
+      files(confine_files(options.sandbox, needs_of(options))),
       devices(Devices::choose(options.device, options.simulated_devices)) {}
 
 void hold_sigterm() noexcept {

@@ -44,11 +44,17 @@ struct ServeOptions {
   uint64_t max_memory = UINT64_MAX;  // for the storages of one session
   LifetimeLimits limits;
   SandboxMode sandbox = SandboxMode::kAuto;
+  bool has_peers = false;              // sessions may open connections to those of other servers
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // version of torch that the server imitates; none: its own
   std::string schema_path;             // the file of `schemas`
   pid_t listener = 0;                  // watches the limits while it lives; then the session does
 };
+
+// What sessions with these options need beyond what libtorch and CUDA do.
+inline SandboxNeeds needs_of(const ServeOptions& options) {
+  return {options.call_log, options.has_peers};
+}
 
 // How a session and its client recognize each other. A session has no copy of the token once its
 // client has proven that it knows it.

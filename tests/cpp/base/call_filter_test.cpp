@@ -10,6 +10,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <linux/netlink.h>
+#include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -136,6 +139,37 @@ constexpr auto kNeededByNobody = std::to_array<int>({
 TEST_F(CallFilter, WhatNobodyNeedsIsRefused) {
   for (const int call : kNeededByNobody)
     EXPECT_EQ(error_of([=] { return ::syscall(call, 0, 0, 0, 0, 0, 0); }), EPERM) << call;
+}
+
+TEST_F(CallFilter, OnlyTcpConnectionsCanBeOpenedWhereTheyAreNeeded) {
+  CallNeeds connections;
+  connections.opens_connections = true;
+  const auto makes = [&](int family, int type, int protocol) {
+    return error_of([=] { return ::socket(family, type, protocol); }, connections);
+  };
+  EXPECT_EQ(makes(AF_INET, SOCK_STREAM, 0), 0);
+  EXPECT_EQ(makes(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP), 0);
+  EXPECT_EQ(makes(AF_INET, SOCK_DGRAM, 0), EPERM);
+  EXPECT_EQ(makes(AF_INET, SOCK_RAW, IPPROTO_ICMP), EPERM);
+  EXPECT_EQ(makes(AF_INET, SOCK_STREAM, IPPROTO_SCTP), EPERM);
+  EXPECT_EQ(makes(AF_INET6, SOCK_DGRAM, 0), EPERM);
+  EXPECT_EQ(makes(AF_UNIX, SOCK_STREAM, 0), EPERM);
+  EXPECT_EQ(makes(AF_NETLINK, SOCK_RAW, NETLINK_KOBJECT_UEVENT), EPERM);
+  ifaddrs* addresses = nullptr;
+  EXPECT_EQ(error_of([&] { return ::getifaddrs(&addresses); }, connections), 0);
+  const Action listens = [] {
+    const int own = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const place = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(own, place, size) != 0 || ::listen(own, 1) != 0 ||
+        ::getsockname(own, place, &size) != 0)
+      return -1;
+    return ::connect(::socket(AF_INET, SOCK_STREAM, 0), place, size);
+  };
+  EXPECT_EQ(error_of(listens, connections), 0);
 }
 
 TEST_F(CallFilter, WhatLibrariesTryLooksAsOnAnOlderKernel) {
