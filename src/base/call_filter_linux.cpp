@@ -111,8 +111,8 @@ class Builder {
     if_equal(SYS_ioctl, block.program_);
   }
 
-  // TCP, and the kernel's lists of this machine's addresses, which libraries read to choose one. Not
-  // Unix sockets: services of the machine listen there.
+  // TCP, and the kernel's lists of this machine's addresses, which libraries read to choose one.
+  // Not Unix sockets: services of the machine listen there.
   void allow_tcp_sockets() {
     Builder block(0, *this);
     Builder tcp(1, *this);

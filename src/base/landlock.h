@@ -25,9 +25,9 @@ inline constexpr int kLandlockWithSignals = 6;
 
 // Allows what `rules` allow and nothing else: no other file is opened, none is executed, made,
 // removed or renamed. Where the kernel's version has it, abstract sockets, signals to processes
-// outside and, unless `may_connect`, TCP connections are refused too. Keeps a descriptor open for each path below /proc,
-// because the kernel may forget a rule for a file there that nobody holds. Throws
-// std::system_error.
+// outside and, unless `may_connect`, TCP connections are refused too. Keeps a descriptor open for
+// each path below /proc, because the kernel may forget a rule for a file there that nobody holds.
+// Throws std::system_error.
 void restrict_files(const std::vector<FileRule>& rules, bool may_connect = false);
 
 // "No new privileges": neither this process nor one that it starts gets rights that it does not
