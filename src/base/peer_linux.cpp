@@ -49,6 +49,18 @@ std::string identify_peer(const Fd& socket) {
   return std::string(text.data()) + "/64";
 }
 
+std::string own_host(const Fd& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  std::array<char, NI_MAXHOST> host{};
+  if (::getsockname(socket.get(), generic, &size) != 0 ||
+      (address.ss_family != AF_INET && address.ss_family != AF_INET6) ||
+      ::getnameinfo(generic, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return "";
+  return host.data();
+}
+
 std::string describe_peer(const Fd& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;

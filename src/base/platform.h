@@ -29,6 +29,8 @@ Fd accept_connection(const Fd& listener);
 
 // The peer of a connected socket, for logs: "pid 4711, uid 1000" or "127.0.0.1:40112".
 std::string describe_peer(const Fd& socket);
+// The address of this machine that a TCP connection has, in digits; empty for other sockets.
+std::string own_host(const Fd& socket);
 // Who is at the other end, as far as limits for each peer go: "uid 1000", the IPv4 address, or the
 // first 64 bits of an IPv6 address, of which one machine may have all the rest.
 std::string identify_peer(const Fd& socket);

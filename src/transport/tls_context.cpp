@@ -1,8 +1,11 @@
 #include "transport/tls_context.h"
 
+#include <memory>
 #include <stdexcept>
 
+#include <openssl/bio.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509_vfy.h>
 
@@ -107,6 +110,21 @@ std::shared_ptr<const TlsContext> TlsContext::server(const std::string& cert,
   SSL_CTX_set_client_CA_list(made->context_, names);
   SSL_CTX_set_max_cert_list(made->context_, kMaxClientChain);
   SSL_CTX_set_verify(made->context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  return made;
+}
+
+std::shared_ptr<const TlsContext> TlsContext::server_with(const std::string& pem) {
+  const std::shared_ptr<TlsContext> made(new TlsContext(true));
+  const std::unique_ptr<BIO, decltype(&BIO_free)> text(
+      BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free);
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
+      PEM_read_bio_PrivateKey(text.get(), nullptr, nullptr, nullptr), EVP_PKEY_free);
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
+      PEM_read_bio_X509(text.get(), nullptr, nullptr, nullptr), X509_free);
+  check_internal(SSL_CTX_use_certificate(made->context_, certificate.get()) == 1 &&
+                     SSL_CTX_use_PrivateKey(made->context_, key.get()) == 1,
+                 "OpenSSL takes a certificate of our own");
+  made->pin_ = pin_of(certificate.get());
   return made;
 }
 

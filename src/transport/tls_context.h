@@ -24,6 +24,9 @@ class TlsContext {
   static std::shared_ptr<const TlsContext> server(const std::string& cert, const std::string& key,
                                                   const std::string& client_ca);
 
+  // The same with a certificate and its key as PEM, of make_certificate().
+  static std::shared_ptr<const TlsContext> server_with(const std::string& pem);
+
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
   ~TlsContext();

@@ -65,6 +65,8 @@ constexpr uint64_t kSparseCapability = 1 << 2;      // ValueKind::kSparse, Resul
 constexpr uint64_t kTelemetryCapability = 1 << 3;   // QUERY kTelemetry
 constexpr uint64_t kRouteProofCapability = 1 << 4;  // Preamble::route_proof
 constexpr uint64_t kProfileCapability = 1 << 5;     // QUERY kProfile
+// QUERY kPeer. Only a server that was started with --peers has it, so it is not in kCapabilities.
+constexpr uint64_t kPeersCapability = 1 << 6;
 constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability |
                                    kTelemetryCapability | kRouteProofCapability |
                                    kProfileCapability;

@@ -260,6 +260,7 @@ Read decode_read(Reader& reader);
 //   kMemory       device:u8 action:u8 …                        memory of a device (wire/memory.h)
 //   kTelemetry    device:u8                                    NVML's figures (wire/telemetry.h)
 //   kProfile      action:u8                                    times of calls (wire/profile.h)
+//   kPeer         action:u8 link:varint …                      direct copies (wire/peers.h)
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
@@ -275,6 +276,7 @@ enum class QueryKind : uint8_t {
   kMemory = 11,
   kTelemetry = 12,
   kProfile = 13,
+  kPeer = 14,
 };
 
 struct Query {

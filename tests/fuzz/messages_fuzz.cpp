@@ -12,6 +12,7 @@
 #include "wire/memory.h"
 #include "wire/messages.h"
 #include "wire/operators.h"
+#include "wire/peers.h"
 #include "wire/profile.h"
 #include "wire/streams.h"
 #include "wire/telemetry.h"
@@ -128,6 +129,7 @@ constexpr std::array<Fuzz, 24> kAll = {
     fuzz<ElapsedQuery, decode_elapsed_query, false>,
     fuzz<Telemetry, decode_telemetry, false>,
     fuzz<CallTimes, decode_call_times, false>,
+    fuzz<PeerQuery, decode_peer_query, false>,
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "base/platform.h"
+#include "client/call/direct_copy.h"
 #include "client/call/dispatch.h"
 #include "client/call/prefetch.h"
 #include "client/call/relay.h"
@@ -61,10 +62,13 @@ void copy_from_host(const at::Tensor& destination, const at::Tensor& source, boo
 }
 
 void copy_between_servers(const at::Tensor& destination, const at::Tensor& source) {
-  if (source.nbytes() <= kRelayPiece)
+  if (source.nbytes() <= kRelayPiece && !may_copy_directly(destination, source))
     return copy_from_host(destination, download(source), false);
-  copy_from_elsewhere(destination, source, false,
-                      [](const at::Tensor& to, const at::Tensor& from, bool) { relay(to, from); });
+  const auto move = [](const at::Tensor& to, const at::Tensor& from, bool) {
+    if (!copy_directly(to, from))
+      relay(to, from);
+  };
+  copy_from_elsewhere(destination, source, false, move);
 }
 
 // The dimensions of a dense tensor, the largest stride first.

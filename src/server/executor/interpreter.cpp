@@ -325,6 +325,8 @@ void Interpreter::on_query(wire::Reader& reader) {
       return query_telemetry(request, reader);
     case wire::QueryKind::kProfile:
       return query_profile(request, reader);
+    case wire::QueryKind::kPeer:
+      return query_peer(request, reader);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "server/executor/failures.h"
 #include "server/executor/generators.h"
 #include "server/executor/operators.h"
+#include "server/executor/peer_links.h"
 #include "server/executor/reply.h"
 #include "server/executor/storage_table.h"
 #include "server/executor/streams.h"
@@ -39,6 +40,12 @@ class Interpreter {
   // Applies the messages of one frame in order. Throws ProtocolError, which ends the session, on
   // bytes that our client never sends.
   void apply(std::span<const std::byte> payload);
+
+  // Before the first frame: the client may have it open links to sessions of other servers.
+  void allow_peers(PeerOptions options);
+
+  // No link, nor a thread of one, is left afterwards.
+  void close_links() { peers_.reset(); }
 
   // Between frames: copies what has arrived of uploads to where it belongs.
   void write_arrived() { storages_.write_arrived(); }
@@ -79,6 +86,11 @@ class Interpreter {
   void query_telemetry(uint64_t request, wire::Reader& reader);
   void query_profile(uint64_t request, wire::Reader& reader);
   void query_elapsed(uint64_t request, wire::Reader& reader);
+  // server/executor/direct_copies.cpp
+  void query_peer(uint64_t request, wire::Reader& reader);
+  void open_link(uint64_t request, const wire::PeerQuery& query);
+  void send_to_peer(uint64_t request, const wire::PeerQuery& query);
+  void receive_from_peer(uint64_t request, const wire::PeerQuery& query);
   void apply_stream(const wire::StreamMessage& message);
   // Answers the request when a stream or event is done.
   Streams::OnDone answer_done(uint64_t request);
@@ -107,6 +119,8 @@ class Interpreter {
   Executor executor_;
   std::vector<std::unique_ptr<const Operator>> operators_;   // by the client's numbers
   std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot
+
+  std::unique_ptr<PeerLinks> peers_;  // null: the server was started without --peers
 
   uint64_t signature_bytes_ = 0;  // of signatures_, and introductions
   uint64_t skipped_ = 0;          // messages with an unknown tag

@@ -68,6 +68,7 @@ void serve_executed(const ServeOptions& options) {
   ServeOptions own = options;
   own.listener = told.listener;
   const std::string peer = describe_peer(client);
+  place.host = own_host(client);
   serve_session(encrypted(transport::socket_stream(std::move(client), peer), options.tls), own,
                 wire::decode_preamble(told.preamble), std::move(place));
 }

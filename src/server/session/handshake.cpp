@@ -79,11 +79,11 @@ wire::Preamble read_preamble(LimitedReader& reader) {
 
 // Sends our HELLO, in answer to one with this body. Returns the proof that the client must send.
 std::optional<wire::Proof> send_hello(transport::Stream& stream, const Bytes& client_body,
-                                      const MakeProofs& make_proofs) {
+                                      const MakeProofs& make_proofs, uint64_t capabilities) {
   wire::Hello hello;
   random_bytes(hello.nonce);
   hello.torch_version = TORCH_VERSION;
-  hello.capabilities = wire::kCapabilities;
+  hello.capabilities = capabilities;
   std::optional<wire::Proof> wanted;
   if (make_proofs) {
     const Proofs proofs = make_proofs(client_body, body_of(hello), stream.channel_binding());
@@ -161,7 +161,7 @@ Bytes read_proof(LimitedReader& reader, bool is_wanted) {
 }
 
 Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
-                  Intent intent, const MakeProofs& make_proofs) {
+                  Intent intent, const MakeProofs& make_proofs, uint64_t capabilities) {
   const uint64_t read_before = preamble ? wire::kPreambleBytes : 0;
   LimitedReader reader(stream, wire::kMaxHandshakeBytes - read_before);
   secure(stream, reader, preamble);
@@ -170,7 +170,7 @@ Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>
   const wire::Hello hello = wire::decode_hello(body);
   Greeting greeting{wire::agree_as(wire::Side::kServer, hello.min, hello.max), hello.torch_version,
                     hello.received, local_process(hello)};
-  const std::optional<wire::Proof> wanted = send_hello(stream, body, make_proofs);
+  const std::optional<wire::Proof> wanted = send_hello(stream, body, make_proofs, capabilities);
   check_proof(wire::decode_proof(read_proof(reader, wanted.has_value())), wanted, intent);
   return greeting;
 }
@@ -182,10 +182,11 @@ void wipe(std::string* secret) {
 
 Greeting greet_within_limits(transport::Stream& stream,
                              const std::optional<wire::Preamble>& preamble, Intent intent,
-                             const MakeProofs& make_proofs) {
+                             const MakeProofs& make_proofs,
+                             uint64_t capabilities = wire::kCapabilities) {
   const transport::Deadline deadline(stream, kHandshakeTime);
   try {
-    return exchange(stream, preamble, intent, make_proofs);
+    return exchange(stream, preamble, intent, make_proofs, capabilities);
   } catch (const AuthenticationError& error) {
     send_refusal(stream, error.what());
     throw;
@@ -220,8 +221,8 @@ std::unique_ptr<transport::Stream> encrypted(std::unique_ptr<transport::Stream> 
 }
 
 Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
-               const MakeProofs& make_proofs) {
-  return greet_within_limits(stream, preamble, Intent::kNew, make_proofs);
+               const MakeProofs& make_proofs, uint64_t capabilities) {
+  return greet_within_limits(stream, preamble, Intent::kNew, make_proofs, capabilities);
 }
 
 Greeting greet_again(transport::Stream& stream, const wire::Preamble& preamble,

@@ -54,7 +54,7 @@ std::unique_ptr<transport::Stream> encrypted(std::unique_ptr<transport::Stream> 
 // torch. Reads the preamble too where `preamble` is empty. Sends the reason to the client when it
 // refuses, and throws AuthenticationError, ProtocolError or ConnectionError.
 Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& preamble,
-               const MakeProofs& make_proofs);
+               const MakeProofs& make_proofs, uint64_t capabilities = wire::kCapabilities);
 // The same for a client that resumes; `key` is wire::resume_key().
 Greeting greet_again(transport::Stream& stream, const wire::Preamble& preamble,
                      const std::string& key);

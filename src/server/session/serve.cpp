@@ -188,6 +188,16 @@ transport::Connection::Options connection_options(const ServeOptions& options,
   return connection;
 }
 
+uint64_t capabilities_of(const ServeOptions& options) {
+  return wire::kCapabilities | (options.has_peers ? wire::kPeersCapability : 0);
+}
+
+std::optional<PeerOptions> peers_of(const ServeOptions& options, std::string host) {
+  if (!options.has_peers)
+    return std::nullopt;
+  return PeerOptions{std::move(host), options.keepalive};
+}
+
 SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
                   const std::optional<wire::Preamble>& preamble, SessionPlace place) {
   const Identity identity{wire::session_id(place.route), place.credentials.secret,
@@ -195,7 +205,8 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   const std::string& id = identity.id;
   set_log_name(id);
   const auto lease = place.control ? options.lease : std::chrono::milliseconds(0);
-  const Greeting greeting = greet(*stream, preamble, place.credentials.make_proofs);
+  const Greeting greeting =
+      greet(*stream, preamble, place.credentials.make_proofs, capabilities_of(options));
   place.credentials.make_proofs = {};  // with the token, where it was here
   SessionPage& page = place.page == nullptr ? SessionPage::make_private() : *place.page;
   page.mark_begun();
@@ -232,10 +243,10 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   if (greeting.process > 0 && options.parent_pid == 0)
     leave_after_client(greeting.process);
   const std::string peer = stream->peer();
-  auto& session =
-      *new Session(std::move(stream), devices, prepared.table,
-                   {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory},
-                   connection_options(options, lease));
+  auto& session = *new Session(std::move(stream), devices, prepared.table,
+                               {on_work, leave_after_grace, &call_log, &page, lease,
+                                options.max_memory, peers_of(options, place.host)},
+                               connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
     take_back_clients(std::move(place.control), session, identity, peer);

@@ -86,6 +86,7 @@ struct SessionPlace {
   Credentials credentials;
   std::unique_ptr<const Prepared> prepared;  // null: it is prepared once its client is known
   int64_t server_start = Activity::now();
+  std::string host;  // own_host() of the client's connection
 };
 
 uint64_t new_session_route();

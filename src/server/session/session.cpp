@@ -38,9 +38,12 @@ Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devic
       interpreter_(devices, table, uploads_, replies_, hooks_.call_log, hooks_.max_memory),
       connection_(std::move(stream), *this, options) {
   replies_.attach(&connection_);
+  if (hooks_.peers)
+    interpreter_.allow_peers(*hooks_.peers);
 }
 
 Session::~Session() {
+  interpreter_.close_links();  // their threads may answer
   connection_.abort();
 }
 

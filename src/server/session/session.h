@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "server/executor/call_log.h"
 #include "server/executor/devices.h"
 #include "server/executor/interpreter.h"
+#include "server/executor/peer_links.h"
 #include "server/executor/reply.h"
 #include "server/executor/uploads.h"
 #include "transport/connection.h"
@@ -40,6 +42,7 @@ class Session : private transport::Connection::Handler {
     SessionPage* page = nullptr;         // null: figures are not published
     std::chrono::milliseconds lease{0};  // how long a resumable connection may be broken
     uint64_t max_memory = UINT64_MAX;    // for its storages
+    std::optional<PeerOptions> peers;    // none: it has no links to sessions of other servers
     // The lease of a session that holds nothing: its client left before its first call or tensor,
     // for example when it exited during the handshake.
     std::chrono::milliseconds unused_lease = std::chrono::seconds(10);

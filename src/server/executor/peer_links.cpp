@@ -1,0 +1,186 @@
+#include "server/executor/peer_links.h"
+
+#include <algorithm>
+
+#include <poll.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/platform.h"
+#include "transport/dial.h"
+#include "transport/fd_stream.h"
+#include "transport/socket_address.h"
+#include "transport/tls_certificate.h"
+#include "transport/tls_stream.h"
+
+namespace torch_remote::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool is_loopback(const std::string& host) {
+  return transport::SocketAddress::loopback(host, 1).has_value();
+}
+
+// The end of the wait is looked for that often.
+constexpr int kLookMilliseconds = 100;
+
+bool is_readable(const Fd& socket) {
+  pollfd polled{socket.get(), POLLIN, 0};
+  return ::poll(&polled, 1, kLookMilliseconds) > 0;
+}
+
+std::unique_ptr<transport::Stream> dial_peer(const wire::PeerPlace& place) {
+  transport::Address address;
+  address.scheme = place.pin.empty() ? "tcp" : "tls";
+  address.host = place.host;
+  address.port = place.port;
+  address.pin = place.pin;
+  auto stream = transport::dial(address, Clock::now() + kPeerDialTime);
+  if (place.pin.empty())
+    return stream;
+  return transport::tls_stream(std::move(stream), transport::TlsContext::client(address));
+}
+
+}  // namespace
+
+PeerLinks::~PeerLinks() {
+  is_over_ = true;
+  std::list<Opening> openings;
+  std::unordered_map<uint64_t, std::shared_ptr<PeerLink>> links;
+  {
+    MutexLock lock(mutex_);
+    openings.swap(openings_);
+  }
+  for (Opening& opening : openings)
+    opening.thread.join();
+  MutexLock lock(mutex_);
+  links.swap(links_);
+}
+
+PeerLinks::Tls PeerLinks::own_tls() {
+  if (tls_ == nullptr)
+    tls_ = transport::TlsContext::server_with(transport::make_certificate());
+  return tls_;
+}
+
+void PeerLinks::open(std::function<void()> work) {
+  MutexLock lock(mutex_);
+  for (auto opening = openings_.begin(); opening != openings_.end();) {
+    if (!opening->is_done) {
+      ++opening;
+      continue;
+    }
+    opening->thread.join();
+    opening = openings_.erase(opening);
+  }
+  if (openings_.size() >= kMaxPeerOpenings || links_.size() >= kMaxPeerLinks)
+    throw ConnectionError("there are too many links to other servers");
+  Opening& opening = openings_.emplace_back();
+  try {
+    opening.thread = std::thread([&opening, work = std::move(work)] {
+      name_this_thread("tr-peer-open");
+      work();
+      opening.is_done = true;
+    });
+  } catch (...) {
+    openings_.pop_back();
+    throw;
+  }
+}
+
+wire::PeerPlace PeerLinks::listen(uint64_t link, const wire::PeerTicket& ticket) {
+  if (options_.host.empty())
+    throw ConnectionError("the client does not reach this server over TCP");
+  transport::Address address;
+  address.host = options_.host;
+  wire::PeerPlace place{options_.host, 0, ""};
+  Tls tls;  // null: not encrypted
+  if (is_loopback(options_.host)) {
+    address.scheme = "tcp";
+  } else {
+    address.scheme = "tls";
+    tls = own_tls();
+    place.pin = tls->own_pin();
+  }
+  const auto socket = std::make_shared<const Fd>(transport::listen_on(address));
+  place.port = address.port;
+  open([this, socket, tls, link, ticket] { accept(*socket, tls, link, ticket); });
+  return place;
+}
+
+void PeerLinks::accept(const Fd& socket, const Tls& tls, uint64_t link,
+                       const wire::PeerTicket& ticket) {
+  for (const auto end = Clock::now() + kTicketTime; Clock::now() < end && !is_over_;) {
+    if (!is_readable(socket))
+      continue;
+    try {
+      if (admit(accept_connection(socket), tls, link, ticket))
+        return;
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning, "no link to another server", {{"reason", error.what()}});
+      return;
+    }
+  }
+  log(LogLevel::kInfo, "no other server has come for its link", {{"link", link}});
+}
+
+bool PeerLinks::admit(Fd connection, const Tls& tls, uint64_t link,
+                      const wire::PeerTicket& ticket) {
+  const std::string peer = describe_peer(connection);
+  auto bare = transport::socket_stream(std::move(connection), peer);
+  // Kept here too: the client may close the link at any time.
+  const std::shared_ptr<transport::Stream> stream =
+      tls == nullptr ? std::move(bare) : transport::tls_stream(std::move(bare), tls);
+  try {
+    greet_connecting_peer(*stream, ticket, [&] { add(link, stream); });
+    return true;
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "a connection for a link was refused",
+        {{"peer", peer}, {"reason", error.what()}});
+    close(link);
+    return false;
+  }
+}
+
+void PeerLinks::connect(uint64_t link, const wire::PeerTicket& ticket, const wire::PeerPlace& place,
+                        std::function<void(const std::string&)> on_done) {
+  if (place.pin.empty() && !is_loopback(place.host))
+    throw ConnectionError("a link beyond loopback needs a pin");
+  open([this, link, ticket, place, on_done = std::move(on_done)] {
+    std::string reason;
+    try {
+      auto stream = dial_peer(place);
+      greet_listening_peer(*stream, ticket);
+      add(link, std::move(stream));
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    on_done(reason);
+  });
+}
+
+void PeerLinks::add(uint64_t link, std::shared_ptr<transport::Stream> stream) {
+  auto made = std::make_shared<PeerLink>(std::move(stream), options_.silence);
+  MutexLock lock(mutex_);
+  if (!links_.emplace(link, std::move(made)).second)
+    throw ConnectionError("a link has the name of another");
+}
+
+std::shared_ptr<PeerLink> PeerLinks::find(uint64_t link) {
+  MutexLock lock(mutex_);
+  const auto found = links_.find(link);
+  return found == links_.end() ? nullptr : found->second;
+}
+
+void PeerLinks::close(uint64_t link) {
+  std::shared_ptr<PeerLink> closed;  // ended after the lock is released
+  MutexLock lock(mutex_);
+  const auto found = links_.find(link);
+  if (found == links_.end())
+    return;
+  closed = std::move(found->second);
+  links_.erase(found);
+}
+
+}  // namespace torch_remote::server

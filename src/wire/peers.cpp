@@ -1,0 +1,105 @@
+#include "wire/peers.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "wire/limits.h"
+
+namespace torch_remote::wire {
+namespace {
+
+constexpr uint64_t kMaxPlaceText = 256;  // an address in digits, a pin
+constexpr uint64_t kMaxPort = 65535;
+
+uint64_t name(Reader& reader) {
+  const uint64_t name = reader.varint();
+  if (name == 0)
+    throw ProtocolError("name 0 is never valid");
+  return name;
+}
+
+void encode(Writer& writer, const PeerPlace& place) {
+  writer.text(place.host);
+  writer.varint(place.port);
+  writer.text(place.pin);
+}
+
+PeerPlace decode_place(Reader& reader) {
+  PeerPlace place;
+  place.host = reader.text(kMaxPlaceText, "characters of a peer's address");
+  place.port = static_cast<uint16_t>(reader.count(kMaxPort, "port of a peer"));
+  place.pin = reader.text(kMaxPlaceText, "characters of a peer's pin");
+  if (place.host.empty() || place.port == 0)
+    throw ProtocolError("a peer without an address or a port");
+  return place;
+}
+
+bool has_ticket(PeerAction action) {
+  return action == PeerAction::kListen || action == PeerAction::kConnect;
+}
+
+}  // namespace
+
+void encode(Writer& writer, const PeerQuery& query) {
+  writer.u8(static_cast<uint8_t>(query.action));
+  writer.varint(query.link);
+  if (has_ticket(query.action))
+    writer.raw(query.ticket);
+  if (query.action == PeerAction::kConnect)
+    encode(writer, query.place);
+  if (query.action != PeerAction::kSend && query.action != PeerAction::kReceive)
+    return;
+  writer.varint(query.storage);
+  writer.varint(query.offset);
+  if (query.action == PeerAction::kSend)
+    encode(writer, query.spec);
+  else
+    writer.varint(query.length);
+}
+
+PeerQuery decode_peer_query(Reader& reader) {
+  PeerQuery query;
+  const uint8_t action = reader.u8();
+  if (action > static_cast<uint8_t>(PeerAction::kClose))
+    throw ProtocolError("no peer action " + std::to_string(action));
+  query.action = static_cast<PeerAction>(action);
+  query.link = name(reader);
+  if (has_ticket(query.action))
+    std::ranges::copy(reader.raw(query.ticket.size()), query.ticket.begin());
+  if (query.action == PeerAction::kConnect)
+    query.place = decode_place(reader);
+  if (query.action != PeerAction::kSend && query.action != PeerAction::kReceive)
+    return query;
+  query.storage = name(reader);
+  query.offset = reader.varint();
+  if (query.action == PeerAction::kSend)
+    query.spec = decode_spec(reader);
+  else
+    query.length = reader.count(kMaxStorageBytes, "bytes of a copy");
+  return query;
+}
+
+void encode(Writer& writer, const PeerAnswer& answer, PeerAction action) {
+  writer.u8(answer.reason.empty() ? 1 : 0);
+  if (!answer.reason.empty())
+    writer.text(answer.reason);
+  else if (action == PeerAction::kListen)
+    encode(writer, answer.place);
+}
+
+PeerAnswer decode_peer_answer(Reader& reader, PeerAction action) {
+  PeerAnswer answer;
+  const uint8_t is_good = reader.u8();
+  if (is_good > 1)
+    throw ProtocolError("a flag of a peer's answer is " + std::to_string(is_good));
+  if (is_good == 0) {
+    answer.reason = reader.readable_text(kMaxText, "reason");
+    if (answer.reason.empty())
+      throw ProtocolError("a link is refused without a reason");
+  } else if (action == PeerAction::kListen) {
+    answer.place = decode_place(reader);
+  }
+  return answer;
+}
+
+}  // namespace torch_remote::wire
