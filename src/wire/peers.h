@@ -23,7 +23,7 @@ namespace torch_remote::wire {
 //           1:u8                             from the one that listens: the link is ready
 //           then copies in both directions:  length:u64 raw
 //
-//   proof := HMAC-SHA256(ticket, side:u8 ∥ both nonces [∥ TLS's channel binding]), as in handshake.h
+//   proof := HMAC-SHA256(ticket, side:u8 ∥ both nonces [∥ channel binding]), as in handshake.h
 //
 // The listening session accepts one link for a ticket, for at most kTicketTime; then it closes its
 // port. Beyond loopback the link is inside TLS, and the listening session's certificate, which it

@@ -83,7 +83,10 @@ void greet_connecting_peer(transport::Stream& stream, const wire::PeerTicket& ti
 }
 
 PeerLink::PeerLink(std::shared_ptr<transport::Stream> stream, std::chrono::milliseconds silence)
-    : stream_(std::move(stream)), silence_(silence), writer_([this] { write_copies(); }) {}
+    : stream_(std::move(stream)),
+      silence_(silence),
+      writer_([this] { write_copies(); }),
+      watcher_([this] { watch(); }) {}
 
 PeerLink::~PeerLink() {
   {
@@ -93,6 +96,7 @@ PeerLink::~PeerLink() {
   changed_.notify_all();
   stream_->shutdown();
   writer_.join();
+  watcher_.join();
 }
 
 void PeerLink::send(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
@@ -132,12 +136,42 @@ void PeerLink::write_copies() {
   }
 }
 
+// A later deadline wakes nobody: the watcher finds it when the one before has passed.
+void PeerLink::set_deadline(Time until) {
+  bool was_unwatched = false;
+  {
+    MutexLock lock(mutex_);
+    was_unwatched = read_until_ == Time::max();
+    read_until_ = until;
+  }
+  if (was_unwatched)
+    changed_.notify_all();
+}
+
+void PeerLink::watch() {
+  name_this_thread("tr-peer-watch");
+  {
+    MutexLock lock(mutex_);
+    while (!is_over_ && CondVar::Clock::now() < read_until_) {
+      if (read_until_ == Time::max())
+        changed_.wait(mutex_);
+      else
+        changed_.wait_until(mutex_, read_until_);
+    }
+    if (is_over_)
+      return;
+    is_late_ = true;
+  }
+  stream_->shutdown();
+}
+
 void PeerLink::read_piece(std::span<std::byte> into) {
-  transport::Deadline deadline(*stream_, silence_);
+  set_deadline(CondVar::Clock::now() + silence_);
   try {
     read_all(*stream_, into);
   } catch (const ConnectionError&) {
-    if (!deadline.has_passed())
+    MutexLock lock(mutex_);
+    if (!is_late_)
       throw;
     throw ConnectionError("the other server sent less than " + std::to_string(into.size()) +
                           " bytes in " + std::to_string(silence_.count()) + " ms");
@@ -150,6 +184,7 @@ void PeerLink::expect(uint64_t length) {
   if (announced != length)
     throw ConnectionError("the other server sends " + std::to_string(announced) + " bytes, and " +
                           std::to_string(length) + " were expected");
+  set_deadline(Time::max());
 }
 
 void PeerLink::read(std::span<std::byte> into) {
@@ -158,6 +193,7 @@ void PeerLink::read(std::span<std::byte> into) {
     read_piece(into.first(count));
     into = into.subspan(count);
   }
+  set_deadline(Time::max());
 }
 
 }  // namespace torch_remote::server

@@ -30,7 +30,8 @@ void greet_connecting_peer(transport::Stream& stream, const wire::PeerTicket& ti
                            const std::function<void()>& on_proven);
 
 // A connection between two sessions, after its handshake. Bytes that it sends are written by a
-// thread of its own. Thread-safe; expect() and read() are for one thread.
+// thread of its own; another watches the time limits of what it reads. Thread-safe; expect() and
+// read() are for one thread.
 class PeerLink {
  public:
   // The peer may be silent for so long in the middle of a copy.
@@ -57,8 +58,13 @@ class PeerLink {
     std::shared_ptr<const void> owner;
   };
 
+  using Time = CondVar::Clock::time_point;
+
   void write_copies();
   void read_piece(std::span<std::byte> into);
+  // Shuts the stream down at `read_until_`.
+  void watch();
+  void set_deadline(Time until);
 
   const std::shared_ptr<transport::Stream> stream_;
   const std::chrono::milliseconds silence_;
@@ -68,8 +74,12 @@ class PeerLink {
   std::deque<Copy> copies_ GUARDED_BY(mutex_);
   std::string broken_ GUARDED_BY(mutex_);  // why nothing more is sent
   bool is_over_ GUARDED_BY(mutex_) = false;
+  Time read_until_ GUARDED_BY(mutex_) = Time::max();  // max(): nobody reads
+  bool is_late_ GUARDED_BY(mutex_) = false;
 
-  std::thread writer_;  // last: it uses the members above
+  // Last: they use the members above.
+  std::thread writer_;
+  std::thread watcher_;
 };
 
 }  // namespace torch_remote::server

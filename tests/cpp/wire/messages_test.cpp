@@ -207,7 +207,8 @@ TEST(Messages, AQueryComesBackAndItsKindIsChecked) {
   EXPECT_EQ(decoded(from_hex("010b"), decode_query).kind, QueryKind::kMemory);
   EXPECT_EQ(decoded(from_hex("010c"), decode_query).kind, QueryKind::kTelemetry);
   EXPECT_EQ(decoded(from_hex("010d"), decode_query).kind, QueryKind::kProfile);
-  EXPECT_THROW(decoded(from_hex("010e"), decode_query), ProtocolError);
+  EXPECT_EQ(decoded(from_hex("010e"), decode_query).kind, QueryKind::kPeer);
+  EXPECT_THROW(decoded(from_hex("010f"), decode_query), ProtocolError);
   EXPECT_THROW(decoded(from_hex("0002"), decode_query), ProtocolError);
 }
 

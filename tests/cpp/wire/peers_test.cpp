@@ -59,12 +59,9 @@ TEST(Peers, QueriesComeBackAndHaveGoldenBytes) {
     const PeerQuery back = decoded(writer.take());
     EXPECT_EQ(back.action, one.first);
     EXPECT_EQ(back.link, 5);
-    if (one.first == PeerAction::kConnect)
-      EXPECT_EQ(back.place, query.place);
-    if (one.first == PeerAction::kSend)
-      EXPECT_EQ(back.spec, query.spec);
-    if (one.first == PeerAction::kReceive)
-      EXPECT_EQ(back.length, 200);
+    EXPECT_EQ(back.place, one.first == PeerAction::kConnect ? query.place : PeerPlace());
+    EXPECT_EQ(back.spec, one.first == PeerAction::kSend ? query.spec : TensorSpec());
+    EXPECT_EQ(back.length, one.first == PeerAction::kReceive ? 200 : 0);
   }
 }
 
