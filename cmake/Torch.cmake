@@ -101,6 +101,7 @@ target_link_options(torch_remote_torch INTERFACE -Wl,--allow-shlib-undefined)
 
 # Nobody names a symbol of these: they are linked for the CUDA kernels that they register.
 add_library(torch_remote_torch_cuda INTERFACE)
+set(TORCH_REMOTE_TORCH_HAS_CUDA ${_torch_cuda})
 if(_torch_cuda)
   target_link_libraries(torch_remote_torch_cuda INTERFACE
     -Wl,--push-state,--no-as-needed

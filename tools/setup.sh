@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 . tools/steps.sh
 
 SYSTEM="g++ cmake ninja-build ccache pkg-config libssl-dev libcli11-dev
-  libgtest-dev libgmock-dev openssl"
+  libgloo-dev libgtest-dev libgmock-dev openssl"
 CHECKS="clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev"
 PROGRAMS="chromium fonts-dejavu-core openssh-client"
 # Unpacked and not installed: an installed openssh-server would be started and listen.

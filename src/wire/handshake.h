@@ -67,9 +67,10 @@ constexpr uint64_t kRouteProofCapability = 1 << 4;  // Preamble::route_proof
 constexpr uint64_t kProfileCapability = 1 << 5;     // QUERY kProfile
 // QUERY kPeer. Only a server that was started with --peers has it, so it is not in kCapabilities.
 constexpr uint64_t kPeersCapability = 1 << 6;
+constexpr uint64_t kGroupsCapability = 1 << 7;      // QUERY kGroup, operators of collectives
 constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability |
                                    kTelemetryCapability | kRouteProofCapability |
-                                   kProfileCapability;
+                                   kProfileCapability | kGroupsCapability;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;

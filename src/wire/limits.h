@@ -37,11 +37,19 @@ constexpr uint64_t kMaxMemoryStats = 256;          // figures in one answer
 constexpr uint64_t kMaxGpuProcesses = 1 << 12;     // in one answer
 constexpr uint64_t kMaxProfiledCalls = 1 << 17;    // whose times a server keeps for a client
 constexpr uint64_t kMaxProfiledBatch = 1 << 16;    // of them in one answer
-constexpr uint64_t kMaxGenerators = 1 << 16;       // generators of a session
-constexpr uint64_t kMaxGeneratorState = 1 << 16;   // bytes of a generator's state
-constexpr uint64_t kMaxErrorText = 16 << 10;       // text of an error; the sender cuts longer ones
-constexpr uint64_t kMaxErrorResults = 64;          // storages that one error lists
-constexpr uint64_t kMaxStoppedThreads = 65536;     // per session
-constexpr uint64_t kMaxSkippedTags = 1024;         // messages of an unknown tag, per session
+
+constexpr uint64_t kMaxGroups = 256;                // process groups of a session
+constexpr uint64_t kMaxGroupSize = 1 << 12;         // ranks of one
+constexpr uint64_t kMaxGroupEntries = 1 << 12;      // keys and values in one message about it
+constexpr uint64_t kMaxGroupKey = 1 << 10;          // bytes of a key
+constexpr uint64_t kMaxGroupValue = 1 << 16;        // bytes of a value
+constexpr uint64_t kMaxGroupTimeout = 604'800'000;  // milliseconds: a week
+
+constexpr uint64_t kMaxGenerators = 1 << 16;      // generators of a session
+constexpr uint64_t kMaxGeneratorState = 1 << 16;  // bytes of a generator's state
+constexpr uint64_t kMaxErrorText = 16 << 10;      // text of an error; the sender cuts longer ones
+constexpr uint64_t kMaxErrorResults = 64;         // storages that one error lists
+constexpr uint64_t kMaxStoppedThreads = 65536;    // per session
+constexpr uint64_t kMaxSkippedTags = 1024;        // messages of an unknown tag, per session
 
 }  // namespace torch_remote::wire

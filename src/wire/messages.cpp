@@ -190,7 +190,7 @@ Read decode_read(Reader& reader) {
 Query decode_query(Reader& reader) {
   Query query;
   query.request = storage_name(reader);
-  query.kind = checked_enum(reader.u8(), QueryKind::kPeer, "query kind");
+  query.kind = checked_enum(reader.u8(), QueryKind::kGroup, "query kind");
   return query;
 }
 

@@ -261,6 +261,7 @@ Read decode_read(Reader& reader);
 //   kTelemetry    device:u8                                    NVML's figures (wire/telemetry.h)
 //   kProfile      action:u8                                    times of calls (wire/profile.h)
 //   kPeer         action:u8 link:varint …                      direct copies (wire/peers.h)
+//   kGroup        group:varint action:u8 …                     opens, closes (wire/group.h)
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
@@ -277,6 +278,7 @@ enum class QueryKind : uint8_t {
   kTelemetry = 12,
   kProfile = 13,
   kPeer = 14,
+  kGroup = 15,
 };
 
 struct Query {

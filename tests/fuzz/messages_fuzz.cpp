@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "wire/group.h"
 #include "wire/memory.h"
 #include "wire/messages.h"
 #include "wire/operators.h"
@@ -104,7 +105,7 @@ void fuzz_fingerprints(Bytes bytes) {
 }
 
 using Fuzz = void (*)(Bytes);
-constexpr std::array<Fuzz, 24> kAll = {
+constexpr std::array<Fuzz, 27> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
@@ -130,6 +131,8 @@ constexpr std::array<Fuzz, 24> kAll = {
     fuzz<Telemetry, decode_telemetry, false>,
     fuzz<CallTimes, decode_call_times, false>,
     fuzz<PeerQuery, decode_peer_query, false>,
+    fuzz<GroupQuery, decode_group_query, false>,
+    fuzz<GroupAnswer, decode_group_answer, false>,
 };
 
 }  // namespace

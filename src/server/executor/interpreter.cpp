@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "server/executor/context.h"
 #include "server/executor/errors.h"
+#include "server/executor/groups.h"
 #include "server/executor/nvml.h"
 #include "wire/limits.h"
 
@@ -33,7 +34,7 @@ bool is_sent_as_it_is(const at::Tensor& view) {
 }  // namespace
 
 Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
-                         Replies& replies, CallLog* call_log, uint64_t max_memory)
+                         Replies& replies, CallLog* call_log, uint64_t max_memory, bool may_connect)
     : devices_(devices),
       table_(table),
       uploads_(uploads),
@@ -46,7 +47,10 @@ Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Upl
       generators_(devices),
       threads_(replies),
       profile_(devices, streams_),
-      executor_(devices, storages_, generators_, threads_, profile_, call_log) {}
+      executor_(devices, storages_, generators_, threads_, profile_, call_log),
+      groups_(std::make_unique<Groups>(devices, replies, may_connect)) {}
+
+Interpreter::~Interpreter() = default;
 
 Interpreter::Handler Interpreter::find_handler(wire::Tag tag) {
   switch (tag) {
@@ -94,6 +98,7 @@ void Interpreter::skip(wire::Tag tag) {
 void Interpreter::apply(std::span<const std::byte> payload) {
   wire::Reader reader(payload);
   names_ = {};
+  const Groups::Scope groups(*groups_);
   try {
     while (!reader.empty()) {
       wire::ReceivedMessage message = wire::next_message(reader);
@@ -327,7 +332,10 @@ void Interpreter::on_query(wire::Reader& reader) {
       return query_profile(request, reader);
     case wire::QueryKind::kPeer:
       return query_peer(request, reader);
+    case wire::QueryKind::kGroup:
+      return groups_->query(request, wire::decode_group_query(reader));
   }
+  throw ProtocolError("no query kind " + std::to_string(static_cast<int>(query.kind)));
 }
 
 void Interpreter::query_telemetry(uint64_t request, wire::Reader& reader) {

@@ -26,6 +26,8 @@
 
 namespace torch_remote::server {
 
+class Groups;  // its header has all of ATen
+
 // Limit for the memory of a session's signatures, in the server's form, and introductions. A client
 // gives up signatures before it gets there (client/session/signature_table.h).
 constexpr uint64_t kMaxSignatureMemory = uint64_t{2} << 30;
@@ -35,7 +37,11 @@ constexpr uint64_t kMaxSignatureMemory = uint64_t{2} << 30;
 class Interpreter {
  public:
   Interpreter(const Devices& devices, const OperatorTable& table, Uploads& uploads,
-              Replies& replies, CallLog* call_log = nullptr, uint64_t max_memory = UINT64_MAX);
+              Replies& replies, CallLog* call_log = nullptr, uint64_t max_memory = UINT64_MAX,
+              bool may_connect = false);
+  ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
 
   // Applies the messages of one frame in order. Throws ProtocolError, which ends the session, on
   // bytes that our client never sends.
@@ -117,6 +123,7 @@ class Interpreter {
   StoppedThreads threads_;
   CallProfile profile_;
   Executor executor_;
+  const std::unique_ptr<Groups> groups_;
   std::vector<std::unique_ptr<const Operator>> operators_;   // by the client's numbers
   std::vector<std::unique_ptr<const CallPlan>> signatures_;  // by slot
 

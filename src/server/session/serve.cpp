@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/platform.h"
 #include "server/executor/call_log.h"
+#include "server/executor/collectives.h"
 #include "server/executor/devices.h"
 #include "server/executor/libraries.h"
 #include "server/executor/operators.h"
@@ -162,6 +163,14 @@ SessionPage::Facts facts_of(const std::string& peer, const Devices& devices,
           static_cast<uint64_t>(::time(nullptr))};
 }
 
+// Of libraries and of process groups.
+std::vector<c10::OperatorName> find_operators(const ServeOptions& options) {
+  std::vector<c10::OperatorName> operators = register_collectives();
+  for (c10::OperatorName& name : load_libraries(options.libraries))
+    operators.push_back(std::move(name));
+  return operators;
+}
+
 // Sends the client the error when a session cannot begin because of the server's options.
 template <typename Make>
 auto tell_if_refused(transport::Stream& stream, Make&& make) {
@@ -245,7 +254,8 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   const std::string peer = stream->peer();
   auto& session = *new Session(std::move(stream), devices, prepared.table,
                                {on_work, leave_after_grace, &call_log, &page, lease,
-                                options.max_memory, peers_of(options, place.host)},
+                                options.max_memory, peers_of(options, place.host),
+                                options.has_peers},
                                connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
@@ -270,7 +280,7 @@ Credentials new_credentials(std::string token) {
 }
 
 Prepared::Prepared(const ServeOptions& options)
-    : table(load_libraries(options.libraries), options.schemas),
+    : table(find_operators(options), options.schemas),
       files(confine_files(options.sandbox, needs_of(options))),
       devices(Devices::choose(options.device, options.simulated_devices)) {}
 

@@ -196,7 +196,7 @@ void Script::free() {
 void Script::query() {
   tag(Tag::kQuery);
   writer_.varint(draw_.rarely(64) ? 0 : next_request_++);
-  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(14));
+  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(15));
   // The server makes the list of all operators for each request, so it would take most of the time.
   const bool is_slow = kind == static_cast<uint8_t>(wire::QueryKind::kOperators);
   writer_.u8(is_slow && !draw_.rarely(64) ? static_cast<uint8_t>(wire::QueryKind::kBarrier) : kind);
@@ -220,11 +220,26 @@ void Script::query() {
     writer_.u8(static_cast<uint8_t>(2 + draw_.below(3)));  // opens no connection
     writer_.varint(1 + draw_.below(2));
   }
+  if (kind == static_cast<uint8_t>(wire::QueryKind::kGroup))
+    group();
   if (kind != static_cast<uint8_t>(wire::QueryKind::kOperator))
     return;
   const auto& schema = all_operators()[draw_.below(all_operators().size())].schema();
   writer_.text(draw_.rarely(8) ? draw_.text() : schema.name());
   writer_.text(schema.overload_name());
+}
+
+// The session may not connect, so no engine starts.
+void Script::group() {
+  wire::GroupQuery query;
+  query.group = draw_.below(3);
+  query.action = static_cast<wire::GroupAction>(draw_.below(3));
+  query.rank = draw_.below(3);
+  query.size = draw_.below(4);
+  query.timeout = draw_.number();
+  query.address = "127.0.0.1";
+  query.entries = {{"key", {}}};
+  encode(writer_, query);
 }
 
 void Script::stream() {

@@ -9,6 +9,7 @@
 
 #include "draw.h"
 #include "schema_values.h"
+#include "wire/group.h"
 #include "wire/memory.h"
 #include "wire/messages.h"
 #include "wire/streams.h"
@@ -49,6 +50,7 @@ class Script {
   void read();
   void free();
   void query();
+  void group();
   void generator();
   void stream();
   void context();

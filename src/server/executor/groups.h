@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "base/mutex.h"
+#include "server/executor/devices.h"
+#include "server/executor/exchange_store.h"
+#include "server/executor/reply.h"
+#include "wire/group.h"
+
+namespace torch_remote::server {
+
+// One rank of a process group. Confined to the executor thread, but for what opens it.
+class Group {
+ public:
+  // Begins to open; `request` is answered when the client must bring something, or all is done.
+  Group(const Devices& devices, Replies& replies, const wire::GroupQuery& query, uint64_t request);
+  // Waits for sends that are under way, for at most the timeout.
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  // The client has brought values. Throws ProtocolError if none is waited for.
+  void go_on(std::vector<wire::GroupEntry> entries, uint64_t request);
+  // Throws if it is not open.
+  c10d::Backend& engine();
+
+  // Keeps a copy that is sent until it has arrived. Waits for older ones if there are many.
+  void keep(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& copy);
+
+ private:
+  struct Sending {
+    c10::intrusive_ptr<c10d::Work> work;
+    uint64_t bytes;
+  };
+
+  // The thread that opens it.
+  void open(const Devices& devices, const wire::GroupQuery& query);
+  void answer(const wire::GroupAnswer& answer);
+  void fail(wire::Error failure);
+  uint64_t take_request();
+  void wait_for_oldest();
+
+  Replies& replies_;
+  c10::intrusive_ptr<ExchangeStore> store_;
+  std::deque<Sending> sending_;
+  uint64_t sending_bytes_ = 0;
+
+  Mutex mutex_;
+  uint64_t request_ GUARDED_BY(mutex_);  // to be answered; 0: none
+  c10::intrusive_ptr<c10d::Backend> engine_ GUARDED_BY(mutex_);
+  std::optional<wire::Error> failure_ GUARDED_BY(mutex_);  // why it could not be opened
+  std::thread opening_;                                    // last: it uses the rest
+};
+
+// The process groups of a session: Note [Process groups] in wire/group.h. Confined to the executor
+// thread.
+class Groups {
+ public:
+  // `may_connect`: `serve --peers`.
+  Groups(const Devices& devices, Replies& replies, bool may_connect);
+
+  // Answers the request, now or later.
+  void query(uint64_t request, wire::GroupQuery query);
+  // For the operators of collectives. Throws Refused if there is none with this name.
+  Group& find(int64_t name);
+
+  // The groups of the session whose executor thread this is. PyTorch calls a kernel without any
+  // context, so it looks here. Throws Refused outside of an executor.
+  static Groups& current();
+
+  // While it lives, this thread's current groups are those.
+  class Scope {
+   public:
+    explicit Scope(Groups& groups);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Groups* const before_;
+  };
+
+ private:
+  void open(uint64_t request, const wire::GroupQuery& query);
+
+  const Devices& devices_;
+  Replies& replies_;
+  const bool may_connect_;
+  std::unordered_map<uint64_t, std::unique_ptr<Group>> groups_;
+};
+
+}  // namespace torch_remote::server
