@@ -65,6 +65,7 @@ from . import (  # noqa: E402
     _progress,
 )
 from . import backends as backends  # noqa: E402
+from . import distributed as distributed  # noqa: E402
 from . import integrations as integrations  # noqa: E402
 from . import providers as providers  # noqa: E402
 from ._backend_device import (  # noqa: E402
@@ -107,6 +108,7 @@ __all__ = [
     "count",
     "create_device",
     "create_modal_device",
+    "distributed",
     "explain",
     "get_device_registry",
     "integrations",
@@ -141,6 +143,7 @@ def _install(name: str) -> None:
     torch._register_device_module(name, _device)
     for module in ("amp", "memory", "random", "streams"):  # for `import torch.remote.amp`
         sys.modules[f"torch.{name}.{module}"] = getattr(_device, module)
+    distributed._register(name)
     _change_torch()
     atexit.register(_shut_down)
 

@@ -52,7 +52,22 @@ def simulate(devices: int) -> None:
     """Gives the default machine this many devices at least; on embedded servers they are CPUs."""
     global _simulated
     _simulated = _launch.wanted_devices = devices
-    _C.set_embedded_options(["--device", "cpu", "--devices", str(devices)])
+    _set_embedded_options()
+
+
+_has_peers = False  # embedded servers may connect to others
+
+
+def allow_connections() -> None:
+    """Embedded servers that start from now on may connect to other servers."""
+    global _has_peers
+    _has_peers = True
+    _set_embedded_options()
+
+
+def _set_embedded_options() -> None:
+    options = ["--device", "cpu", "--devices", str(_simulated)] if _simulated else []
+    _C.set_embedded_options([*options, "--peers"] if _has_peers else options)
 
 
 def default_devices() -> int:

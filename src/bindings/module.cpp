@@ -13,6 +13,7 @@
 #include <torch/version.h>
 
 #include "base/platform.h"
+#include "bindings/distributed.h"
 #include "bindings/frames.h"
 #include "bindings/memory.h"
 #include "bindings/profiler.h"
@@ -338,6 +339,7 @@ PYBIND11_MODULE(_C, module) {
   define_reads(module);
   define_memory(module);
   define_profiler(module);
+  define_distributed(module);
   module.def("set_progress_hooks", set_progress_hooks);
   module.def("set_progress_shown", client::TransferProgress::set_shown);
   module.def("bytes_moved", bytes_moved);

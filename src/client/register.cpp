@@ -21,6 +21,7 @@
 #include "client/memory/pinned.h"
 #include "client/memory/storage.h"
 #include "client/operators/route.h"
+#include "marshal/collectives.h"
 #include "marshal/schemas.h"
 
 namespace torch_remote::client {
@@ -104,6 +105,7 @@ void register_backend() {
   record_lookup.generator_name = &generator_name;
   record_lookup.check_session = &check_session;
   register_profiler();
+  marshal::define_collectives();
   Machines::instance().hooks().attach = &attach_default_generator;
   c10::SetAllocator(c10::kPrivateUse1, &RemoteAllocator::instance());
   at::setHostAllocator(c10::kPrivateUse1, pinned_allocator());

@@ -1,0 +1,103 @@
+#include "client/backend/server_group.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "client/session/answers.h"
+#include "client/session/errors.h"
+#include "client/session/process.h"
+#include "client/session/server_address.h"
+#include "wire/group.h"
+#include "wire/limits.h"
+
+namespace torch_remote::client {
+namespace {
+
+constexpr const char* kWhat = "a process group";
+
+// Never used twice, in any session.
+uint64_t new_name() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::vector<std::byte> ask(Session& session, const wire::GroupQuery& query) {
+  return session.query(wire::QueryKind::kGroup, kWhat,
+                       [&](wire::Writer& writer) { encode(writer, query); });
+}
+
+void put(c10d::Store& store, const std::vector<wire::GroupEntry>& entries) {
+  for (const wire::GroupEntry& entry : entries) {
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(entry.value.data());
+    store.set(entry.key, std::vector<uint8_t>(bytes, bytes + entry.value.size()));
+  }
+}
+
+std::vector<wire::GroupEntry> take(c10d::Store& store, const std::vector<std::string>& keys,
+                                   std::chrono::milliseconds timeout) {
+  const WithoutGil without_gil;
+  store.wait(keys, timeout);
+  std::vector<wire::GroupEntry> entries;
+  for (const std::string& key : keys) {
+    const std::vector<uint8_t> value = store.get(key);
+    const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());
+    entries.push_back({key, {bytes, bytes + value.size()}});
+  }
+  return entries;
+}
+
+}  // namespace
+
+ServerGroup::ServerGroup(DevicePlace place, c10d::Store& store, const GroupPlace& group)
+    : session_(*place.session), name_(new_name()) {
+  TORCH_CHECK_NOT_IMPLEMENTED((session_.welcome().capabilities & wire::kGroupsCapability) != 0,
+                              "the server of ", session_.describe(place.device),
+                              " is older than this client and has no process groups; update it");
+  TORCH_CHECK_VALUE(group.size > 0 && static_cast<uint64_t>(group.size) <= wire::kMaxGroupSize,
+                    "a process group has 1 to ", wire::kMaxGroupSize, " ranks, not ", group.size);
+  try {
+    open(store, group, place.device);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+void ServerGroup::open(c10d::Store& store, const GroupPlace& group, uint8_t device) {
+  wire::GroupQuery query;
+  query.group = name_;
+  query.device = device;
+  query.rank = static_cast<uint64_t>(group.rank);
+  query.size = static_cast<uint64_t>(group.size);
+  query.timeout =
+      std::clamp<uint64_t>(static_cast<uint64_t>(std::max<int64_t>(group.timeout.count(), 1)), 1,
+                           wire::kMaxGroupTimeout);
+  query.address = server_address(session_);
+  while (true) {
+    const auto answer = decode_answer(session_, ask(session_, query), wire::decode_group_answer);
+    put(store, answer.entries);
+    if (answer.is_open)
+      return;
+    query.action = wire::GroupAction::kGoOn;
+    query.entries = take(store, answer.missing, group.timeout);
+  }
+}
+
+ServerGroup::~ServerGroup() {
+  close();
+}
+
+void ServerGroup::close() noexcept {
+  if (in_forked_child() || is_exiting() || session_.link().is_lost())
+    return;
+  try {
+    wire::GroupQuery query;
+    query.group = name_;
+    query.action = wire::GroupAction::kClose;
+    ask(session_, query);
+  } catch (...) {
+    // The session is lost, or the user interrupts: the server closes it with the session.
+  }
+}
+
+}  // namespace torch_remote::client
