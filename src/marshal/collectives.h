@@ -5,10 +5,10 @@
 
 namespace torch_remote::marshal {
 
-// The operators of process groups: Note [Process groups] in wire/group.h. A client calls them as it
-// calls other operators, so an error of a collective stops its thread and the client does not wait.
-// Each has a `group` first, the name that QUERY kGroup has opened, then what it writes, then what it
-// reads.
+// The operators of process groups: Note [Process groups] in wire/group.h. A client calls them as
+// it calls other operators, so an error of a collective stops its thread and the client does not
+// wait. Each has a `group` first, the name that QUERY kGroup has opened, then what it writes,
+// then what it reads.
 constexpr const char* kCollectives = "torch_remote";  // their namespace
 
 constexpr std::array<const char*, 10> kCollectiveSchemas{

@@ -12,8 +12,8 @@ namespace torch_remote::wire {
 // Note [Process groups]
 //
 // A process group is one rank in each of several sessions, mostly of several servers. Its
-// collectives are calls of operators (marshal/collectives.h) and run between the servers. The client
-// of each rank opens and closes it, by QUERY kGroup:
+// collectives are calls of operators (marshal/collectives.h) and run between the servers. The
+// client of each rank opens and closes it, by QUERY kGroup:
 //
 //   query  := group:varint 0:u8 device:u8 rank:varint size:varint timeout:varint address:text  open
 //           | group:varint 1:u8 entries                                                  go on

@@ -1,4 +1,4 @@
-"""torch.distributed on `remote`: two ranks, each with a server, whose collectives run between them."""
+"""torch.distributed on `remote`: ranks with a server each, and collectives between these."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKS = re.findall(r"@check\ndef (\w+)", RANK.read_text())
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """What each check of distributed_rank.py has raised, by rank. All run in one start of two ranks."""
+    """By rank, what each check of distributed_rank.py has raised. All run in one start."""
     folder = tmp_path_factory.mktemp("ranks")
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(

@@ -35,8 +35,8 @@ class Collective {
   int64_t check_rank(int64_t rank) const;
   // One tensor for each rank.
   void check_for_ranks(at::TensorList tensors) const;
-  // How many elements go to, or come from, each rank. `rows` divides the first dimension of a single
-  // tensor; without it, evenly.
+  // How many elements go to, or come from, each rank. `rows` divides the first dimension of a
+  // single tensor; without it, evenly.
   std::vector<int64_t> divide(at::TensorList tensors, at::IntArrayRef rows) const;
 
  private:

@@ -19,8 +19,8 @@ using at::TensorList;
 using Tensors = std::vector<Tensor>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-// Works that have begun. Each is waited for, whatever happens: the engine writes to the memory of the
-// session's storages.
+// Works that have begun. Each is waited for, whatever happens: the engine writes to the memory of
+// the session's storages.
 class Works {
  public:
   Works() = default;

@@ -24,8 +24,8 @@ struct EngineOptions {
   c10::Device device{c10::kCPU};
 };
 
-// Connects to the other ranks, which takes as long as they do, and at most the timeout. Throws. Both
-// throw NotImplementedError where the server was built without the engine.
+// Connects to the other ranks, which takes as long as they do, and at most the timeout. Throws.
+// Both throw NotImplementedError where the server was built without the engine.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const EngineOptions& options);
 c10::intrusive_ptr<c10d::Backend> make_nccl(const EngineOptions& options);
 

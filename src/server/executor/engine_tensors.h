@@ -4,8 +4,9 @@
 
 namespace torch_remote::server {
 
-// Tensors that are passed to an engine of collectives. The engine's threads are in no inference mode
-// and may not write the tensors of a session: these are other tensors, mostly over the same memory.
+// Tensors that are passed to an engine of collectives. The engine's threads are in no inference
+// mode and may not write the tensors of a session: these are other tensors, mostly over the same
+// memory.
 
 at::Tensor new_flat(int64_t numel, const at::Tensor& like);
 // The elements one after another; a copy if they do not lie so.

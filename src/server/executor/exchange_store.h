@@ -13,9 +13,10 @@
 
 namespace torch_remote::server {
 
-// The store by which an engine finds the other ranks: Note [Process groups] in wire/group.h. It has
-// what the engine has put in and what the client has brought. When the engine waits for another key,
-// the client is told. Thread-safe: the engine's threads use the store, the executor brings values.
+// The store by which an engine finds the other ranks: Note [Process groups] in wire/group.h. It
+// has what the engine has put in and what the client has brought. When the engine waits for
+// another key, the client is told. Thread-safe: the engine's threads use the store, the executor
+// brings values.
 class ExchangeStore : public c10d::Store {
  public:
   using Tell = std::function<void(const wire::GroupAnswer&)>;
@@ -25,7 +26,8 @@ class ExchangeStore : public c10d::Store {
 
   // Executor thread: values for the missing keys. False: nobody waits for any.
   bool bring(std::vector<wire::GroupEntry> entries);
-  // What the client has not been told yet, for its last answer. Afterwards a missing key is an error.
+  // What the client has not been told yet, for its last answer. From then on a missing key is an
+  // error.
   std::vector<wire::GroupEntry> finish();
   // Whoever waits for a key gets an error.
   void abandon();

@@ -112,10 +112,14 @@ void Group::go_on(std::vector<wire::GroupEntry> entries, uint64_t request) {
   const uint64_t unanswered = take_request();
   if (unanswered == 0)
     return;  // it has failed meanwhile, and that was the answer
-  MutexLock lock(mutex_);
-  if (!failure_)
+  std::optional<wire::Error> failure;
+  {
+    MutexLock lock(mutex_);
+    failure = failure_;
+  }
+  if (!failure)
     throw ProtocolError("a process group that is open is asked to go on");
-  replies_.error(unanswered, *failure_);
+  replies_.error(unanswered, *failure);
 }
 
 c10d::Backend& Group::engine() {
