@@ -12,6 +12,7 @@ struct FileRule {
     kRead,    // the file, or the folder with all below it
     kDevice,  // read, write and ioctl()
     kMake,    // files can be made and written in the folder
+    kStore,   // the same, and read, renamed, cut and removed; folders can be made
   };
   std::string path;  // a path that does not exist is skipped
   Access access = Access::kRead;

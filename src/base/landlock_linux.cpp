@@ -37,10 +37,13 @@ struct __attribute__((packed)) PathAttributes {
 constexpr uint64_t kWriteFile = 1ULL << 1;
 constexpr uint64_t kReadFile = 1ULL << 2;
 constexpr uint64_t kReadFolder = 1ULL << 3;
+constexpr uint64_t kRemoveFile = 1ULL << 5;
+constexpr uint64_t kMakeFolder = 1ULL << 7;
 constexpr uint64_t kMakeFile = 1ULL << 8;
+constexpr uint64_t kTruncate = 1ULL << 14;
 constexpr uint64_t kIoctl = 1ULL << 15;
 // The rights that a rule for a file may have: execute, write, read, truncate, ioctl.
-constexpr uint64_t kOfFiles = 1ULL << 0 | kWriteFile | kReadFile | 1ULL << 14 | kIoctl;
+constexpr uint64_t kOfFiles = 1ULL << 0 | kWriteFile | kReadFile | kTruncate | kIoctl;
 constexpr uint64_t kAllNetwork = 3;  // bind and connect TCP sockets
 constexpr uint64_t kAllScopes = 3;   // abstract sockets and signals
 
@@ -59,6 +62,9 @@ uint64_t rights_for(FileRule::Access access) {
       return kReadFile | kReadFolder | kWriteFile | kIoctl;
     case FileRule::Access::kMake:
       return kMakeFile | kWriteFile;
+    case FileRule::Access::kStore:
+      return kReadFile | kReadFolder | kWriteFile | kMakeFile | kMakeFolder | kRemoveFile |
+             kTruncate;
   }
   return 0;
 }

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -20,6 +21,7 @@
 #include "base/log.h"
 #include "base/platform.h"
 #include "base/token_file.h"
+#include "server/cache/cache_folder.h"
 #include "server/executor/call_log.h"
 #include "server/executor/schema_file.h"
 #include "server/listener/certificate.h"
@@ -52,6 +54,8 @@ struct Arguments {
   std::string sandbox = "auto";
   std::vector<std::string> libraries;
   std::string max_memory;
+  std::string cache;
+  std::string cache_size;
   size_t max_sessions = ServeOptions().max_sessions;
   unsigned devices = 1;
   int session_fd = -1;
@@ -93,6 +97,12 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   app.add_option("--max-memory", arguments.max_memory,
                  "what the tensors of one session may hold, as 500MiB or 20GiB; default: no limit");
+  app.add_option("--cache", arguments.cache,
+                 "keep uploads over 1 MiB in this folder: what a client has sent in an earlier "
+                 "session is not sent again; off by default");
+  app.add_option("--cache-size", arguments.cache_size,
+                 "what the files in --cache may have; the least recently used are removed; default "
+                 "50GiB");
   app.add_option("--log-calls", arguments.log_calls,
                  "write the operators that a session runs to the file FILE.SESSION")
       ->envname("TORCH_REMOTE_LOG_CALLS");
@@ -143,6 +153,12 @@ void check_usage(const Arguments& arguments) {
       static_cast<void>(parse_duration("--lease", arguments.lease));
     if (!arguments.max_memory.empty())
       static_cast<void>(parse_bytes("--max-memory", arguments.max_memory));
+    if (!arguments.cache_size.empty())
+      static_cast<void>(parse_bytes("--cache-size", arguments.cache_size));
+    if (arguments.cache.empty() && !arguments.cache_size.empty())
+      throw UsageError("--cache-size needs --cache, the folder of the cache");
+    if (!arguments.cache.empty() && arguments.session_fd >= 0)
+      throw UsageError("--cache is for --listen and --stdio");
     if (!arguments.listen.empty())
       check_address(arguments.listen, !arguments.token_file.empty());
   } catch (const std::invalid_argument& error) {
@@ -164,6 +180,18 @@ TlsFiles tls_files_of(const Arguments& arguments) {
   if (files.cert.empty() && !arguments.is_executed)
     files.cert = find_or_make_certificate();
   return files;
+}
+
+// Makes the folder where it is missing.
+CacheOptions cache_of(const Arguments& arguments, SandboxMode sandbox) {
+  CacheOptions cache;
+  cache.folder = std::filesystem::absolute(expand_home(arguments.cache));
+  if (!arguments.cache_size.empty())
+    cache.limit = parse_bytes("--cache-size", arguments.cache_size);
+  cache.is_confined = sandbox != SandboxMode::kOff;
+  if (!arguments.is_executed)
+    CacheFolder::open(cache.folder);
+  return cache;
 }
 
 ServeOptions options_of(const Arguments& arguments) {
@@ -188,6 +216,8 @@ ServeOptions options_of(const Arguments& arguments) {
   options.has_peers = arguments.has_peers;
   if (!arguments.max_memory.empty())
     options.max_memory = parse_bytes("--max-memory", arguments.max_memory);
+  if (!arguments.cache.empty())
+    options.cache = cache_of(arguments, options.sandbox);
   if (!arguments.schemas.empty())
     options.schemas = read_schema_file(options.schema_path = arguments.schemas);
   return options;

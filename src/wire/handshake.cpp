@@ -314,13 +314,11 @@ bool equal_proofs(const Proof& a, const Proof& b) {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-std::array<std::byte, 32> sha256(std::span<const std::byte> bytes) {
-  std::array<std::byte, 32> digest{};
-  unsigned length = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()),
-                 &length, EVP_sha256(), nullptr) != 1)
-    throw InternalError("SHA-256 failed");
-  return digest;
+Digest cache_owner(std::string_view token, std::string_view peer) {
+  std::string text = "torch-remote cache of ";
+  if (peer.starts_with("uid "))
+    text += peer;
+  return hmac(token, std::as_bytes(std::span(text)));
 }
 
 }  // namespace torch_remote::wire

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "wire/codec.h"
+#include "wire/sha256.h"
 #include "wire/version.h"
 
 namespace torch_remote::wire {
@@ -59,15 +60,17 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes);
 Version agree(Version peer_min, Version peer_max);
 
 // What a server can do beyond its protocol version: bits of Hello::capabilities.
-constexpr uint64_t kStreamsCapability = 1 << 0;     // STREAM, QUERY kStream, kEvent, kElapsed
-constexpr uint64_t kMemoryCapability = 1 << 1;      // QUERY kMemory
-constexpr uint64_t kSparseCapability = 1 << 2;      // ValueKind::kSparse, ResultKind::kSparse
-constexpr uint64_t kTelemetryCapability = 1 << 3;   // QUERY kTelemetry
-constexpr uint64_t kRouteProofCapability = 1 << 4;  // Preamble::route_proof
-constexpr uint64_t kProfileCapability = 1 << 5;     // QUERY kProfile
-// QUERY kPeer. Only a server that was started with --peers has it, so it is not in kCapabilities.
+constexpr uint64_t kStreamsCapability = 1 << 0;      // STREAM, QUERY kStream, kEvent, kElapsed
+constexpr uint64_t kMemoryCapability = 1 << 1;       // QUERY kMemory
+constexpr uint64_t kSparseCapability = 1 << 2;       // ValueKind::kSparse, ResultKind::kSparse
+constexpr uint64_t kTelemetryCapability = 1 << 3;    // QUERY kTelemetry
+constexpr uint64_t kRouteProofCapability = 1 << 4;   // Preamble::route_proof
+constexpr uint64_t kProfileCapability = 1 << 5;      // QUERY kProfile
+constexpr uint64_t kGroupsCapability = 1 << 7;       // QUERY kGroup, operators of collectives
+// Only of servers that were started for it, so not in kCapabilities: --peers (QUERY kPeer), --cache
+// (QUERY kCachedUploads).
 constexpr uint64_t kPeersCapability = 1 << 6;
-constexpr uint64_t kGroupsCapability = 1 << 7;      // QUERY kGroup, operators of collectives
+constexpr uint64_t kUploadCacheCapability = 1 << 8;
 constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability |
                                    kTelemetryCapability | kRouteProofCapability |
                                    kProfileCapability | kGroupsCapability;
@@ -178,6 +181,8 @@ uint64_t route_proof(std::string_view resume_key);
 std::string session_id(uint64_t route);
 uint64_t session_route(std::string_view id);
 
-std::array<std::byte, 32> sha256(std::span<const std::byte> bytes);
+// Names who a cached upload belongs to: who knows the token and, on a Unix socket, has this user id
+// (identify_peer()). Does not tell the token.
+Digest cache_owner(std::string_view token, std::string_view peer);
 
 }  // namespace torch_remote::wire

@@ -25,6 +25,15 @@ Enum checked_enum(uint8_t value, Enum last, const char* what) {
   return static_cast<Enum>(value);
 }
 
+// How the bytes of an upload come.
+enum class Form : uint8_t { kBulk = 0, kInline = 1, kBulkKept = 2 };
+
+Form form_of(const Begin& begin) {
+  if (begin.is_inline)
+    return Form::kInline;
+  return begin.is_kept ? Form::kBulkKept : Form::kBulk;
+}
+
 }  // namespace
 
 const char* to_text(Tag value) {
@@ -132,7 +141,7 @@ void encode(Writer& writer, const Begin& message) {
   writer.varint(message.storage);
   writer.varint(message.offset);
   writer.varint(message.length);
-  writer.u8(message.is_inline ? 1 : 0);
+  writer.u8(static_cast<uint8_t>(form_of(message)));
   if (message.is_inline)
     writer.raw(message.bytes);
 }
@@ -143,7 +152,9 @@ Begin decode_begin(Reader& reader) {
   message.storage = storage_name(reader);
   message.offset = reader.count(kMaxStorageBytes, "offset of an upload");
   message.length = reader.count(kMaxStorageBytes, "length of an upload");
-  message.is_inline = reader.u8() != 0;
+  const Form form = checked_enum(reader.u8(), Form::kBulkKept, "form of an upload");
+  message.is_inline = form == Form::kInline;
+  message.is_kept = form == Form::kBulkKept;
   if (!message.is_inline)
     return message;
   check_limit("bytes of an inline upload", message.length, kMaxInlineBytes);
@@ -190,7 +201,7 @@ Read decode_read(Reader& reader) {
 Query decode_query(Reader& reader) {
   Query query;
   query.request = storage_name(reader);
-  query.kind = checked_enum(reader.u8(), QueryKind::kGroup, "query kind");
+  query.kind = checked_enum(reader.u8(), QueryKind::kCachedUpload, "query kind");
   return query;
 }
 

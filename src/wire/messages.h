@@ -27,7 +27,7 @@ namespace torch_remote::wire {
 //     CONTEXT   n:varint (setting:u8 value:zigzag)*n
 //     GENERATOR name:varint action:u8 [seed:u64 | state:bytes]
 //     RESIZE    storage:varint device:u8 nbytes:varint      makes the storage if it is not there
-//     BEGIN     upload:varint storage:varint offset:varint length:varint inline:u8 [raw]
+//     BEGIN     upload:varint storage:varint offset:varint length:varint form:u8 [raw]
 //     FREE      n:varint zigzag*n                           applies where it stands
 //     READ      request:varint storage:varint offset:varint spec
 //     QUERY     request:varint kind:u8 …                    (QueryKind)
@@ -219,6 +219,7 @@ struct Begin {
   uint64_t offset = 0;  // bytes
   uint64_t length = 0;  // bytes
   bool is_inline = false;
+  bool is_kept = false;              // not inline: the server may keep the bytes for later sessions
   std::span<const std::byte> bytes;  // when inline; points into the input
 };
 
@@ -262,6 +263,7 @@ Read decode_read(Reader& reader);
 //   kProfile      action:u8                                    times of calls (wire/profile.h)
 //   kPeer         action:u8 link:varint …                      direct copies (wire/peers.h)
 //   kGroup        group:varint action:u8 …                     opens, closes (wire/group.h)
+//   kCachedUploads, kCachedUpload                              wire/upload_cache.h
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
@@ -279,6 +281,8 @@ enum class QueryKind : uint8_t {
   kProfile = 13,
   kPeer = 14,
   kGroup = 15,
+  kCachedUploads = 16,
+  kCachedUpload = 17,
 };
 
 struct Query {

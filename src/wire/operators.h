@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "wire/codec.h"
+#include "wire/sha256.h"
 
 namespace torch_remote::wire {
 
@@ -17,8 +18,6 @@ namespace torch_remote::wire {
 //   aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
 //
 // WELCOME has the digest of the server's `aten` operators. The client asks only if its own differs.
-
-using Digest = std::array<std::byte, 32>;
 
 // SHA-256 over the sorted schemas, each as text.
 Digest operators_digest(std::vector<std::string> schemas);

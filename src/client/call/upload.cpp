@@ -9,6 +9,7 @@
 #include "client/session/sent_sources.h"
 #include "client/session/session.h"
 #include "wire/limits.h"
+#include "wire/upload_cache.h"
 
 namespace torch_remote::client {
 namespace {
@@ -19,6 +20,18 @@ constexpr uint64_t kCopiedUpload = 1 << 20;
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()),
           static_cast<size_t>(tensor.nbytes())};
+}
+
+std::vector<wire::CachedEntry> fetch_known(Session& session) {
+  const auto body = session.query(wire::QueryKind::kCachedUploads, "uploads of earlier sessions");
+  wire::Reader reader(body);
+  std::vector<wire::CachedEntry> entries = wire::decode_cached_entries(reader);
+  reader.finish();
+  return entries;
+}
+
+bool has_cache(Session& session) {
+  return (session.welcome().capabilities & wire::kUploadCacheCapability) != 0;
 }
 
 class Upload {
@@ -42,6 +55,33 @@ class Upload {
       return true;
     });
   }
+
+  // The server has the bytes from an earlier session, and fills the whole storage with them. False:
+  // they must be sent. Waits, where it asks.
+  bool fill_from_cache(std::span<const std::byte> bytes) {
+    KnownUploads& known = known_uploads(session_);
+    if (!known.are_set())
+      known.set(fetch_known(session_));
+    if (!known.may_have(bytes.size()))
+      return false;
+    const wire::CachedUpload cached{record_.name, bytes.size(), wire::sha256(bytes)};
+    if (!known.has(cached.digest, cached.length))
+      return false;
+    const RequestPtr request = session_.make_request({}, nullptr);
+    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+      declare(writer);
+      session_.stream().number_call(site_);
+      wire::encode_query(writer, {request->id, wire::QueryKind::kCachedUpload},
+                         [&] { encode(writer, cached); });
+      return true;
+    });
+    session_.wait(request, "an upload");
+    wire::Reader answer(request->body);
+    return wire::decode_filled(answer);
+  }
+
+  // The server keeps the bytes for later sessions, if it can.
+  void keep() { begin_.is_kept = true; }
 
   // The request is done when the server has received the bytes.
   RequestPtr send_bulk(UploadSource source) {
@@ -111,6 +151,11 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
     auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
     upload.send_bulk({*copy, copy, true});
     return;
+  }
+  if (bytes.size() == record.nbytes && has_cache(session)) {
+    if (upload.fill_from_cache(bytes))
+      return;
+    upload.keep();
   }
   session.wait(upload.send_bulk({bytes, SentSources::instance().keep(source.storage())}),
                "an upload");

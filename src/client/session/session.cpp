@@ -33,6 +33,10 @@ wire::DeviceKind device_kind(Session& session, uint8_t device) {
   return device < devices.size() ? devices[device].kind : wire::DeviceKind::kCpu;
 }
 
+KnownUploads& known_uploads(Session& session) {
+  return session.known_uploads_;
+}
+
 std::string Session::describe(uint8_t device) {
   const std::string name = c10::Device(c10::kPrivateUse1, stream_.index_of(device)).str();
   if (!is_open())

@@ -14,6 +14,7 @@
 #include "client/session/counters.h"
 #include "client/session/errors.h"
 #include "client/session/faults.h"
+#include "client/session/known_uploads.h"
 #include "client/session/link.h"
 #include "client/session/requests.h"
 #include "client/session/server_operators.h"
@@ -140,6 +141,8 @@ class Session : private Link {
  private:
   using Clock = std::chrono::steady_clock;
 
+  friend KnownUploads& known_uploads(Session& session);
+
   const std::string& url() const { return endpoint().url; }
 
   [[noreturn]] void raise_lost();
@@ -202,6 +205,7 @@ class Session : private Link {
   std::atomic<uint64_t> our_bulk_bytes_{0};
   // When a long wait was last printed.
   std::atomic<Clock::time_point> last_notice_{};
+  KnownUploads known_uploads_;
 };
 
 // The last call known to be done. The server confirms a frame at once, after its failures.
@@ -210,6 +214,8 @@ uint64_t calls_done(Session& session);
 wire::DeviceKind device_kind(Session& session, uint8_t device);
 wire::Counters server_counters(Session& session);
 wire::Context server_context(Session& session);
+// What the server has of earlier sessions' uploads.
+KnownUploads& known_uploads(Session& session);
 
 // What the call uses may be missing: a discarded call was to make it. Only the server knows.
 bool may_be_missing(Faults& faults, const Capture& capture);

@@ -70,6 +70,9 @@ class Executor {
   template <typename PutIn>
   void upload(uint64_t storage, uint64_t length, PutIn&& put_in);
 
+  // For a message that has a number like a call and does nothing.
+  void skip_number() { ++number_; }
+
   // Call when the devices have finished everything up to here.
   void note_good() { last_good_ = number_; }
 

@@ -334,8 +334,11 @@ void Interpreter::on_query(wire::Reader& reader) {
       return query_peer(request, reader);
     case wire::QueryKind::kGroup:
       return groups_->query(request, wire::decode_group_query(reader));
+    case wire::QueryKind::kCachedUploads:
+      return query_cached_uploads(request);
+    case wire::QueryKind::kCachedUpload:
+      return query_cached_upload(request, reader);
   }
-  throw ProtocolError("no query kind " + std::to_string(static_cast<int>(query.kind)));
 }
 
 void Interpreter::query_telemetry(uint64_t request, wire::Reader& reader) {

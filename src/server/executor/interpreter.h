@@ -97,6 +97,9 @@ class Interpreter {
   void open_link(uint64_t request, const wire::PeerQuery& query);
   void send_to_peer(uint64_t request, const wire::PeerQuery& query);
   void receive_from_peer(uint64_t request, const wire::PeerQuery& query);
+  void query_cached_uploads(uint64_t request);
+  void query_cached_upload(uint64_t request, wire::Reader& reader);
+  void put_in(uint64_t storage, std::shared_ptr<Staging> staging);
   void apply_stream(const wire::StreamMessage& message);
   // Answers the request when a stream or event is done.
   Streams::OnDone answer_done(uint64_t request);

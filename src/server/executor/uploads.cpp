@@ -36,6 +36,7 @@ void Uploads::expect(const wire::Begin& begin) {
   wire::check_limit("bytes of uploads on their way", staged, kMaxStagedBytes);
   auto staging =
       std::make_shared<Staging>(begin.length, staged > limits_.bytes ? nullptr : &memory_, total_);
+  staging->is_saved_ = begin.is_kept && cache_ != nullptr && !staging->is_lost();
   MutexLock lock(mutex_);
   wire::check_limit("uploads on their way", lanes_.size() + 1, limits_.lanes);
   const bool is_new = lanes_.emplace(begin.upload, Lane{std::move(staging)}).second;
@@ -59,7 +60,24 @@ std::span<std::byte> Uploads::target(uint64_t lane, uint64_t offset, uint64_t le
   return {staging.data() + offset, static_cast<size_t>(length)};
 }
 
+// Before the executor is told of the bytes: later it may change them.
+void Uploads::save(uint64_t lane, uint64_t length) {
+  std::shared_ptr<Staging> staging;
+  uint64_t offset = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto found = lanes_.find(lane);
+    if (found == lanes_.end() || !found->second.staging->is_saved_)
+      return;
+    staging = found->second.staging;
+    offset = staging->received_;
+  }
+  cache_->save(lane, offset, staging->length_, {staging->data() + offset, length});
+}
+
 bool Uploads::received(uint64_t lane, uint64_t length, bool last) {
+  if (cache_ != nullptr)
+    save(lane, length);
   std::shared_ptr<Staging> done;  // frees its memory after the lock is released
   {
     MutexLock lock(mutex_);
@@ -125,6 +143,25 @@ uint64_t Uploads::arrived_bytes(const Staging& staging) {
 bool Uploads::has_arrived(const Staging& staging) {
   MutexLock lock(mutex_);
   return staging.is_complete_;
+}
+
+std::shared_ptr<Staging> Uploads::load(const wire::Digest& digest, uint64_t length) {
+  if (cache_ == nullptr)
+    return nullptr;
+  const Fd file = cache_->find(digest, length);
+  if (!file || total_->load() + length > std::min(limits_.bytes, kMaxStagedBytes))
+    return nullptr;
+  auto staging = std::make_shared<Staging>(length, &memory_, total_);
+  if (staging->is_lost() || !cache_->read(file, digest, {staging->data(), length}))
+    return nullptr;
+  MutexLock lock(mutex_);
+  staging->received_ = length;
+  staging->is_complete_ = true;
+  return staging;
+}
+
+std::vector<wire::CachedEntry> Uploads::cached() {
+  return cache_ == nullptr ? std::vector<wire::CachedEntry>() : cache_->list();
 }
 
 void Uploads::end() {

@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "base/name_hash.h"
+#include "server/cache/upload_cache.h"
 #include "server/executor/upload_memory.h"
 #include "wire/messages.h"
 
@@ -66,6 +67,7 @@ class Staging {
   const uint64_t length_;
   c10::Storage memory_;
   bool is_lost_ = false;
+  bool is_saved_ = false;  // the reader thread gives its bytes to the cache
   const std::shared_ptr<std::atomic<uint64_t>> total_;
   uint64_t received_ = 0;            // guarded by Uploads::mutex_
   bool is_complete_ = false;         // guarded by Uploads::mutex_
@@ -79,8 +81,9 @@ class Staging {
 // frame, so that the reader thread finds the length without decoding more.
 class Uploads {
  public:
-  explicit Uploads(bool pinned = false, UploadLimits limits = {})
-      : memory_(pinned), limits_(limits) {}
+  // Null `cache`: there is none.
+  explicit Uploads(bool pinned = false, UploadLimits limits = {}, UploadCache* cache = nullptr)
+      : memory_(pinned), limits_(limits), cache_(cache) {}
 
   // Reader thread.
   void expect_from(std::span<const std::byte> payload);
@@ -99,6 +102,10 @@ class Uploads {
   // The same without waiting.
   uint64_t arrived_bytes(const Staging& staging);
   bool has_arrived(const Staging& staging);
+  // Executor: an upload that the cache has, complete. Null: it has none, or there is no memory.
+  std::shared_ptr<Staging> load(const wire::Digest& digest, uint64_t length);
+  // Executor: what the cache has.
+  std::vector<wire::CachedEntry> cached();
 
   UploadMemory& memory() { return memory_; }
 
@@ -112,6 +119,7 @@ class Uploads {
   };
 
   void expect(const wire::Begin& begin);
+  void save(uint64_t lane, uint64_t length);
 
   UploadMemory memory_;
   const UploadLimits limits_;
@@ -122,6 +130,8 @@ class Uploads {
   CondVar changed_;
   std::unordered_map<uint64_t, Lane, NameHash> lanes_ GUARDED_BY(mutex_);
   bool is_over_ GUARDED_BY(mutex_) = false;
+
+  UploadCache* const cache_;
 };
 
 }  // namespace torch_remote::server

@@ -175,6 +175,7 @@ void Listener::begin_session(HalfOpen client, SessionProcess process) {
   told.listener = ::getpid();
   told.has_token = options_.token.empty() ? 0 : 1;
   random_bytes(told.secret);
+  told.cache_owner = wire::cache_owner(options_.token, client.peer);
   const std::string key = wire::resume_key_without_token(told.secret, options_.token);
   told.resume_key_bytes = key.copy(told.resume_key.data(), told.resume_key.size());
   const bool is_taken = hand_over(process.control, told, client.socket);

@@ -68,6 +68,10 @@ SessionProgram session_program(const ServeOptions& options) {
     arguments.emplace_back("--peers");
   add("--log-calls", options.call_log);
   add("--schemas", options.schema_path);
+  if (!options.cache.folder.empty()) {
+    add("--cache", options.cache.folder);
+    add("--cache-size", std::to_string(options.cache.limit) + "B");
+  }
   add("--cert", options.tls_files.cert);
   add("--key", options.tls_files.key);
   add("--client-ca", options.tls_files.client_ca);

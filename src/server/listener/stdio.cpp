@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -116,6 +117,11 @@ void serve_stdio(ServeOptions options, bool only_resumes) {
   if (preamble.intent == 0 && !only_resumes) {
     standard = {};
     SessionPlace place = new_place();
+    if (!options.cache.folder.empty()) {
+      const std::string user = "uid " + std::to_string(::geteuid());
+      place.cache = std::make_unique<UploadCache>(start_cache_helper(options.cache),
+                                                  wire::cache_owner(options.token, user));
+    }
     place.credentials = new_credentials(std::exchange(options.token, {}));
     serve_session(std::move(stream), options, preamble, std::move(place));
   }

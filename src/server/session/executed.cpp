@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -55,6 +56,9 @@ void serve_executed(const ServeOptions& options) {
   place.control = Fd(kControlDescriptor);
   ::fcntl(place.control.get(), F_SETFD, FD_CLOEXEC);
   place.page = &map_own_page();
+  std::optional<CacheSockets> cache;
+  if (!options.cache.folder.empty())
+    cache = start_cache_helper(options.cache);  // before a library starts threads
   place.prepared = prepare_or_leave(options, place.control);
   name_this_thread("tr-spare");
   auto given = receive_client(place.control);
@@ -65,6 +69,8 @@ void serve_executed(const ServeOptions& options) {
   place.route = told.route;
   place.server_start = told.server_start;
   place.credentials = credentials_of(told, place.control);
+  if (cache)
+    place.cache = std::make_unique<UploadCache>(std::move(*cache), told.cache_owner);
   ServeOptions own = options;
   own.listener = told.listener;
   const std::string peer = describe_peer(client);

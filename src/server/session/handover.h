@@ -43,9 +43,10 @@ struct Handover {
   std::array<char, sizeof(wire::Secret) + wire::kShortToken> resume_key{};
   uint64_t resume_key_bytes = 0;
   uint64_t route = 0;
-  int64_t server_start = 0;  // of Activity
-  int32_t listener = 0;      // its process
-  int32_t has_token = 0;     // clients must prove that they know it
+  wire::Digest cache_owner{};  // of uploads that the session may use and add
+  int64_t server_start = 0;    // of Activity
+  int32_t listener = 0;        // its process
+  int32_t has_token = 0;       // clients must prove that they know it
 };
 
 // The session's end.

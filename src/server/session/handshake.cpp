@@ -182,8 +182,7 @@ void wipe(std::string* secret) {
 
 Greeting greet_within_limits(transport::Stream& stream,
                              const std::optional<wire::Preamble>& preamble, Intent intent,
-                             const MakeProofs& make_proofs,
-                             uint64_t capabilities = wire::kCapabilities) {
+                             const MakeProofs& make_proofs, uint64_t capabilities) {
   const transport::Deadline deadline(stream, kHandshakeTime);
   try {
     return exchange(stream, preamble, intent, make_proofs, capabilities);
@@ -227,7 +226,7 @@ Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& p
 
 Greeting greet_again(transport::Stream& stream, const wire::Preamble& preamble,
                      const std::string& key) {
-  return greet_within_limits(stream, preamble, Intent::kResume, proofs_with(key));
+  return greet_within_limits(stream, preamble, Intent::kResume, proofs_with(key), 0);
 }
 
 void send_welcome(transport::Stream& stream, const wire::Welcome& welcome) {

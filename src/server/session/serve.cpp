@@ -197,8 +197,9 @@ transport::Connection::Options connection_options(const ServeOptions& options,
   return connection;
 }
 
-uint64_t capabilities_of(const ServeOptions& options) {
-  return wire::kCapabilities | (options.has_peers ? wire::kPeersCapability : 0);
+uint64_t capabilities_of(const ServeOptions& options, const SessionPlace& place) {
+  return wire::kCapabilities | (options.has_peers ? wire::kPeersCapability : 0) |
+         (place.cache == nullptr ? 0 : wire::kUploadCacheCapability);
 }
 
 std::optional<PeerOptions> peers_of(const ServeOptions& options, std::string host) {
@@ -215,7 +216,7 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   set_log_name(id);
   const auto lease = place.control ? options.lease : std::chrono::milliseconds(0);
   const Greeting greeting =
-      greet(*stream, preamble, place.credentials.make_proofs, capabilities_of(options));
+      greet(*stream, preamble, place.credentials.make_proofs, capabilities_of(options, place));
   place.credentials.make_proofs = {};  // with the token, where it was here
   SessionPage& page = place.page == nullptr ? SessionPage::make_private() : *place.page;
   page.mark_begun();
@@ -255,7 +256,7 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   auto& session = *new Session(std::move(stream), devices, prepared.table,
                                {on_work, leave_after_grace, &call_log, &page, lease,
                                 options.max_memory, peers_of(options, place.host),
-                                options.has_peers},
+                                options.has_peers, place.cache.release()},
                                connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)

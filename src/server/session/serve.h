@@ -11,6 +11,7 @@
 
 #include "base/fd.h"
 #include "base/session_page.h"
+#include "server/cache/upload_cache.h"
 #include "server/executor/devices.h"
 #include "server/executor/operators.h"
 #include "server/executor/schema_file.h"
@@ -45,6 +46,7 @@ struct ServeOptions {
   LifetimeLimits limits;
   SandboxMode sandbox = SandboxMode::kAuto;
   bool has_peers = false;              // sessions may open connections to those of other servers
+  CacheOptions cache;
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // version of torch that the server imitates; none: its own
   std::string schema_path;             // the file of `schemas`
@@ -85,6 +87,7 @@ struct SessionPlace {
   SessionPage* page = nullptr;  // null: figures and last calls are not published
   Credentials credentials;
   std::unique_ptr<const Prepared> prepared;  // null: it is prepared once its client is known
+  std::unique_ptr<UploadCache> cache;        // null: uploads are not cached
   int64_t server_start = Activity::now();
   std::string host;  // own_host() of the client's connection
 };

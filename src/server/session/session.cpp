@@ -34,7 +34,7 @@ class Warnings : public c10::WarningHandler {
 Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devices,
                  const OperatorTable& table, Hooks hooks, transport::Connection::Options options)
     : hooks_(std::move(hooks)),
-      uploads_(devices.is_cuda(), UploadLimits::for_max_memory(hooks_.max_memory)),
+      uploads_(devices.is_cuda(), UploadLimits::for_max_memory(hooks_.max_memory), hooks_.cache),
       interpreter_(devices, table, uploads_, replies_, hooks_.call_log, hooks_.max_memory,
                    hooks_.may_connect),
       connection_(std::move(stream), *this, options) {

@@ -44,6 +44,7 @@ class Session : private transport::Connection::Handler {
     uint64_t max_memory = UINT64_MAX;    // for its storages
     std::optional<PeerOptions> peers;    // none: it has no links to sessions of other servers
     bool may_connect = false;            // it may connect to other servers: `serve --peers`
+    UploadCache* cache = nullptr;        // null: uploads are not cached
     // The lease of a session that holds nothing: its client left before its first call or tensor,
     // for example when it exited during the handshake.
     std::chrono::milliseconds unused_lease = std::chrono::seconds(10);

@@ -196,7 +196,7 @@ void Script::free() {
 void Script::query() {
   tag(Tag::kQuery);
   writer_.varint(draw_.rarely(64) ? 0 : next_request_++);
-  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(15));
+  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(17));
   // The server makes the list of all operators for each request, so it would take most of the time.
   const bool is_slow = kind == static_cast<uint8_t>(wire::QueryKind::kOperators);
   writer_.u8(is_slow && !draw_.rarely(64) ? static_cast<uint8_t>(wire::QueryKind::kBarrier) : kind);

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/fd.h"
+#include "wire/sha256.h"
+
+namespace torch_remote::server {
+
+// Note [The helper of the cache]
+//
+// A session is confined and touches no file. A second process, the helper, has the cache's folder:
+// a session with a cache forks it before anything else. It has no descriptor but its two sockets
+// and standard error, and Landlock keeps it to the folder. It ends with its session.
+//
+//   requests   messages: CacheRequest, answered by CacheAnswer with a descriptor to read
+//   saves      SavedPart and bytes, again and again; not answered
+//
+// The session says once whose entries it wants, before its client has sent a byte. So a session
+// that is taken over later gets entries of its own user only. It can add entries up to half of the
+// limit, under the hash that the helper computes, and remove entries of its user.
+
+enum class CacheAction : uint32_t {
+  kOwner = 1,   // `digest` is the owner; the first request, not answered
+  kList = 2,    // answered with wire::CachedEntry as they are in memory
+  kFind = 3,    // answered with the file; one of length 0 means that there is none
+  kRemove = 4,  // not answered
+};
+
+struct CacheRequest {
+  CacheAction action = CacheAction::kList;
+  wire::Digest digest{};
+};
+
+struct CacheAnswer {
+  uint64_t length = 0;  // of the file
+};
+
+// A part of an upload. The bytes follow.
+struct SavedPart {
+  uint64_t upload = 0;
+  uint64_t offset = 0;
+  uint64_t length = 0;  // of the whole upload
+  uint64_t bytes = 0;   // of this part, at most kMaxPart
+  static constexpr uint64_t kMaxPart = uint64_t{4} << 20;
+};
+
+struct CacheOptions {
+  std::string folder;  // empty: there is no cache
+  uint64_t limit = uint64_t{50} << 30;
+  bool is_confined = true;
+};
+
+// The session's ends.
+struct CacheSockets {
+  Fd requests;
+  Fd saves;
+};
+
+// Forks the helper: this process must not have started a thread. Throws std::system_error.
+CacheSockets start_cache_helper(const CacheOptions& options);
+// What the helper does, until the session's ends are closed.
+void help_with_cache(const CacheOptions& options, const CacheSockets& sockets);
+
+}  // namespace torch_remote::server

@@ -1,0 +1,214 @@
+#include "server/cache/cache_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "server/cache/temporary_folder.h"
+
+namespace torch_remote::server {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::of_size;
+using testing::TemporaryFolder;
+
+constexpr wire::Digest kOwner{std::byte{1}};
+constexpr wire::Digest kOther{std::byte{2}};
+
+class CacheFolderTest : public ::testing::Test {
+ protected:
+  CacheFolder opened(uint64_t limit = 1000, const wire::Digest& owner = kOwner) const {
+    return {CacheFolder::open(folder_.path), owner, limit};
+  }
+
+  // Saves `bytes`; false: there was no room.
+  static bool save(CacheFolder& cache, const std::vector<std::byte>& bytes) {
+    auto saving = cache.begin(bytes.size());
+    if (!saving)
+      return false;
+    EXPECT_TRUE(CacheFolder::add(*saving, bytes));
+    cache.finish(std::move(*saving));
+    return true;
+  }
+
+  // Makes an entry the one that was used `seconds` after all others.
+  void use_at(const std::vector<std::byte>& bytes, int seconds) const {
+    const fs::path file = folder_.path / to_hex(kOwner) / to_hex(wire::sha256(bytes));
+    fs::last_write_time(file, fs::file_time_type::clock::now() + std::chrono::seconds(seconds));
+  }
+
+  uint64_t bytes_on_disk() const {
+    uint64_t bytes = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_.path))
+      if (entry.is_regular_file() && entry.path().filename() != "usage")
+        bytes += entry.file_size();
+    return bytes;
+  }
+
+  std::string refusal() const {
+    try {
+      CacheFolder::open(folder_.path);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  const TemporaryFolder folder_{"cache-folder"};
+};
+
+TEST_F(CacheFolderTest, WhatIsSavedIsFoundByItsHash) {
+  CacheFolder cache = opened();
+  const auto first = of_size(100, 1);
+  const auto second = of_size(50, 2);
+  EXPECT_TRUE(save(cache, first) && save(cache, second));
+  use_at(first, 10);
+  CacheFolder later = opened();
+  EXPECT_THAT(later.list(), ElementsAre(wire::CachedEntry{wire::sha256(first), 100},
+                                        wire::CachedEntry{wire::sha256(second), 50}));
+  EXPECT_TRUE(later.find(wire::sha256(first)));
+  EXPECT_FALSE(later.find(wire::sha256(of_size(1, 3))));
+  later.remove(wire::sha256(first));
+  EXPECT_FALSE(later.find(wire::sha256(first)));
+}
+
+TEST_F(CacheFolderTest, AnotherOwnerFindsNothing) {
+  CacheFolder cache = opened();
+  const auto bytes = of_size(100, 1);
+  EXPECT_TRUE(save(cache, bytes));
+  CacheFolder other = opened(1000, kOther);
+  EXPECT_FALSE(other.find(wire::sha256(bytes)));
+  other.remove(wire::sha256(bytes));
+  EXPECT_TRUE(other.list().empty());
+  EXPECT_EQ(cache.list().size(), 1);
+}
+
+TEST_F(CacheFolderTest, TheLeastRecentlyUsedMakesRoom) {
+  for (const int i : {0, 1, 2}) {
+    CacheFolder cache = opened(1000, i == 0 ? kOwner : kOther);
+    EXPECT_TRUE(save(cache, of_size(300, i)));
+  }
+  use_at(of_size(300, 0), 10);
+  CacheFolder cache = opened();
+  EXPECT_TRUE(save(cache, of_size(300, 3)));
+  EXPECT_TRUE(cache.find(wire::sha256(of_size(300, 0))));
+  EXPECT_TRUE(cache.find(wire::sha256(of_size(300, 3))));
+  EXPECT_LE(bytes_on_disk(), 900);
+}
+
+TEST_F(CacheFolderTest, OneSessionAddsAtMostHalfOfTheLimit) {
+  CacheFolder cache = opened();
+  EXPECT_FALSE(save(cache, of_size(501, 1)));
+  EXPECT_TRUE(save(cache, of_size(300, 1)));
+  EXPECT_FALSE(save(cache, of_size(300, 2)));
+  EXPECT_TRUE(save(cache, of_size(200, 3)));
+}
+
+TEST_F(CacheFolderTest, SessionsAtOnceStayBelowTheLimit) {
+  constexpr int kSessions = 6;
+  std::vector<std::thread> sessions;
+  for (int i = 0; i < kSessions; ++i)
+    sessions.emplace_back([this, i] {
+      CacheFolder cache = opened(10000, i % 2 == 0 ? kOwner : kOther);
+      for (int j = 0; j < 20; ++j)
+        save(cache, of_size(200, 100 * i + j));
+    });
+  for (std::thread& session : sessions)
+    session.join();
+  EXPECT_LE(bytes_on_disk(), 10000);
+  EXPECT_GE(bytes_on_disk(), 5000);
+}
+
+TEST_F(CacheFolderTest, WhatACrashLeftIsCountedAndRemoved) {
+  {
+    CacheFolder crashed = opened();
+    EXPECT_TRUE(crashed.begin(500));  // and neither finish() nor drop()
+  }
+  std::ofstream(folder_.path / "usage") << "?";
+  CacheFolder cache = opened(600);
+  EXPECT_TRUE(cache.list().empty());
+  EXPECT_TRUE(save(cache, of_size(200, 1)));
+  EXPECT_EQ(bytes_on_disk(), 200);
+}
+
+TEST_F(CacheFolderTest, ADroppedSaveLeavesNothing) {
+  CacheFolder cache = opened();
+  auto saving = cache.begin(100);
+  ASSERT_TRUE(saving);
+  EXPECT_FALSE(CacheFolder::add(*saving, of_size(101, 1)));
+  cache.drop(*saving);
+  EXPECT_EQ(bytes_on_disk(), 0);
+  uint64_t usage = 1;
+  std::ifstream(folder_.path / "usage").read(reinterpret_cast<char*>(&usage), sizeof usage);
+  EXPECT_EQ(usage, 0);
+}
+
+TEST_F(CacheFolderTest, ACutEntryIsReplacedWhenItIsSavedAgain) {
+  const auto bytes = of_size(100, 1);
+  CacheFolder cache = opened();
+  EXPECT_TRUE(save(cache, bytes));
+  fs::resize_file(folder_.path / to_hex(kOwner) / to_hex(wire::sha256(bytes)), 10);
+  EXPECT_TRUE(save(cache, bytes));
+  EXPECT_THAT(cache.list(), ElementsAre(wire::CachedEntry{wire::sha256(bytes), 100}));
+}
+
+TEST_F(CacheFolderTest, AFullDiskOrARemovedFolderIsNoEntry) {
+  CacheFolder cache = opened();
+  auto saving = cache.begin(100);
+  ASSERT_TRUE(saving);
+  saving->file = Fd(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  EXPECT_FALSE(CacheFolder::add(*saving, of_size(100, 1)));
+  cache.drop(*saving);
+  fs::remove_all(folder_.path);
+  EXPECT_FALSE(cache.begin(100));
+  EXPECT_TRUE(cache.list().empty());
+  EXPECT_FALSE(cache.find(kOwner));
+}
+
+TEST_F(CacheFolderTest, WhatIsNoFileIsNoEntry) {
+  CacheFolder cache = opened();
+  EXPECT_TRUE(save(cache, of_size(100, 1)));
+  const fs::path own = folder_.path / to_hex(kOwner);
+  ::mkfifo((own / to_hex(wire::Digest{std::byte{7}})).c_str(), 0600);
+  fs::create_symlink("/etc/passwd", own / to_hex(wire::Digest{std::byte{8}}));
+  EXPECT_FALSE(cache.find(wire::Digest{std::byte{7}}));
+  EXPECT_FALSE(cache.find(wire::Digest{std::byte{8}}));
+}
+
+TEST_F(CacheFolderTest, AFolderThatIsNotPrivateIsRefused) {
+  EXPECT_EQ(refusal(), "");
+  fs::permissions(folder_.path, fs::perms::group_read, fs::perm_options::add);
+  EXPECT_THAT(refusal(), HasSubstr("chmod 700"));
+  fs::remove_all(folder_.path);
+  std::ofstream(folder_.path) << "a file";
+  EXPECT_THAT(refusal(), HasSubstr("cannot be opened"));
+  fs::remove(folder_.path);
+  EXPECT_EQ(refusal(), "");  // it is made
+  EXPECT_EQ(fs::status(folder_.path).permissions(), fs::perms::owner_all);
+}
+
+TEST_F(CacheFolderTest, AFolderOfAnotherUserIsRefused) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can give a folder away";
+  EXPECT_EQ(refusal(), "");
+  ASSERT_EQ(::chown(folder_.path.c_str(), 12345, 12345), 0);
+  EXPECT_THAT(refusal(), HasSubstr("belongs to another user"));
+}
+
+TEST_F(CacheFolderTest, AFolderThatCannotBeMadeIsRefused) {
+  EXPECT_THROW(CacheFolder::open((folder_.path / "a" / "b").string()), std::invalid_argument);
+  EXPECT_THROW(CacheFolder::open("/proc/torch-remote"), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace torch_remote::server

@@ -1,0 +1,209 @@
+#include "server/cache/upload_cache.h"
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/platform.h"
+#include "server/cache/cache_folder.h"
+#include "server/cache/temporary_folder.h"
+
+namespace torch_remote::server {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using testing::of_size;
+using testing::TemporaryFolder;
+
+constexpr wire::Digest kOwner{std::byte{1}};
+
+// A session's cache whose helper is a thread of this process.
+class HelpedCache {
+ public:
+  explicit HelpedCache(const CacheOptions& options) : options_(options) {
+    CacheSockets ours;
+    std::tie(ours.requests, theirs_.requests) = message_pair();
+    std::tie(ours.saves, theirs_.saves) = socket_pair();
+    helper_ = std::thread([this] {
+      help_with_cache(options_, theirs_);
+      theirs_ = {};
+    });
+    cache.emplace(std::move(ours), kOwner);
+  }
+
+  ~HelpedCache() {
+    cache.reset();
+    helper_.join();
+  }
+
+  std::optional<UploadCache> cache;
+
+ private:
+  const CacheOptions options_;
+  CacheSockets theirs_;
+  std::thread helper_;
+};
+
+class UploadCacheTest : public ::testing::Test {
+ protected:
+  void save(const std::vector<std::byte>& bytes) {
+    HelpedCache session(options_);
+    const std::span<const std::byte> all(bytes);
+    const size_t half = bytes.size() / 2;
+    session.cache->save(1, 0, bytes.size(), all.first(half));
+    session.cache->save(1, half, bytes.size(), all.subspan(half));
+  }  // the helper saves what was sent before the end
+
+  fs::path file_of(const std::vector<std::byte>& bytes) const {
+    return folder_.path / to_hex(kOwner) / to_hex(wire::sha256(bytes));
+  }
+
+  // What a session does with QUERY kCachedUpload; `meanwhile` runs when the file is open.
+  template <typename Meanwhile>
+  bool load(const std::vector<std::byte>& bytes, Meanwhile&& meanwhile) {
+    HelpedCache session(options_);
+    const wire::Digest digest = wire::sha256(bytes);
+    const Fd file = session.cache->find(digest, bytes.size());
+    if (!file)
+      return false;
+    meanwhile();
+    std::vector<std::byte> read(bytes.size());
+    return session.cache->read(file, digest, read) && read == bytes;
+  }
+
+  bool load(const std::vector<std::byte>& bytes) {
+    return load(bytes, [] {});
+  }
+
+  const TemporaryFolder folder_{"upload-cache"};
+  const CacheOptions options_{folder_.path, 10 << 20, false};
+  const std::vector<std::byte> bytes_ = of_size(3 << 20, 1);
+};
+
+TEST_F(UploadCacheTest, WhatOneSessionSavedTheNextLoads) {
+  EXPECT_FALSE(load(bytes_));
+  save(bytes_);
+  EXPECT_TRUE(load(bytes_));
+  HelpedCache session(options_);
+  EXPECT_THAT(session.cache->list(),
+              ElementsAre(wire::CachedEntry{wire::sha256(bytes_), bytes_.size()}));
+}
+
+TEST_F(UploadCacheTest, ADamagedEntryIsRemoved) {
+  save(bytes_);
+  std::fstream file(file_of(bytes_), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(2 << 20);
+  file.put(static_cast<char>(~std::to_integer<int>(bytes_[2 << 20])));
+  file.close();
+  EXPECT_FALSE(load(bytes_));
+  EXPECT_FALSE(fs::exists(file_of(bytes_)));
+  save(bytes_);
+  EXPECT_TRUE(load(bytes_));
+}
+
+TEST_F(UploadCacheTest, ACutEntryIsRemoved) {
+  save(bytes_);
+  fs::resize_file(file_of(bytes_), 1 << 20);
+  EXPECT_FALSE(load(bytes_));
+  EXPECT_FALSE(fs::exists(file_of(bytes_)));
+}
+
+TEST_F(UploadCacheTest, AnEntryThatChangesWhileItIsOpenIsNotTaken) {
+  save(bytes_);
+  EXPECT_FALSE(load(bytes_, [&] { fs::resize_file(file_of(bytes_), 1 << 20); }));
+  save(bytes_);
+  EXPECT_FALSE(load(bytes_, [&] {
+    const auto other = of_size(bytes_.size(), 2);
+    std::ofstream(file_of(bytes_), std::ios::binary)
+        .write(reinterpret_cast<const char*>(other.data()), static_cast<ssize_t>(other.size()));
+  }));
+  save(bytes_);
+  EXPECT_TRUE(load(bytes_, [&] { fs::remove(file_of(bytes_)); }));  // it is open
+}
+
+TEST_F(UploadCacheTest, PartsOutOfOrderAreNotSaved) {
+  HelpedCache session(options_);
+  const std::span<const std::byte> all(bytes_);
+  session.cache->save(1, 0, bytes_.size(), all.first(10));
+  session.cache->save(1, 20, bytes_.size(), all.subspan(20, 10));
+  session.cache->save(2, 10, bytes_.size(), all.subspan(10, 10));  // without a beginning
+  session.cache->save(3, 0, 20, all.first(10));
+  session.cache->save(3, 10, 30, all.subspan(10, 10));  // of another length
+  session.cache->save(4, 0, 20, all.first(20));
+  while (!fs::exists(folder_.path / to_hex(kOwner) / to_hex(wire::sha256(all.first(20)))))
+    std::this_thread::yield();
+  EXPECT_EQ(session.cache->list().size(), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path / to_hex(kOwner)), {}), 1);
+}
+
+TEST_F(UploadCacheTest, APartThatIsTooLongEndsTheSaving) {
+  auto [ours, theirs] = message_pair();
+  auto [saves, taken] = socket_pair();
+  const CacheRequest owner{CacheAction::kOwner, kOwner};
+  const SavedPart part{1, 0, 8 << 20, SavedPart::kMaxPart + 1};
+  ::send(ours.get(), &owner, sizeof owner, 0);
+  const CacheSockets sockets{std::move(theirs), std::move(taken)};
+  std::thread helper([&] { help_with_cache(options_, sockets); });
+  ::send(saves.get(), &part, sizeof part, 0);
+  char nothing = 0;
+  EXPECT_EQ(::recv(saves.get(), &nothing, 1, 0), 0);  // the helper has closed it
+  ours.reset();
+  helper.join();
+  EXPECT_FALSE(fs::exists(folder_.path / to_hex(kOwner)));
+}
+
+// A session that was taken over can write anything to its helper.
+TEST_F(UploadCacheTest, AHelperLeavesASessionThatDoesNotSpeakAsOursDoes) {
+  const auto ends_after = [&](const CacheRequest& request) {
+    auto [ours, theirs] = message_pair();
+    auto [saves, taken] = socket_pair();
+    const CacheRequest owner{CacheAction::kOwner, kOwner};
+    ::send(ours.get(), &owner, sizeof owner, 0);
+    ::send(ours.get(), &request, sizeof request, 0);
+    const CacheSockets sockets{std::move(theirs), std::move(taken)};
+    help_with_cache(options_, sockets);  // returns
+  };
+  ends_after({CacheAction::kOwner, wire::Digest{std::byte{9}}});
+  ends_after({static_cast<CacheAction>(77), kOwner});
+  EXPECT_FALSE(fs::exists(folder_.path / to_hex(wire::Digest{std::byte{9}})));
+}
+
+TEST_F(UploadCacheTest, WithoutAHelperNothingIsFoundOrSaved) {
+  auto [requests, closed] = message_pair();
+  auto [saves, closed_too] = socket_pair();
+  closed.reset();
+  closed_too.reset();
+  UploadCache cache({std::move(requests), std::move(saves)}, kOwner);
+  cache.save(1, 0, bytes_.size(), bytes_);
+  EXPECT_TRUE(cache.list().empty());
+  EXPECT_FALSE(cache.find(kOwner, 1));
+}
+
+TEST_F(UploadCacheTest, AnUnusableFolderIsNoError) {
+  std::ofstream(folder_.path) << "a file";
+  HelpedCache session(options_);
+  EXPECT_TRUE(session.cache->list().empty());
+  session.cache->save(1, 0, bytes_.size(), bytes_);
+}
+
+// The process, as a session starts it.
+TEST_F(UploadCacheTest, TheHelperIsAConfinedProcess) {
+  CacheOptions options = options_;
+  options.is_confined = true;
+  CacheFolder::open(options.folder);  // as the listener does
+  UploadCache cache(start_cache_helper(options), kOwner);
+  cache.save(1, 0, bytes_.size(), bytes_);
+  while (!fs::exists(file_of(bytes_)))
+    std::this_thread::yield();
+  EXPECT_THAT(cache.list(), ElementsAre(wire::CachedEntry{wire::sha256(bytes_), bytes_.size()}));
+}
+
+}  // namespace
+}  // namespace torch_remote::server
