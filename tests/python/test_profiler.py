@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +126,52 @@ def test_the_chrome_trace_has_rows_of_the_device_linked_to_operators(
     }
     assert names["process_name"]["name"].startswith("remote:0 (")
     assert names["thread_name"]["name"] == "stream 0"
+
+
+def test_arrows_lead_from_operators_to_their_calls(matrix: torch.Tensor, tmp_path: Path) -> None:
+    with torch.profiler.profile(activities=BOTH) as profile:
+        matrix.mm(matrix)
+        matrix.sum()
+    rows = by_key(profile)
+    assert rows["torch_remote::send"].count == 2
+    assert rows["torch_remote::send"].cpu_time_total == 0  # no time is taken from the operators
+    assert rows["torch_remote::send"].device_time_total == 0
+    events = trace_of(profile, tmp_path)["traceEvents"]
+    arrows = [each for each in events if each.get("cat") == "ac2g"]
+    begins = {each["id"]: each for each in arrows if each["ph"] == "s"}
+    ends = {each["id"]: each for each in arrows if each["ph"] == "f"}
+    assert len(arrows) == 4
+    assert begins.keys() == ends.keys()
+    names = {(each["pid"], each["tid"], each["ts"]): each["name"] for each in events
+             if each["ph"] == "X" and each["cat"] in ("cpu_op", "kernel")}  # fmt: skip
+    joined = {
+        tuple(names[each["pid"], each["tid"], each["ts"]] for each in (begins[id], ends[id]))
+        for id in begins
+    }
+    assert joined == {("aten::mm", "mm"), ("aten::sum", "sum")}
+
+
+def test_rows_of_devices_are_below_those_of_the_process(
+    matrix: torch.Tensor, tmp_path: Path
+) -> None:
+    with torch.profiler.profile(activities=BOTH) as profile:
+        matrix.mm(matrix)
+    events = trace_of(profile, tmp_path)["traceEvents"]
+    order = {
+        each["pid"]: each["args"]["sort_index"]
+        for each in events
+        if each["name"] == "process_sort_index"
+    }
+    assert order[0] > order[os.getpid()]
+
+
+def test_a_trace_of_a_file_with_an_odd_name_is_valid(matrix: torch.Tensor, tmp_path: Path) -> None:
+    code = compile("matrix.mm(matrix)", 'a "b" \\c.py', "exec")
+    with torch.profiler.profile(activities=BOTH) as profile:
+        exec(code, {"matrix": matrix})
+    events = trace_of(profile, tmp_path)["traceEvents"]
+    (line,) = [each["args"]["line"] for each in events if each.get("cat") == "kernel"]
+    assert line.endswith("a 'b' /c.py:1")
 
 
 def test_streams_are_rows_of_their_own(matrix: torch.Tensor, tmp_path: Path) -> None:
@@ -253,6 +300,17 @@ def test_waits_of_a_profile_are_listed_by_line(
     everything = {each.line: each for each in torch_remote.waits()}
     assert everything[wait.line].count >= 4
     assert str(wait).startswith(f"{wait.line} waited 2 times, ")
+
+
+def test_what_a_profile_asks_the_server_is_no_wait_of_the_program(matrix: torch.Tensor) -> None:
+    def count() -> int:
+        return sum(each.count for each in torch_remote.waits())
+
+    before = count()
+    with torch.profiler.profile(activities=BOTH):
+        matrix.mm(matrix)
+        assert count() == before
+    assert count() <= before + 1  # PyTorch waits for the device at the end of a profile
 
 
 def test_the_table_of_waits_is_for_people() -> None:

@@ -23,6 +23,7 @@
 #include "client/backend/profile_notes.h"
 #include "client/machines/machines.h"
 #include "client/session/device_profile.h"
+#include "client/session/waits_by_line.h"
 
 namespace torch_remote::client {
 namespace {
@@ -30,17 +31,25 @@ namespace {
 using libkineto::ActivityType;
 using libkineto::GenericTraceActivity;
 
-const std::set<ActivityType> kActivities = {ActivityType::CONCURRENT_KERNEL};
+const std::set<ActivityType> kActivities = {ActivityType::CONCURRENT_KERNEL,
+                                            ActivityType::PRIVATEUSE1_RUNTIME};
 
-// Kineto writes texts into the trace as they are.
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char c : text) {
-    if (c == '"' || c == '\\')
-      safe.push_back('\\');
-    safe.push_back(static_cast<unsigned char>(c) < 0x20 ? ' ' : c);
+// Viewers show rows of processes in this order. Kineto's own rows of devices begin there too, below
+// the threads of the process.
+constexpr int64_t kFirstDeviceRow = 5'000'000;
+
+// Kineto writes texts into the trace as they are, but for backslashes, which it makes slashes: a
+// quotation mark cannot be escaped.
+std::string without_quotes(std::string text) {
+  for (char& c : text) {
+    if (c == '"')
+      c = '\'';
+    else if (c == '\\')
+      c = '/';
+    else if (static_cast<unsigned char>(c) < 0x20)
+      c = ' ';
   }
-  return safe;
+  return text;
 }
 
 // The order of the fields differs between versions of Kineto.
@@ -108,6 +117,7 @@ class ProfilerSession : public libkineto::IActivityProfilerSession {
   void add_new_sessions();
   std::unique_ptr<DeviceProfile> try_to_profile(Session& session);
   void add_slices(DeviceProfile& profile);
+  void add_send(GenericTraceActivity& slice, uint32_t arrow);
   void name_rows();
 
   template <typename Use>
@@ -156,7 +166,8 @@ void ProfilerSession::add_new_sessions() {
 std::unique_ptr<DeviceProfile> ProfilerSession::try_to_profile(Session& session) {
   if (session.link().is_lost() || session.link().was_stopped())
     return nullptr;
-  const at::DisableRecordFunctionGuard no_operations;  // these waits are not the program's
+  const at::DisableRecordFunctionGuard no_operations;
+  const UncountedWaits uncounted;
   try {
     if (can_profile(session))
       return std::make_unique<DeviceProfile>(session);
@@ -176,6 +187,7 @@ void ProfilerSession::stop() {
     profiles.swap(profiles_);
   }
   const at::DisableRecordFunctionGuard no_operations;
+  const UncountedWaits uncounted;
   for (const auto& profile : profiles) {
     try {
       add_slices(*profile);
@@ -200,11 +212,11 @@ void ProfilerSession::add_slices(DeviceProfile& profile) {
     slice.resource = call.stream;
     slice.addMetadata("call", call.number);
     if (const std::string line = name_line(call.site.line); !line.empty())
-      slice.addMetadataQuoted("line", escaped(line));
+      slice.addMetadataQuoted("line", without_quotes(line));
     operations_.push_back(call.operation);
     Row& row = rows_[slice.device];
     if (row.name.empty())
-      row.name = escaped(profile.session().describe(call.site.device));
+      row.name = without_quotes(profile.session().describe(call.site.device));
     row.streams.insert(call.stream);
   }
   if (dropped > 0)
@@ -221,12 +233,33 @@ void ProfilerSession::processTrace(libkineto::ActivityLogger& logger,
   trace_->span.endTime = end;
   logger_ = &logger;
   start_ = start;
-  for (size_t i = 0; i < trace_->activities.size(); ++i) {
+  const size_t calls = operations_.size();  // add_send() adds slices behind those of the calls
+  for (size_t i = 0; i < calls; ++i) {
     GenericTraceActivity& slice = *trace_->activities[i];
     if (operations_[i] != 0)
       slice.linked = find_operation(static_cast<int32_t>(operations_[i]));
+    if (slice.linked != nullptr)
+      add_send(slice, static_cast<uint32_t>(i + 1));
     logger.handleGenericActivity(slice);
   }
+  for (size_t i = calls; i < trace_->activities.size(); ++i)
+    logger.handleGenericActivity(*trace_->activities[i]);
+}
+
+// Kineto draws an arrow to a slice only from another slice of the same profiler, as CUDA's does from
+// cudaLaunchKernel to a kernel. When the call was sent is not measured: the slice is at the beginning of the
+// operation and takes no time, so that it changes no time in the tables.
+void ProfilerSession::add_send(GenericTraceActivity& slice, uint32_t arrow) {
+  trace_->emplace_activity(trace_->span, ActivityType::PRIVATEUSE1_RUNTIME, "torch_remote::send");
+  GenericTraceActivity& send = *trace_->activities.back();
+  send.startTime = send.endTime = slice.linked->timestamp();
+  send.device = static_cast<int32_t>(slice.linked->deviceId());
+  send.resource = static_cast<int32_t>(slice.linked->resourceId());
+  send.threadId = slice.linked->getThreadId();
+  send.linked = slice.linked;
+  send.flow.id = slice.flow.id = arrow;
+  send.flow.type = slice.flow.type = libkineto::kLinkAsyncCpuGpu;
+  send.flow.start = 1;
 }
 
 // Viewers use the last name of a row. Kineto names the rows 0 to 15 "GPU" after getDeviceInfo(), so
@@ -234,7 +267,7 @@ void ProfilerSession::processTrace(libkineto::ActivityLogger& logger,
 void ProfilerSession::name_rows() {
   for (const auto& [device, row] : rows_)
     if (logger_ != nullptr)
-      logger_->handleDeviceInfo({device, device, row.name, row.name}, start_);
+      logger_->handleDeviceInfo({device, kFirstDeviceRow + device, row.name, row.name}, start_);
   logger_ = nullptr;
 }
 

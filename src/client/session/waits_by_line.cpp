@@ -21,9 +21,19 @@ WaitTable& wait_table() {
   return table;
 }
 
+thread_local bool is_uncounted = false;
+
 }  // namespace
 
+UncountedWaits::UncountedWaits() : before_(std::exchange(is_uncounted, true)) {}
+
+UncountedWaits::~UncountedWaits() {
+  is_uncounted = before_;
+}
+
 LineWait::~LineWait() {
+  if (is_uncounted)
+    return;
   const auto time = std::chrono::steady_clock::now() - begin_;
   WaitTable& table = wait_table();
   MutexLock lock(table.mutex);

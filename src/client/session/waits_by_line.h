@@ -30,6 +30,19 @@ class LineWait {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+// During its lifetime, waits of this thread are not counted: they are not the program's.
+class UncountedWaits {
+ public:
+  UncountedWaits();
+  ~UncountedWaits();
+
+  UncountedWaits(const UncountedWaits&) = delete;
+  UncountedWaits& operator=(const UncountedWaits&) = delete;
+
+ private:
+  const bool before_;
+};
+
 // Of this process since its start, the longest time first. Thread-safe.
 std::vector<WaitsOfLine> waits_by_line();
 
