@@ -32,7 +32,7 @@ def test_a_local_gpu_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice.instead_of_cpu(torch.device("meta")).type == "meta"
     monkeypatch.setattr(choice, "local_gpus", lambda: 1)
     assert choice.instead_of_cpu(cpu) == cpu
-    assert choice._torch.cuda is torch.cuda
+    assert choice.our_torch.cuda is torch.cuda
 
 
 def test_no_library_is_imported_and_no_server_is_started() -> None:

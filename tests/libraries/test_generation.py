@@ -169,3 +169,27 @@ def test_without_a_block_the_number_stays() -> None:
         with before:
             pass
     assert torch_remote.integrations.generation._every == 1
+
+
+@pytest.mark.parametrize("kind", [models.llama, models.t5])
+def test_a_padded_batch_is_one_wait_for_a_token_too(kind: Any) -> None:
+    cpu, remote = kind(), kind().to("remote")
+    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    ours = {"attention_mask": mask.to("remote")}
+    assert (
+        generate(remote, max_new_tokens=6, **ours).tolist()
+        == generate(cpu, max_new_tokens=6, attention_mask=mask).tolist()
+    )
+    assert waits_per_token(remote, **ours) <= 1.0
+    with torch_remote.stop_check_every(8):
+        assert waits_per_token(remote, **ours) <= 1 / 8
+    with without_changes():  # it looks at the mask for each token
+        assert waits_per_token(remote, **ours) >= 2.0
+
+
+def test_an_offloaded_cache_gives_the_same_tokens(model: Any) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 4, "cache_implementation": "offloaded"}
+    expected = generate(models.llama(), max_new_tokens=4)
+    assert generate(model, **options).tolist() == expected.tolist()
+    with without_changes(), pytest.raises((AssertionError, RuntimeError), match="CUDA"):
+        generate(model, **options)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from changes import without_changes
+from transformers import trainer_utils, training_args
 from transformers.integrations.accelerate import get_max_memory
 
 import torch_remote
@@ -80,6 +81,25 @@ def test_a_training_that_is_resumed_gives_the_same_losses(tmp_path: Path) -> Non
     with without_changes():
         made._save_rng_state(str(tmp_path / "alone"))
         assert "cuda" not in torch.load(tmp_path / "alone/rng_state.pth", weights_only=False)
+
+
+def test_memory_metrics_are_those_of_our_device(tmp_path: Path) -> None:
+    made = trainer(tmp_path, save_strategy="no", max_steps=1, skip_memory_metrics=False)
+    metrics = made.train().metrics
+    assert metrics["init_mem_gpu_alloc_delta"] > 0  # the model
+    assert metrics["train_mem_gpu_peaked_delta"] >= 0
+    with without_changes():
+        assert trainer_utils.TrainerMemoryTracker().torch is None
+
+
+def test_tf32_is_allowed_by_the_device_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    major = 0
+    monkeypatch.setattr("torch_remote._device.get_device_capability", lambda: (major, 0))
+    assert not training_args.is_torch_tf32_available()
+    major = 9
+    assert training_args.is_torch_tf32_available()
+    with without_changes():
+        assert not training_args.is_torch_tf32_available()
 
 
 def test_predictions_come_back_to_numpy(tmp_path: Path) -> None:
@@ -160,6 +180,17 @@ def test_a_pipeline_of_a_model_with_a_device_map_uses_its_device(tmp_path: Path)
     made = transformers.pipeline("text-classification", str(tmp_path), device_map="auto")
     assert made.device == torch.device("remote:0")
     assert set(made("w1 w2")[0]) == {"label", "score"}
+
+
+def test_a_pipeline_of_a_model_in_parts_uses_the_device_of_the_first(tmp_path: Path) -> None:
+    models.llama().save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, device_map="auto", max_memory={0: 18_000, "cpu": 10**9}
+    )
+    options = {"model": model, "tokenizer": models.tokenizer()}
+    assert transformers.pipeline("text-generation", **options).device == torch.device("remote:0")
+    with without_changes():
+        assert transformers.pipeline("text-generation", **options).device.type == "cpu"
 
 
 def test_a_mixture_of_experts_on_a_cpu_server_says_what_fails() -> None:

@@ -60,7 +60,7 @@ def install() -> None:
             "accelerate.state": _change_state,
             "accelerate.accelerator": _change_accelerator,
             "accelerate.utils.modeling": _change_modeling,
-            # utils/memory.py:58, clear_device_cache: `torch.cuda.empty_cache()`.
+            # utils/memory.py:60, clear_device_cache: `torch.cuda.empty_cache()`.
             "accelerate.utils.memory": _ask_our_cuda,
             # checkpointing.py:174 and :313: states of `torch.cuda`'s random generators.
             "accelerate.checkpointing": _ask_our_cuda,

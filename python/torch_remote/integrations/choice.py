@@ -41,7 +41,7 @@ class _Torch(ModuleType):
         return getattr(torch, attribute)
 
 
-_torch = _Torch("torch")
+our_torch = _Torch("torch")
 
 
 def use_our_cuda(module: Any) -> None:
@@ -50,7 +50,7 @@ def use_our_cuda(module: Any) -> None:
     For modules that call `torch.cuda` as the last of several device modules, and do not write
     "cuda" into a device or a string.
     """
-    patch(module, "torch", _torch)
+    patch(module, "torch", our_torch)
 
 
 def replace(module: Any, function: str, change: Callable[[Any], Any]) -> None:

@@ -1,19 +1,20 @@
 """transformers' `generate()`: how often it waits for the server to know whether to stop.
 
-transformers 5.22.2 decides with a `StopCheck` (generation/utils.py:384), which reads a value after
+transformers 5.22.2 decides with a `StopCheck` (generation/utils.py:385), which reads a value after
 each token, and reads each token once more for a streamer. Its `DeferredStopCheck`, made for MPS,
 is told how many steps it has to undo; ours uses the same place to read only every k tokens.
 """
 
 from __future__ import annotations
 
+import functools
 from types import TracebackType
 from typing import Any
 
 import torch
 
 from .._backend import name
-from .._patches import patch
+from .._patches import patch, patch_item
 from .choice import change_modules
 
 _every = 1
@@ -136,6 +137,31 @@ class _Checks:
         return _StopCheck(_every, max_length, cache if must_undo else None, streamer)
 
 
+def _without_reading(sdpa_mask: Any) -> Any:
+    """Makes the mask of one new token from a padding mask without a look at its values.
+
+    transformers looks whether anything is padded, to leave out a mask that masks nothing. On our
+    device this is a wait for each token. `generate()` itself leaves out such a mask at its start.
+    """
+
+    @functools.wraps(sdpa_mask)
+    def make(*args: Any, **options: Any) -> Any:
+        padding = options.get("attention_mask")
+        is_ours = isinstance(padding, torch.Tensor) and padding.device.type == name()
+        if is_ours and options.get("q_length") == 1:
+            options.update(allow_is_causal_skip=False, allow_is_bidirectional_skip=False)
+        return sdpa_mask(*args, **options)
+
+    return make
+
+
+def _change_masks(module: Any) -> None:
+    # masking_utils.py:271 and :333, _ignore_causal_mask_sdpa and _ignore_bidirectional_mask_sdpa.
+    # The table is transformers' own place for other makers of masks.
+    makers = module.AttentionMaskInterface._global_mapping
+    patch_item(makers, "sdpa", _without_reading(makers["sdpa"]))
+
+
 def _change(module: Any) -> None:
     # generation/utils.py:3214, _sample: a name of the module, looked up in each call.
     if hasattr(module, "DeferredStopCheck"):  # older versions read a value after each token
@@ -143,4 +169,9 @@ def _change(module: Any) -> None:
 
 
 def install() -> None:
-    change_modules({"transformers.generation.utils": _change})
+    change_modules(
+        {
+            "transformers.generation.utils": _change,
+            "transformers.masking_utils": _change_masks,
+        }
+    )

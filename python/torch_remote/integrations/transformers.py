@@ -15,7 +15,7 @@ import torch
 from .. import _device
 from .._backend import name
 from .._patches import patch
-from .choice import change_modules, is_chosen, replace, use_our_cuda
+from .choice import change_modules, is_chosen, our_torch, replace, use_our_cuda
 
 
 def _change_training_args(module: Any) -> None:
@@ -45,10 +45,39 @@ def _knowing_bf16(is_available: Any) -> Any:
     return available
 
 
+def _knowing_tf32(is_available: Any) -> Any:
+    @functools.wraps(is_available)
+    def available() -> bool:
+        return bool(_device.get_device_capability()[0] >= 8 if is_chosen() else is_available())
+
+    return available
+
+
 def _change_import_utils(module: Any) -> None:
     # utils/import_utils.py:636, is_torch_bf16_gpu_available: False for a device it does not know;
-    # training_args.py:1741 then refuses bf16=True.
+    # training_args.py:1742 then refuses bf16=True.
     replace(module, "is_torch_bf16_gpu_available", _knowing_bf16)
+    # utils/import_utils.py:727, is_torch_tf32_available: False without a local CUDA device;
+    # training_args.py:1646 then refuses tf32=True.
+    replace(module, "is_torch_tf32_available", _knowing_tf32)
+
+
+def _measuring(init: Any) -> Any:
+    @functools.wraps(init)
+    def initialize(self: Any, skip_memory_metrics: bool = False) -> None:
+        init(self, skip_memory_metrics)
+        if not self.skip_memory_metrics and self.torch is None and is_chosen():
+            self.torch, self.gpu = our_torch, {}
+
+    return initialize
+
+
+def _change_trainer_utils(module: Any) -> None:
+    # trainer_utils.py:637, TrainerMemoryTracker.__init__: a fixed list of kinds, then none; the
+    # other methods ask `torch.cuda` first.
+    use_our_cuda(module)
+    tracker = module.TrainerMemoryTracker
+    patch(tracker, "__init__", _measuring(tracker.__init__))
 
 
 def _placing(init: Any) -> Any:
@@ -75,7 +104,7 @@ def _is_index(device: Any) -> bool:
 
 
 def _change_pipelines(module: Any) -> None:
-    # pipelines/base.py:851, Pipeline.__init__: a fixed list of kinds of devices, then the CPU.
+    # pipelines/base.py:854, Pipeline.__init__: a fixed list of kinds of devices, then the CPU.
     patch(module.Pipeline, "__init__", _placing(module.Pipeline.__init__))
 
 
@@ -85,6 +114,9 @@ def install() -> None:
             "transformers.training_args": _change_training_args,
             "transformers.utils.import_utils": _change_import_utils,
             "transformers.pipelines.base": _change_pipelines,
+            "transformers.trainer_utils": _change_trainer_utils,
+            # cache_utils.py:1529, Cache.update: `torch.cuda.default_stream()`, if it is offloaded.
+            "transformers.cache_utils": use_our_cuda,
             # trainer.py:3433 and :3834: states of `torch.cuda`'s random generators in checkpoints;
             # :3000, torch.cuda.empty_cache().
             "transformers.trainer": use_our_cuda,
