@@ -100,6 +100,15 @@ def test_safetensors_are_loaded_to_our_device(tmp_path: Path, device: str) -> No
             load_file(file, device=device)
 
 
+def test_safe_open_is_still_a_class(tmp_path: Path) -> None:
+    """Libraries use it in annotations and in isinstance()."""
+    save_file({"x": torch.ones(2)}, tmp_path / "x.safetensors")
+    opened = safe_open(tmp_path / "x.safetensors", "pt", "remote")
+    assert isinstance(opened, safe_open)
+    assert not isinstance(tmp_path, safe_open | None)
+    assert safe_open.__name__ == "safe_open"
+
+
 def test_a_trainer_takes_a_dataset(tmp_path: Path) -> None:
     rows = models.examples()
     table = datasets.Dataset.from_list(

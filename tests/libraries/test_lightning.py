@@ -14,6 +14,7 @@ from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
 from lightning.fabric.utilities.seed import _collect_rng_states, _set_rng_states
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.profilers import PyTorchProfiler
 from torch.utils.data import DataLoader, TensorDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -88,6 +89,23 @@ def test_alone_the_strategy_of_an_accelerator_it_does_not_know_is_on_the_cpu() -
         assert made.strategy.root_device.type == "cpu"
 
 
+def test_devices_that_it_cannot_use_are_refused() -> None:
+    for kind in (trainer, lightning.Fabric):
+        for devices in (2, "2", [0, 1], "0,1"):
+            with pytest.raises(ValueError, match="one process uses one remote device"):
+                kind(accelerator="remote", devices=devices)
+        for devices in ([3], "3,"):
+            with pytest.raises(RuntimeError, match="remote:3 does not exist"):
+                kind(accelerator="remote", devices=devices)
+
+
+def test_its_profiler_records_our_device() -> None:
+    ours = torch.profiler.ProfilerActivity.PrivateUse1
+    assert ours in PyTorchProfiler()._default_activities()
+    with without_changes():
+        assert ours not in PyTorchProfiler()._default_activities()
+
+
 @pytest.mark.parametrize(
     ("precision", "dtype"),
     [("bf16-mixed", torch.bfloat16), ("16-mixed", torch.float16), ("bf16-true", torch.bfloat16)],
@@ -101,11 +119,13 @@ def test_precisions(precision: Any, dtype: torch.dtype) -> None:
 
 
 def test_alone_mixed_precision_is_for_cuda() -> None:
-    from lightning.pytorch.plugins.precision.amp import MixedPrecision
+    from lightning.fabric.plugins.precision import amp as fabric
+    from lightning.pytorch.plugins.precision import amp as pytorch
 
-    assert MixedPrecision("bf16-mixed", "cuda").device == "remote"
-    with without_changes():
-        assert MixedPrecision("bf16-mixed", "cuda").device == "cuda"
+    for half in (fabric, pytorch):
+        assert half.MixedPrecision("bf16-mixed", "cuda").device == "remote"
+        with without_changes():
+            assert half.MixedPrecision("bf16-mixed", "cuda").device == "cuda"
 
 
 def test_a_checkpoint_resumes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .. import _device
-from .._backend import name
+from .._backend import existing_index, name
 from .._patches import patch, patch_item
 from .choice import change_modules, is_chosen, use_our_cuda
 
@@ -27,13 +27,21 @@ def _accelerator_class(base: Any) -> Any:
             return [int(each) for each in devices.split(",") if each.strip()]
         return [int(each) for each in devices] if _is_list(devices) else list(range(int(devices)))
 
+    def parse_one_device(devices: Any) -> list[int]:
+        indices = parse_devices(devices)
+        if len(indices) > 1:
+            raise ValueError(
+                f"devices={devices!r}: one process uses one {name()} device; name it: devices=[0]"
+            )
+        return [existing_index(torch.device(name(), index)) for index in indices]
+
     def get_device_stats(self: Any, device: Any) -> dict[str, Any]:
         return _device.memory_stats(device)
 
     methods = {
         "setup_device": lambda self, device: _device.set_device(device),
         "teardown": lambda self: _device.empty_cache(),
-        "parse_devices": staticmethod(parse_devices),
+        "parse_devices": staticmethod(parse_one_device),
         "get_parallel_devices": staticmethod(
             lambda devices: [torch.device(name(), index) for index in devices]
         ),
@@ -105,6 +113,21 @@ def _change_precision(module: Any) -> None:
     patch(module.MixedPrecision, "__init__", _autocasting(module.MixedPrecision.__init__))
 
 
+def _recording_our_device(default_activities: Any) -> Any:
+    @functools.wraps(default_activities)
+    def activities(self: Any) -> list[Any]:
+        ours = [torch.profiler.ProfilerActivity.PrivateUse1] if is_chosen() else []
+        return [*default_activities(self), *ours]
+
+    return activities
+
+
+def _change_profiler(module: Any) -> None:
+    # profilers/pytorch.py:411, PyTorchProfiler._default_activities: CUDA's, or the process alone.
+    owner = module.PyTorchProfiler
+    patch(owner, "_default_activities", _recording_our_device(owner._default_activities))
+
+
 def install() -> None:
     halves = (("lightning.fabric", "lightning.pytorch"), ("lightning_fabric", "pytorch_lightning"))
     for fabric, pytorch in halves:
@@ -116,6 +139,7 @@ def install() -> None:
                 f"{pytorch}.trainer.connectors.accelerator_connector": _change_connector(
                     "_AcceleratorConnector"
                 ),
+                f"{pytorch}.profilers.pytorch": _change_profiler,
                 f"{fabric}.plugins.precision.amp": _change_precision,
                 f"{pytorch}.plugins.precision.amp": _change_precision,
                 # fabric/utilities/seed.py:146 and :156: states of `torch.cuda`'s generators.

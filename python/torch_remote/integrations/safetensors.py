@@ -25,11 +25,22 @@ def _as_index(device: Any) -> Any:
 
 
 def _open_by_index(safe_open: Any) -> Any:
-    @functools.wraps(safe_open, updated=())
-    def opened(filename: Any, framework: Any, device: Any = "cpu", **options: Any) -> Any:
-        return safe_open(filename, framework, _as_index(device), **options)
+    """A class in place of the class `safe_open`, which cannot be derived from."""
 
-    return opened
+    class Kind(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, safe_open)
+
+    class Opened(metaclass=Kind):
+        __wrapped__ = safe_open
+        __doc__ = safe_open.__doc__
+
+        def __new__(cls, filename: Any, framework: Any, device: Any = "cpu", **options: Any) -> Any:
+            return safe_open(filename, framework, _as_index(device), **options)
+
+    Opened.__name__ = Opened.__qualname__ = safe_open.__name__
+    Opened.__module__ = safe_open.__module__
+    return Opened
 
 
 def _show(load_file: Any) -> Any:
