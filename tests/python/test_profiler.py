@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -302,6 +305,17 @@ def test_waits_of_a_profile_are_listed_by_line(
     assert str(wait).startswith(f"{wait.line} waited 2 times, ")
 
 
+def test_a_wait_for_a_busy_server_is_a_row_of_the_profile_too(matrix: torch.Tensor) -> None:
+    large = torch.ones(1024, 1024, device="remote")
+    with torch.profiler.profile(activities=BOTH) as profile:
+        for _ in range(4):
+            large.mm(large)
+        for _ in range(3000):  # more calls than the client sends ahead
+            matrix.add_(0)
+    waits = sum(each.count for each in torch_remote.waits(profile))
+    assert by_key(profile)["torch_remote::wait"].count == waits + 1  # and the end of the profile
+
+
 def test_what_a_profile_asks_the_server_is_no_wait_of_the_program(matrix: torch.Tensor) -> None:
     def count() -> int:
         return sum(each.count for each in torch_remote.waits())
@@ -341,6 +355,18 @@ def test_what_a_profile_lacks_is_a_warning_at_the_users_line(
     ):
         matrix.mm(matrix)
     assert warned[0].filename == __file__
+
+
+def test_the_picture_of_the_document_can_be_drawn(tmp_path: Path) -> None:
+    tool = Path(__file__).parents[2] / "tools/draw_trace.py"
+    trace, picture = tmp_path / "trace.json", tmp_path / "trace.svg"
+    for arguments in (["--record", trace], [trace, picture]):
+        subprocess.run([sys.executable, tool, *arguments], check=True, timeout=240)
+    drawn = ElementTree.parse(picture).getroot()
+    texts = [each.text for each in drawn.iter() if each.text]
+    assert "remote:0, stream 0" in texts
+    assert any(each.startswith("addmm, ") for each in texts)
+    assert any(each.startswith("torch_remote::wait, ") for each in texts)
 
 
 def test_a_torch_without_kineto_is_one_warning(

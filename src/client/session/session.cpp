@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <ATen/record_function.h>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "client/session/pending.h"
@@ -108,6 +110,7 @@ void Session::wait_for_upload_credit() {
 }
 
 void Session::wait_until_credit(bool (Session::*has)()) {
+  RECORD_FUNCTION("torch_remote::wait", {});  // a row of torch.profiler
   const LineWait line_wait;
   flush();
   credit_waiters_.fetch_add(1);
