@@ -246,9 +246,9 @@ void ProfilerSession::processTrace(libkineto::ActivityLogger& logger,
     logger.handleGenericActivity(*trace_->activities[i]);
 }
 
-// Kineto draws an arrow to a slice only from another slice of the same profiler, as CUDA's does from
-// cudaLaunchKernel to a kernel. When the call was sent is not measured: the slice is at the beginning of the
-// operation and takes no time, so that it changes no time in the tables.
+// Kineto draws an arrow to a slice only from another slice of the same profiler: CUDA's has one
+// from cudaLaunchKernel to a kernel. When the call was sent is not measured: the slice is at the
+// beginning of the operation and takes no time, so that it changes no time in the tables.
 void ProfilerSession::add_send(GenericTraceActivity& slice, uint32_t arrow) {
   trace_->emplace_activity(trace_->span, ActivityType::PRIVATEUSE1_RUNTIME, "torch_remote::send");
   GenericTraceActivity& send = *trace_->activities.back();
