@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from . import _C, _config, _launch, _running, providers
@@ -29,9 +28,9 @@ def up(url: str, name: str | None = None) -> Running:
         raise ValueError(f"{url} is a server that runs already: connect to it")
     provider = providers.find_provider(scheme)
     spec = providers.parse_url(target.url, target.options)
-    spec = replace(spec, name=name or _running.new_name(scheme), keep=True)
-    if _running.find(spec.name) is not None or _config.is_known(spec.name):
-        raise ValueError(f"there is a machine {spec.name} already: see `torch-remote ps`")
+    if name and (_running.find(name) is not None or _config.is_known(name)):
+        raise ValueError(f"there is a machine {name} already: see `torch-remote ps`")
+    spec = replace(spec, name=_running.checked(name) if name else "", keep=True)
     one = _launch.launch(provider, spec)
     one.kept = False  # until it is known to work
     if not one.endpoint.stays:
@@ -42,7 +41,7 @@ def up(url: str, name: str | None = None) -> Running:
     for each in (*one.others, machine):
         _C.machine_stop(each, False)
     _launch.stop_launched(machine)
-    found = _running.find(spec.name)
+    found = _running.find(one.name)
     assert found is not None
     return found
 
@@ -80,12 +79,23 @@ def listed(everywhere: bool, ask: bool = True) -> list[Listed]:
     if not everywhere:
         return found
     known = {each.endpoint.handle for each in found}
+    labels = [(each.provider, each.running.label) for each in found if each.running]
+    known |= {f"{provider}://{label}" for provider, label in labels if label}
     for name in providers.provider_names():
-        with suppress(Exception):  # one that is not set up lists nothing
-            for endpoint in providers.find_provider(name).list():
-                if endpoint.handle not in known:
-                    found.append(Listed(endpoint.url, name, endpoint, None, "running"))
+        for one in _listed_by(name):
+            if one.endpoint.handle not in known and one.endpoint.url not in known:
+                found.append(one)
     return found
+
+
+def _listed_by(name: str) -> list[Listed]:
+    """What a provider lists. One that is set up and does not answer is a line of its own."""
+    try:
+        there = providers.find_provider(name).list()
+    except Exception as error:
+        url = f"{name}://"
+        return [Listed(url, name, Endpoint(url, handle=url), None, f"unknown: {error}")]
+    return [Listed(each.url, name, each, None, "running") for each in there]
 
 
 def _state(running: Running) -> str:

@@ -38,6 +38,16 @@ class Launched:
             self.provider.stop(self.endpoint)
             _running.forget(self.name)
 
+    def stop_or_tell(self) -> None:
+        """As stop(), where an error must not take the place of another one."""
+        try:
+            self.stop()
+        except Exception as error:
+            print(
+                f"torch_remote: {error}; `torch-remote down {self.name}` tries it again",
+                file=sys.stderr,
+            )
+
     def explain(self, error: str) -> str:
         """Why it failed, in the provider's words; empty if the provider does not know."""
         if self.endpoint.explain is not None:
@@ -50,7 +60,7 @@ launched: dict[int, Launched] = {}  # by the machine's id
 reserved: dict[int, Spec] = {}  # what is launched when the index is first used
 wanted_devices = 1  # of the default machine, at least
 _starting = threading.RLock()
-_ASK_PATIENCE_S = 30  # how long the error of a lost session waits for the provider's words
+_ASK_PATIENCE_S = 15  # how long the error of a lost session waits for the provider's words
 # torch_modal puts another function here: the URL to use when the default machine fails.
 fall_back: Callable[[str, Exception], str | None] = lambda url, error: None  # noqa: E731
 
@@ -124,12 +134,17 @@ def _connect_again(url: str, index: int, beside: int | None) -> int:
 
 
 def launch(provider: Provider, spec: Spec) -> Launched:
-    """Launches a machine. Its file is written as soon as it is known to go on by itself."""
-    spec = replace(spec, name=spec.name or _running.new_name(spec.provider))
+    """Launches a machine. Its file is written as soon as it is known to go on by itself.
+
+    If the launch fails, the file stays only if the provider could not end what it had begun.
+    """
+    label = _running.new_label(spec.name or spec.provider)
+    spec = replace(spec, name=spec.name or label, label=label)
     try:
         endpoint = provider.launch(spec)
     except BaseException:
-        _running.forget(spec.name)  # the provider has ended what it had begun
+        if _running.find(spec.name) is None:
+            _running.remove_log(label)
         raise
     if endpoint.stays:
         _running.note(spec, endpoint)
@@ -155,7 +170,7 @@ def _connect_to(one: Launched, index: int | None) -> int:
             with suppress(Exception):
                 _C.machine_stop(machine, False)
         explained = one.explain(str(error)) if isinstance(error, ConnectionError) else ""
-        one.stop()
+        one.stop_or_tell()
         if explained:
             raise ConnectionError(explained) from error
         raise
@@ -181,16 +196,16 @@ def stop_launched(machine: int) -> None:
         launched.pop(machine).stop()
 
 
+def stop_launched_or_tell(machine: int) -> None:
+    """The same; prints an error and does not raise it."""
+    if machine in launched:
+        launched.pop(machine).stop_or_tell()
+
+
 def stop_all() -> None:
     """At exit: ends what providers have launched, each also if one before it fails."""
     for machine in list(launched):
-        name = launched[machine].name
-        try:
-            stop_launched(machine)
-        except Exception as error:
-            print(
-                f"torch_remote: {error}; `torch-remote down {name}` tries it again", file=sys.stderr
-            )
+        stop_launched_or_tell(machine)
 
 
 def _why_lost(text: str) -> str:
@@ -208,8 +223,9 @@ def _why_lost(text: str) -> str:
 
 
 def _ask(one: Launched, error: str) -> str:
-    from .providers.common import within
+    from .providers.common import logger, within
 
+    logger.info("%s is lost; its provider is asked why", one.name)
     return within(_ASK_PATIENCE_S, "", lambda: one.explain(error))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from html import escape
@@ -81,11 +82,11 @@ class Machine:
         Tensors of this machine raise SessionLost from now on. Prints failures never raised. A
         machine that a provider launched is ended too.
         """
-        self._stop(wait=False)
+        self._stop(False, _launch.stop_launched)
 
-    def _stop(self, wait: bool) -> None:
+    def _stop(self, wait: bool, end: Callable[[int], None]) -> None:
         with ExitStack() as stack:  # each is stopped, also if one before it raises a failure
-            stack.callback(_launch.stop_launched, self.id)
+            stack.callback(end, self.id)
             for each in (*_launch.others_of(self.id), self.id):
                 stack.callback(_C.machine_stop, each, wait)
 
@@ -95,9 +96,13 @@ class Machine:
     def __exit__(self, kind: object, *exception: object) -> None:
         """Stops the machine, after the calls of the block unless it ended with an exception.
 
-        Raises a failure that was not raised in the block.
+        Raises a failure that was not raised in the block. After an exception, such as SessionLost,
+        a machine that cannot be ended is only told, so that the exception is raised.
         """
-        self._stop(wait=kind is None)
+        if kind is None:
+            self._stop(True, _launch.stop_launched)
+        else:
+            self._stop(False, _launch.stop_launched_or_tell)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Machine) and other.id == self.id

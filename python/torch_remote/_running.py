@@ -3,7 +3,8 @@
 `$XDG_STATE_HOME/torch-remote/machines` (`~/.local/state` by default) has a file for each machine
 that goes on without this process: `NAME.json`. A provider writes it as soon as the machine exists,
 so that `torch-remote ps` and `down` find it even if this process is killed. Only the owner can read
-it, for it has the token. `NAME.log` is what a command that carries a connection has printed.
+it, for it has the token. `LABEL.log` is what a command that carries a connection has printed; a
+label is what the provider calls the machine.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Running:
     kept: bool  # launched by `torch-remote up`: no program stops it
     pid: int  # of the process that launched it
     started: float  # seconds since 1970
+    label: str = ""  # what the provider calls it
 
     @property
     def is_forgotten(self) -> bool:
@@ -52,27 +54,45 @@ def _make(path: Path) -> None:
     path.touch(mode=0o600)
 
 
-def new_name(provider: str) -> str:
-    """A name that is also one of a pod, a job or an actor: small letters, digits and `-`."""
-    return f"torch-remote-{provider}-{secrets.token_hex(4)}"
+LABELS_BEGIN = "torch-remote-"
 
 
-def log_of(name: str) -> Path:
+def new_label(name: str) -> str:
+    """A name for a pod, a job or an actor: small letters, digits and `-`.
+
+    It is new, so that ending this machine never ends a pod or a job of the same name.
+    """
+    letters = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30]
+    return f"{LABELS_BEGIN}{letters}-{secrets.token_hex(4)}"
+
+
+def log_of(label: str) -> Path:
     """The log of the command that carries this machine's connection."""
-    return folder() / f"{_checked(name)}.log"
+    return folder() / f"{checked(label)}.log"
 
 
-def make_log(name: str) -> Path:
+def make_log(label: str) -> Path:
     """Makes an empty log, or keeps the one that is there."""
-    log = log_of(name)
+    log = log_of(label)
     _make(log)
     return log
+
+
+def read_log(label: str) -> str:
+    """What is in the log; empty if another computer has it."""
+    log = log_of(label)
+    return log.read_text(errors="replace") if log.exists() else ""
+
+
+def remove_log(label: str) -> None:
+    log_of(label).unlink(missing_ok=True)
 
 
 def note(spec: Spec, endpoint: Endpoint) -> None:
     """Writes the file of a machine; again when more is known of it."""
     content = {
         "name": spec.name,
+        "label": spec.label,
         "provider": spec.provider,
         "url": spec.url,
         "endpoint": _to_json(endpoint),
@@ -89,8 +109,10 @@ def note(spec: Spec, endpoint: Endpoint) -> None:
 
 def forget(name: str) -> None:
     """Removes the file and the log of a machine that was stopped."""
-    for path in (_file(name), log_of(name)):
-        path.unlink(missing_ok=True)
+    found = find(name)
+    if found is not None:
+        remove_log(found.label or name)
+    _file(name).unlink(missing_ok=True)
 
 
 def find(name: str) -> Running | None:
@@ -108,14 +130,14 @@ def read_all() -> list[Running]:
     return sorted((each for each in found if each is not None), key=lambda each: each.started)
 
 
-def _checked(name: str) -> str:
+def checked(name: str) -> str:
     if not re.fullmatch(r"[\w-][\w.-]*", name):
         raise ValueError(f"{name!r} is no name of a machine: write letters, digits and '-'")
     return name
 
 
 def _file(name: str) -> Path:
-    return folder() / f"{_checked(name)}.json"
+    return folder() / f"{checked(name)}.json"
 
 
 def _to_json(endpoint: Endpoint) -> dict[str, Any]:

@@ -12,9 +12,12 @@ import shlex
 import subprocess
 import tempfile
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+NAMESPACE = "torch-remote"  # of Ray, for the names of actors
 
 class Server:
     """Ends with its server, and the server with it: then Ray has the GPU again."""
@@ -24,8 +27,13 @@ class Server:
         self._log = Path(self._folder.name) / "log"
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self, command: list[str], token: str) -> tuple[str, str]:
-        """The server's URL; or "" and what it has printed, if it does not start."""
+    def start(
+        self, command: list[str], token: str, names: list[str], index: int
+    ) -> tuple[str, str]:
+        """The server's URL; or "" and what it has printed, if it does not start.
+
+        `names` are those of the actors of the machine, and this is the one at `index`.
+        """
         folder = Path(self._folder.name)
         token_file = folder / "token"
         token_file.touch(mode=0o600)
@@ -49,18 +57,52 @@ class Server:
         if said is None:
             self._process.wait()
             return "", self.log()
-        threading.Thread(target=self._end_with_it, daemon=True).start()
+        threading.Thread(target=self._end_with_it, args=_place(names, index), daemon=True).start()
         # The printed URL has the machine's name, which others may not know; the pin is enough.
         return re.sub(r"//[^/?]*:(\d+)", rf"//{_address()}:\1", said[1]), ""
 
     def log(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
-    def _end_with_it(self) -> None:
+    def _end_with_it(self, group: Any, earlier: list[str], later: list[str]) -> None:
         assert self._process is not None
         self._process.wait()
         self._folder.cleanup()
+        with suppress(Exception):
+            _give_back(group, earlier, later)
         os._exit(0)
+
+
+# Servers that end at the same time must not each take another for the last one: an actor waits for
+# the later ones, so the earliest goes last. One whose server has ended alone does not wait for long.
+WAIT_S = 10
+
+
+def _place(names: list[str], index: int) -> tuple[Any, list[str], list[str]]:
+    import ray
+
+    return ray.util.get_current_placement_group(), names[:index], names[index + 1 :]
+
+
+def _give_back(group: Any, earlier: list[str], later: list[str]) -> None:
+    """The last actor of a machine removes its placement group, which else keeps the GPUs."""
+    from ray.util.placement_group import remove_placement_group
+
+    end = time.monotonic() + WAIT_S
+    while _are_there(later) and time.monotonic() < end:
+        time.sleep(0.2)
+    if group is not None and not _are_there([*earlier, *later]):
+        remove_placement_group(group)
+
+
+def _are_there(names: list[str]) -> bool:
+    import ray
+
+    for each in names:
+        with suppress(ValueError):  # it has ended
+            ray.get_actor(each, namespace=NAMESPACE)
+            return True
+    return False
 
 
 def _address() -> str:

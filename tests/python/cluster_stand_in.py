@@ -3,7 +3,8 @@
 
 The folder TEST_CLUSTER is the cluster: a folder for each pod or job, with its process groups.
 The name of an image or a partition says what goes wrong: `missing`, `full`, `quota`. A file
-`fails` in the folder is what every command says before it fails.
+`fails` in the folder is what every command says before it fails. With TEST_CANNOT_END nothing can
+be deleted or cancelled.
 """
 
 from __future__ import annotations
@@ -55,6 +56,16 @@ def run_inside(place: Path, command: list[str], missing: str) -> NoReturn:
     os.execve(words[0], words, {**os.environ, "PATH": PATH})
 
 
+# As Slurm: what is left of a step when its command ends is killed.
+STEP = """
+TEST_STEP=step-$$ "$@"
+for each in $(grep -ls TEST_STEP=step-$$ /proc/[0-9]*/environ); do
+  each=${each#/proc/}
+  kill -9 ${each%/environ}
+done
+"""
+
+
 def end(place: Path) -> None:
     for name in ("main", "groups"):
         if (place / name).exists():
@@ -80,14 +91,19 @@ def kubectl(words: list[str]) -> None:
     words = [word for word in words if not word.startswith("--namespace")]
     if words[0] == "create":
         pod = json.load(sys.stdin) if words[-1] == "-" else json.loads(Path(words[-1]).read_text())
+        if "--dry-run=client" in words:
+            return print(json.dumps(pod))
         container, place = pod["spec"]["containers"][0], CLUSTER / pod["metadata"]["name"]
         if container["image"] == "quota":
             fail('pods "x" is forbidden: exceeded quota: gpus, requested: nvidia.com/gpu=1')
+        if place.exists():
+            fail(f'Error from server (AlreadyExists): pods "{place.name}" already exists')
         start(place, container["command"], pod=json.dumps(pod))
-        print(f"pod/{place.name}")
     elif words[:2] == ["get", "pods"]:
-        pods = [json.loads((each / "pod").read_text()) for each in CLUSTER.iterdir()]
-        print(json.dumps({"items": pods}))
+        pods = [json.loads(each.read_text()) for each in sorted(CLUSTER.glob("*/pod"))]
+        label = words[words.index("-l") + 1]
+        labelled = [each for each in pods if label in each["metadata"].get("labels", {})]
+        print(json.dumps({"items": labelled}))
     elif words[:2] == ["get", "nodes"]:
         print(json.dumps({"items": [{"metadata": {"labels": {"nvidia.com/gpu.product": "T4"}}}]}))
     elif words[:2] == ["get", "pod"]:
@@ -131,8 +147,8 @@ def sbatch(words: list[str]) -> None:
 
 def squeue(words: list[str]) -> None:
     if "--me" in words:
-        for each in CLUSTER.iterdir():
-            print(each.name, (each / "name").read_text())
+        for each in CLUSTER.glob("*/name"):
+            print(each.parent.name, each.read_text())
         return
     place = CLUSTER / words[words.index("-j") + 1]
     if not place.exists() or is_ended(place):
@@ -143,7 +159,8 @@ def squeue(words: list[str]) -> None:
 
 def srun(words: list[str]) -> None:
     missing = "srun: error: Unable to confirm allocation: Invalid job id specified"
-    run_inside(CLUSTER / option(words, "jobid"), words[words.index("sh") :], missing)
+    step = ["sh", "-c", STEP, "sh", *words[words.index("sh") :]]
+    run_inside(CLUSTER / option(words, "jobid"), step, missing)
 
 
 def scancel(words: list[str]) -> None:
@@ -161,6 +178,8 @@ def scancel(words: list[str]) -> None:
 if __name__ == "__main__":
     if (CLUSTER / "fails").exists():
         fail((CLUSTER / "fails").read_text())
+    if "TEST_CANNOT_END" in os.environ and {"delete", "scancel"} & set(sys.argv[1:3]):
+        fail("Unable to contact the controller: i/o timeout")
     {each.__name__: each for each in (kubectl, sbatch, squeue, srun, scancel)}[sys.argv[1]](
         sys.argv[2:]
     )

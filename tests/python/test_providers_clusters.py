@@ -77,6 +77,14 @@ def test_a_machine_is_made_used_and_ended(
     assert stages == ["queued", "connecting"]
 
 
+def children_of(process: int) -> list[int]:
+    return [
+        int(child)
+        for file in Path(f"/proc/{process}/task").glob("*/children")
+        for child in file.read_text().split()
+    ]
+
+
 def test_one_machine_of_two_pods_has_the_devices_of_both() -> None:
     with torch_remote.connect("k8s://?image=good&num_gpus=0&pods=2") as machine:
         a, b = machine.devices
@@ -84,6 +92,72 @@ def test_one_machine_of_two_pods_has_the_devices_of_both() -> None:
         assert machine in torch_remote.machines() and len(machine.status()["pods"].split()) == 2
     with torch_remote.connect("slurm://?num_gpus=0&nodes=2") as machine:
         assert len(machine.devices) == 2
+
+
+POD = {
+    "kind": "Pod",
+    "metadata": {"name": "mine", "labels": {"team": "a"}},
+    "spec": {"containers": [{"image": "good", "command": ["sleep", "1000"]}]},
+}
+
+
+def test_pods_of_a_file_have_names_and_a_lifetime_of_ours(cluster: Path, tmp_path: Path) -> None:
+    (tmp_path / "pod.json").write_text(json.dumps(POD))
+    with torch_remote.connect(f"k8s://?spec={tmp_path}/pod.json&pods=2&lifetime=2h") as machine:
+        assert len(machine.devices) == 2
+        made = [json.loads((each / "pod").read_text()) for each in cluster.iterdir()]
+        assert {each["metadata"]["labels"]["team"] for each in made} == {"a"}
+        assert {each["spec"]["activeDeadlineSeconds"] for each in made} == {7200}
+        assert machine.status()["ends"].endswith("ends the pod; it ends itself after 2h")
+        (listed,) = providers.find_provider("k8s").list()  # both pods are one machine
+        assert len(json.loads(listed.handle)[2]) == 2
+        assert len(_kept.listed(everywhere=True)) == 1
+    for url, words in (
+        (f"spec={tmp_path}/none.json", "there is no file"),
+        (f"spec={tmp_path}/pod.json&num_gpus=4", "leave num_gpus= out"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            torch_remote.connect(f"k8s://?{url}")
+
+
+def test_a_launch_that_fails_leaves_pods_and_jobs_of_the_same_name_alone(cluster: Path) -> None:
+    kubectl = ["kubectl", "create", "-f", "-"]
+    pod = {**POD, "metadata": {"name": "box"}}
+    subprocess.run(kubectl, input=json.dumps(pod), text=True, check=True)
+    subprocess.run(["sbatch", "--job-name=box", "--wrap=sleep 1000"], check=True)
+    there = sorted(each.name for each in cluster.iterdir())
+    for url in ("k8s://?image=missing", "slurm://full?wait=1s"):
+        with pytest.raises(torch_remote.ConnectionError):
+            _kept.up(url, "box")
+    assert sorted(each.name for each in cluster.iterdir()) == there
+    subprocess.run(["kubectl", "delete", "pod", *there], check=True)
+
+
+@pytest.mark.parametrize("url", ["k8s://?image=full&wait=1s", "slurm://full?wait=1s"])
+def test_what_cannot_be_ended_is_told_and_not_forgotten(
+    url: str, cluster: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TEST_CANNOT_END", "1")
+    with pytest.raises(torch_remote.ConnectionError, match=r"Insufficient|Resources"):
+        torch_remote.connect(url)
+    (listed,) = _kept.listed(everywhere=False, ask=False)
+    assert "may go on: Unable to contact the controller: i/o timeout. What to do: " in caplog.text
+    assert f"`torch-remote down {listed.name}` tries it again" in caplog.text
+    assert cli("down", listed.name).returncode == 1 and len(_running.read_all()) == 1
+    monkeypatch.delenv("TEST_CANNOT_END")
+    assert cli("down", listed.name).returncode == 0
+    assert _running.read_all() == [] and list(_running.folder().iterdir()) == []
+
+
+@pytest.mark.parametrize("url", LAUNCHES)
+def test_a_lost_connection_is_resumed(url: str) -> None:
+    with torch_remote.connect(url) as machine:
+        x = torch.ones(3, device=machine.devices[0])
+        x.sum().item()
+        for process in children_of(os.getpid()):
+            if b"hop.py" in Path(f"/proc/{process}/cmdline").read_bytes():
+                os.kill(process, signal.SIGKILL)
+        assert (x + 1).tolist() == [2, 2, 2]
 
 
 def test_a_pod_that_runs_already_is_used_and_left(cluster: Path) -> None:
@@ -105,7 +179,7 @@ def test_a_pod_that_runs_already_is_used_and_left(cluster: Path) -> None:
         ("k8s://?image=full&wait=1s", "3 Insufficient nvidia.com/gpu", "wait longer with wait=1h"),
         ("slurm://quota", "accounting/QOS policy limit", "your quota is used up"),
         ("slurm://?gpu=nope", "Invalid generic resource", "`sinfo -o %G` lists them"),
-        ("slurm://full?wait=1s", "PENDING after the wait: Resources", "wait longer with wait=2h"),
+        ("slurm://full?wait=1s", "PENDING after 1 s: Resources", "wait longer with wait=2h"),
     ],
 )
 def test_a_failure_is_one_sentence_and_leaves_nothing(url: str, words: str, advice: str) -> None:
@@ -157,21 +231,25 @@ def test_without_the_programs_the_sentence_names_them(monkeypatch: pytest.Monkey
 def test_an_evicted_machine_is_a_lost_session_with_the_cause(url: str, cluster: Path) -> None:
     said = assert_runs(
         f"""
-        import os, subprocess, torch, torch_remote
-        machine = torch_remote.connect({url + "lease=1s"!r})
-        x = torch.ones(2, device=machine.devices[0])
-        x.sum().item()
-        subprocess.run(["scancel", *os.listdir({str(cluster)!r})], check=True)
+        import os, subprocess, sys, torch, torch_remote
+        sys.stderr = sys.stdout
         try:
-            print(x.sum().item())
+            with torch_remote.connect({url + "lease=1s"!r}) as machine:
+                x = torch.ones(2, device=machine.devices[0])
+                x.sum().item()
+                subprocess.run(["scancel", *os.listdir({str(cluster)!r})], check=True)
+                os.environ["TEST_CANNOT_END"] = "1"
+                print(x.sum().item())
         except torch_remote.SessionLost as error:
             print(str(error).replace(chr(10), " "))
-        machine.stop()
         """,
         TORCH_REMOTE_PATIENCE="2s",
         TORCH_REMOTE_LOG="error",
     )
     assert "go on from your last checkpoint" in said, said
+    (left,) = _running.read_all()
+    assert f"`torch-remote down {left.name}` tries it again" in said
+    assert cli("down", left.name).returncode == 0
 
 
 LAUNCH_AND_WAIT = """
@@ -209,7 +287,7 @@ def test_a_pod_whose_client_is_killed_ends_by_itself(cluster: Path) -> None:
     assert wait_until(lambda: not is_alive(main))
     (noted,) = _running.read_all()
     assert noted.is_forgotten
-    providers.find_provider("k8s").stop(noted.endpoint)
+    assert cli("down", noted.name).returncode == 0
     assert not place.exists() and _running.read_all() == []
 
 
@@ -221,12 +299,13 @@ def cli(*words: str) -> subprocess.CompletedProcess[str]:
 def test_up_ps_logs_and_down_handle_a_machine_that_outlives_programs(cluster: Path) -> None:
     made = cli("up", "k8s://?image=good&num_gpus=0", "--name", "box")
     assert made.returncode == 0 and "box runs. `torch-remote down box` ends the pod" in made.stdout
-    assert [each.name for each in cluster.iterdir()] == ["box"]
+    (pod,) = cluster.iterdir()
+    assert pod.name.startswith("torch-remote-box-")
     assert cli("up", "k8s://?image=good", "--name", "box").returncode == 2
     for _ in range(2):  # programs come and go
         with torch_remote.connect("box") as machine:
             assert torch.ones(2, device=machine.devices[0]).sum().item() == 2
-    (cluster / "box" / "groups").write_text("")
+    (pod / "groups").write_text("")
     (told,) = json.loads(cli("ps", "--json").stdout)
     assert (told["name"], told["provider"], told["state"]) == ("box", "k8s", "running")
     assert told["kept"] is True
@@ -234,10 +313,14 @@ def test_up_ps_logs_and_down_handle_a_machine_that_outlives_programs(cluster: Pa
     assert cli("logs", "nobody").returncode == 1
     _running.forget("box")  # as on another computer
     listed = [each["name"] for each in json.loads(cli("ps", "--all", "--json").stdout)]
-    assert listed == ["k8s://box"]
-    gone = cli("down", "k8s://box", "nobody")
-    assert gone.returncode == 1 and "k8s://box is ended" in gone.stdout
+    assert f"k8s://{pod.name}" in listed
+    gone = cli("down", f"k8s://{pod.name}", "nobody")
+    assert gone.returncode == 1 and f"k8s://{pod.name} is ended" in gone.stdout
+    assert "there is no machine nobody" in gone.stderr
     assert list(cluster.iterdir()) == [] and "no machine" in cli("ps").stdout
+    (cluster / "fails").write_text("The connection to the server was refused")
+    states = [each.state for each in _kept.listed(everywhere=True) if each.provider == "k8s"]
+    assert len(states) == 1 and states[0].startswith("unknown: k8s://: The connection")
 
 
 def test_up_refuses_what_does_not_stay_and_names_that_are_none() -> None:

@@ -46,6 +46,7 @@ class Spec:
     gpu: GPUType | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     name: str = ""  # what `torch-remote ps` calls the machine; the launcher sets it
+    label: str = ""  # what the provider calls it: no other machine has it; the launcher sets it
     keep: bool = False  # `torch-remote up`: the machine outlives this process
 
 

@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .. import _running
 from .._errors import ConnectionError
-from . import Spec
+from . import Endpoint, Spec
 
 Result = TypeVar("Result")
 
@@ -33,10 +34,12 @@ logger = logging.getLogger("torch_remote.providers")
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to stderr, unless the user has configured logging or wants no progress."""
+    """Writes to stderr, unless the user has configured logging; warnings also without progress."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers and os.environ.get("TORCH_REMOTE_PROGRESS") != "0":
+        if logging.getLogger().handlers:
+            return
+        if record.levelno >= logging.WARNING or os.environ.get("TORCH_REMOTE_PROGRESS") != "0":
             self.setStream(sys.stderr)
             super().emit(record)
 
@@ -104,41 +107,46 @@ def serve_command(spec: Spec, *more: str) -> list[str]:
     return words
 
 
-def who_ends(spec: Spec, what: str) -> str:
+def who_ends(spec: Spec, what: str, has_idle_limit: bool = True) -> str:
     """The sentence of `Endpoint.ends`."""
     idle = spec.options.get("idle", IDLE)
     lifetime = spec.options.get("lifetime", LIFETIME)
     first = (
         f"`torch-remote down {spec.name}`" if spec.keep else "stop(), or the end of this process,"
     )
-    return (
-        f"{first} ends the {what}; it ends itself after {idle} without a call, and after {lifetime}"
-    )
+    after = f"after {idle} without a call, and " if has_idle_limit else ""
+    return f"{first} ends the {what}; it ends itself {after}after {lifetime}"
 
 
 _MARK = "TORCH_REMOTE_MACHINE"
 
 
-def marked(spec: Spec, command: Sequence[str]) -> str:
-    """For sh: the command, with the machine's name in its environment."""
-    return f"{_MARK}={spec.name} exec {shlex.join(command)}"
+def mark(spec: Spec) -> str:
+    """A variable of the environment by which the processes of a machine are known."""
+    return f"{_MARK}={spec.label}"
 
 
 def idle_watch(spec: Spec) -> str:
-    """A script for sh that ends when no command of `marked()` has run for the time of `idle`.
+    """A script for sh that ends when no process with the `mark()` has run for the time of `idle`.
 
     It is the main program of a pod or a job whose servers are started beside it.
     """
     idle_s = seconds(spec, "idle", IDLE)
     return (
         f"left={idle_s}; while [ $left -gt 0 ]; do sleep 1; left=$((left - 1)); "
-        f"if grep -qs '{_MARK}={spec.name}' /proc/[0-9]*/environ; then left={idle_s}; fi; done"
+        f"if grep -qs '{mark(spec)}' /proc/[0-9]*/environ; then left={idle_s}; fi; done"
     )
 
 
-def logged(command: Sequence[str], name: str) -> tuple[str, ...]:
-    """The command with its standard error appended to the log of the machine of this name."""
-    return ("sh", "-c", 'exec "$@" 2>>"$0"', str(_running.make_log(name)), *command)
+def logged(command: Sequence[str], label: str) -> tuple[str, ...]:
+    """The command with its standard error appended to the log of the machine of this label."""
+    return ("sh", "-c", 'exec "$@" 2>>"$0"', str(_running.make_log(label)), *command)
+
+
+def machine_of(servers: Sequence[Endpoint], ends: str, stays: bool) -> Endpoint:
+    """One machine of several servers: the first, with the others as its next devices."""
+    first, *others = [replace(each, ends=ends, stays=stays) for each in servers]
+    return replace(first, also=tuple(others))
 
 
 def last_words(text: str) -> str:
@@ -170,6 +178,32 @@ def run_program(
     except FileNotFoundError:
         said = f"there is no `{words[0]}` on this machine"
         return subprocess.CompletedProcess(words, 127, "", said)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A provider's commands, such as kubectl: how long one may take, and what its errors mean."""
+
+    advice: Sequence[tuple[str, str]]
+    failure: str  # where a command that fails says nothing
+    patience_s: float
+
+    def ask(self, what: str, *words: str, text: str = "", patience_s: float = 0) -> str:
+        """What a command prints; ConnectionError with its words if it fails."""
+        done = run_program(words, patience_s or self.patience_s, text)
+        if done.returncode != 0:
+            raise ConnectionError(self.advise(what, done.stderr or done.stdout))
+        return done.stdout
+
+    def advise(self, what: str, words: str) -> str:
+        return advise(what, words, self.advice, self.failure)
+
+    def explain(self, endpoint: Endpoint, label: str, state: str) -> str:
+        """Why a machine failed: what its command has printed, and its state; else empty."""
+        words = _running.read_log(label)
+        if state != "running":
+            words += f"\n{state}"
+        return self.advise(endpoint.url, words) if words else ""
 
 
 def need_program(spec: Spec, program: str, package: str) -> None:
@@ -230,7 +264,8 @@ def within(
             is_late.set()
         for result in outcome:
             undo(result)
-        is_done.wait(10)
+        if not is_done.wait(10):
+            logger.warning("what was begun may go on: `torch-remote ps --all` lists it")
         raise
     if errors:
         raise errors[0]
@@ -240,10 +275,18 @@ def within(
 
 
 @contextmanager
-def ending_on_failure(stop: Callable[[], object]) -> Iterator[None]:
-    """Ends what was launched if the block fails or Ctrl-C interrupts it."""
+def ending_on_failure(spec: Spec, stop: Callable[[], object]) -> Iterator[None]:
+    """Ends what was launched, and forgets it, if the block fails or Ctrl-C interrupts it.
+
+    What cannot be ended is not forgotten: `torch-remote ps` lists it. The block's error is raised.
+    """
     try:
         yield
     except BaseException:
-        stop()
+        try:
+            stop()
+            _running.forget(spec.name)
+        except BaseException as error:  # a second Ctrl-C, too
+            why = str(error) or type(error).__name__
+            logger.warning("%s; `torch-remote down %s` tries it again", why, spec.name)
         raise

@@ -7,7 +7,8 @@ Options, behind `?` in the URL or in the configuration file:
 
     context, namespace, container   as for kubectl
     image       of a new pod; it has torch-remote (deploy/Dockerfile)
-    spec        a file with the pod to make, JSON or YAML; who ends it is the file's matter
+    spec        a file with the pod to make, JSON or YAML, in place of image, num_gpus and product;
+                what the pod runs is the file's matter, so only `lifetime` ends it by itself
     num_gpus    of a new pod, 1 by default
     product     of a new pod: the node's label nvidia.com/gpu.product
     pods        how many pods to make: each is a server with its devices
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import shlex
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -30,8 +33,8 @@ OPTIONS = (
     *common.SERVE_OPTIONS,
     *("container", "context", "image", "namespace", "num_gpus", "pods", "product", "spec"),
 )
-_PATIENCE_S = 15  # of one kubectl command
 _PRODUCT = "nvidia.com/gpu.product"
+_LABEL = "torch-remote/machine"  # of every pod of this provider
 
 # What kubectl or the cluster says, and what to do about it.
 ADVICE = (
@@ -66,6 +69,7 @@ ADVICE = (
         "(deploy/Dockerfile), or name it with command=/path/to/torch-remote",
     ),
 )
+_tool = common.Tool(ADVICE, "kubectl failed", patience_s=15)
 
 
 def launch(spec: Spec) -> Endpoint:
@@ -81,6 +85,9 @@ def launch(spec: Spec) -> Endpoint:
         raise ValueError(
             f"{spec.url} names neither a pod nor an image: k8s://POD or k8s://?image=…"
         )
+    of_image = [each for each in ("image", "num_gpus", "product") if each in spec.options]
+    if "spec" in spec.options and of_image:
+        raise ValueError(f"{spec.url}: with spec= the file says it: leave {of_image[0]}= out")
     return _make(spec)
 
 
@@ -90,31 +97,46 @@ def _make(spec: Spec) -> Endpoint:
     common.serve_command(spec)  # a wrong option is noticed before a pod is made
     _check_product(spec)
     count = common.number(spec, "pods", 1) or 1
-    names = [f"{spec.name}-{each}" if count > 1 else spec.name for each in range(count)]
-    ending = _endpoint(spec, names, is_ours=True)
-    _running.note(spec, ending)
-    with common.ending_on_failure(lambda: stop(ending)):
-        if "spec" in spec.options:
-            names = [_create_from_file(spec) for _ in names]
-            ending = _endpoint(spec, names, is_ours=True)
-            _running.note(spec, ending)
-        else:
-            for name in names:
-                _kubectl(spec, "create", "-f", "-", text=json.dumps(pod_of(spec, name)))
-        tell("queued", ending.ends)
+    names = [f"{spec.label}-{each}" if count > 1 else spec.label for each in range(count)]
+    pods = [pod_of(spec, name) for name in names]
+    made = _endpoint(spec, names, is_ours=True)
+    _running.note(spec, made)
+    with common.ending_on_failure(spec, lambda: stop(made)):
+        for pod in pods:
+            _kubectl(spec, "create", "-f", "-", text=json.dumps(pod))
+        tell("queued", made.ends)
         for name in names:
             _wait(spec, name, tell, patience_s)
         tell("connecting")
-    return ending
+    return made
 
 
 def pod_of(spec: Spec, name: str) -> dict[str, Any]:
-    """The pod to make, after `kubernetes_pod.json`."""
+    """The pod to make, with a name that is known before it is made."""
+    pod = _pod_of_file(spec) if "spec" in spec.options else _pod_of_image(spec)
+    metadata, body = pod.setdefault("metadata", {}), pod["spec"]
+    metadata["name"] = name
+    metadata["labels"] = {**metadata.get("labels", {}), _LABEL: spec.label}
+    lifetime_s = common.seconds(spec, "lifetime", common.LIFETIME)
+    body["activeDeadlineSeconds"] = min(body.get("activeDeadlineSeconds", lifetime_s), lifetime_s)
+    return pod
+
+
+def _pod_of_file(spec: Spec) -> dict[str, Any]:
+    path = Path(spec.options["spec"]).expanduser()
+    if not path.is_file():
+        raise ValueError(f"{spec.url}: there is no file {path}")
+    words = ("create", "--dry-run=client", "-o", "json", "-f", str(path))
+    pod: dict[str, Any] = json.loads(_kubectl(spec, *words))
+    if pod.get("kind") != "Pod":
+        raise ValueError(f"{spec.url}: {path} must have one Pod, not a {pod.get('kind')}")
+    return pod
+
+
+def _pod_of_image(spec: Spec) -> dict[str, Any]:
+    """After `kubernetes_pod.json`."""
     pod = json.loads((Path(__file__).parent / "kubernetes_pod.json").read_text())
-    pod["metadata"]["name"] = name
-    pod["metadata"]["labels"]["torch-remote/machine"] = spec.name
     body, container = pod["spec"], pod["spec"]["containers"][0]
-    body["activeDeadlineSeconds"] = common.seconds(spec, "lifetime", common.LIFETIME)
     container["image"] = spec.options["image"]
     container["command"][-1] = common.idle_watch(spec)
     container["resources"]["limits"] = {"nvidia.com/gpu": str(common.number(spec, "num_gpus", 1))}
@@ -123,34 +145,25 @@ def pod_of(spec: Spec, name: str) -> dict[str, Any]:
     return dict(pod)
 
 
-def _create_from_file(spec: Spec) -> str:
-    path = str(Path(spec.options["spec"]).expanduser())
-    return _kubectl(spec, "create", "-o", "name", "-f", path).strip().partition("/")[2]
-
-
 def _endpoint(spec: Spec, pods: builtins.list[str], is_ours: bool) -> Endpoint:
-    serve = common.marked(spec, common.serve_command(spec, "--stdio"))
+    command = shlex.join(common.serve_command(spec, "--stdio"))
+    serve = f"{common.mark(spec)} exec {command}"
     place = [f"--container={spec.options['container']}"] if "container" in spec.options else []
     made = [
         Endpoint(
             url=spec.url,
             command=common.logged(
                 ("kubectl", *_global(spec), "exec", "-i", pod, *place, "--", "sh", "-c", serve),
-                spec.name,
+                spec.label,
             ),
-            handle=json.dumps([is_ours, _global(spec), pods, spec.name]),
+            handle=json.dumps([is_ours, _global(spec), pods, spec.label]),
         )
         for pod in pods
     ]
-    ends = (
-        common.who_ends(spec, "pod")
-        if is_ours
-        else "stop(), or the end of this process, ends its server; the pod goes on"
-    )
-    first = made[0]
-    return Endpoint(
-        first.url, None, first.command, first.handle, ends, also=tuple(made[1:]), stays=is_ours
-    )
+    ends = "stop(), or the end of this process, ends its server; the pod goes on"
+    if is_ours:
+        ends = common.who_ends(spec, "pod", has_idle_limit="spec" not in spec.options)
+    return common.machine_of(made, ends, stays=is_ours)
 
 
 def _wait(spec: Spec, name: str, tell: common.Progress, patience_s: int) -> None:
@@ -162,7 +175,7 @@ def _wait(spec: Spec, name: str, tell: common.Progress, patience_s: int) -> None
             return
         if is_hopeless or time.monotonic() > end:
             waited = "" if is_hopeless else f" after {patience_s} s"
-            raise ConnectionError(_advise(spec.url, f"the pod is {phase}{waited}: {why}"))
+            raise ConnectionError(_tool.advise(spec.url, f"the pod is {phase}{waited}: {why}"))
         tell("image" if "Creating" in why or "ull" in why else "queued", why)
         time.sleep(1)
 
@@ -188,7 +201,7 @@ def describe(pod: dict[str, Any]) -> tuple[str, str, bool]:
 def _check_running(spec: Spec, pod: str) -> None:
     phase, why, _ = describe(json.loads(_kubectl(spec, "get", "pod", pod, "-o", "json")))
     if phase != "Running":
-        raise ConnectionError(_advise(spec.url, f"the pod {pod} is {phase} {why}"))
+        raise ConnectionError(_tool.advise(spec.url, f"the pod {pod} is {phase} {why}"))
 
 
 def _check_product(spec: Spec) -> None:
@@ -196,9 +209,9 @@ def _check_product(spec: Spec) -> None:
     if "product" not in spec.options:
         return
     done = common.run_program(
-        ["kubectl", *_global(spec), "get", "nodes", "-o", "json"], _PATIENCE_S
+        ["kubectl", *_global(spec), "get", "nodes", "-o", "json"], _tool.patience_s
     )
-    if done.returncode != 0:
+    if done.returncode != 0:  # few users may list nodes
         return
     labels = [each["metadata"].get("labels", {}) for each in json.loads(done.stdout)["items"]]
     there = sorted({each[_PRODUCT] for each in labels if _PRODUCT in each})
@@ -212,29 +225,20 @@ def _global(spec: Spec) -> builtins.list[str]:
 
 
 def _kubectl(spec: Spec, *words: str, text: str = "") -> str:
-    done = common.run_program(["kubectl", *_global(spec), *words], _PATIENCE_S, text)
-    if done.returncode != 0:
-        raise ConnectionError(_advise(spec.url, done.stderr))
-    return done.stdout
-
-
-def _advise(what: str, words: str) -> str:
-    return common.advise(what, words, ADVICE, "kubectl failed")
+    return _tool.ask(spec.url, "kubectl", *_global(spec), *words, text=text)
 
 
 def explain(endpoint: Endpoint, error: str) -> str:
     """What kubectl has printed, and what has become of the pods."""
-    words, now = logs(endpoint), state(endpoint)
-    if now != "running":
-        words += f"\n{now}"
-    return common.advise(endpoint.url, words, ADVICE, "") if words else ""
+    return _tool.explain(endpoint, json.loads(endpoint.handle)[3], state(endpoint))
 
 
 def state(endpoint: Endpoint) -> str:
     _, place, pods, _ = json.loads(endpoint.handle)
     for pod in pods:
         done = common.run_program(
-            ["kubectl", *place, "get", "pod", pod, "-o", "json", "--ignore-not-found"], _PATIENCE_S
+            ["kubectl", *place, "get", "pod", pod, "-o", "json", "--ignore-not-found"],
+            _tool.patience_s,
         )
         if done.returncode != 0:
             return common.last_words(done.stderr)
@@ -250,28 +254,27 @@ def status(endpoint: Endpoint) -> dict[str, str]:
 
 
 def logs(endpoint: Endpoint) -> str:
-    log = _running.log_of(json.loads(endpoint.handle)[3])
-    return log.read_text(errors="replace") if log.exists() else ""
+    return _running.read_log(json.loads(endpoint.handle)[3])
 
 
 def stop(endpoint: Endpoint) -> None:
-    is_ours, place, pods, name = json.loads(endpoint.handle)
+    is_ours, place, pods, label = json.loads(endpoint.handle)
     if is_ours:
-        delete = ["delete", "pod", *pods, "--ignore-not-found", "--wait=false"]
-        done = common.run_program(["kubectl", *place, *delete], _PATIENCE_S)
-        if done.returncode != 0:
-            raise ConnectionError(_advise(f"the pods {' '.join(pods)} may go on", done.stderr))
-    _running.forget(name)
+        delete = ("delete", "pod", *pods, "--ignore-not-found", "--wait=false")
+        _tool.ask(f"the pods {' '.join(pods)} may go on", "kubectl", *place, *delete)
+    _running.remove_log(label)
 
 
 def list() -> builtins.list[Endpoint]:
     """The pods of the current context that this provider has made, also from other machines."""
-    words = ["kubectl", "get", "pods", "-l", "app=torch-remote", "-o", "json"]
-    done = common.run_program(words, _PATIENCE_S)
-    if done.returncode != 0:
+    if shutil.which("kubectl") is None:
         return []
-    names = [each["metadata"]["name"] for each in json.loads(done.stdout)["items"]]
+    told = _tool.ask("k8s://", "kubectl", "get", "pods", "-l", _LABEL, "-o", "json")
+    pods: dict[str, builtins.list[str]] = {}  # by the label of their machine
+    for each in json.loads(told)["items"]:
+        metadata = each["metadata"]
+        pods.setdefault(metadata["labels"][_LABEL], []).append(metadata["name"])
     return [
-        Endpoint(f"k8s://{name}", handle=json.dumps([True, [], [name], name]), stays=True)
-        for name in names
+        Endpoint(f"k8s://{label}", handle=json.dumps([True, [], names, label]), stays=True)
+        for label, names in pods.items()
     ]

@@ -20,6 +20,7 @@ import importlib.util
 import os
 import re
 import secrets
+import shlex
 import tempfile
 import time
 from collections.abc import Callable
@@ -106,7 +107,8 @@ def launch(spec: Spec) -> Endpoint:
     count = common.number(spec, "num_gpus", 1, most=8) or 1
     patience_s = common.seconds(spec, "wait", common.WAIT)
     serve = _serve_command(spec)
-    sdk = _sdk(spec)
+    resources = _resources(spec)
+    sdk = _sdk(spec.url)
     tell = common.Progress(spec)
     price = next(each.usd_per_hour for each in gpu_facts() if each.gpu == spec.gpu) * count
     ends = common.who_ends(spec, "machine")
@@ -116,26 +118,26 @@ def launch(spec: Spec) -> Endpoint:
     options: dict[str, Any] = {
         "app": app,
         "image": image,
-        "name": spec.name,
+        "name": spec.label,
         "gpu": gpu if count == 1 else f"{gpu}:{count}",
         "secrets": [sdk.Secret.from_dict({"TORCH_REMOTE_TOKEN": token})],
         "unencrypted_ports": [PORT],
         "timeout": common.seconds(spec, "lifetime", common.LIFETIME),
         "tags": TAG,
-        **_resources(spec),
+        **resources,
     }
     sandbox = _call(
-        spec,
+        spec.url,
         CALL_PATIENCE_S,
         lambda: sdk.Sandbox.create("sh", "-c", _RUN.format(command=serve), **options),
         undo=lambda late: late.terminate(),
     )
-    with common.ending_on_failure(sandbox.terminate):
+    with common.ending_on_failure(spec, sandbox.terminate):
         made = Endpoint(spec.url, token, handle=sandbox.object_id, ends=ends, stays=True)
         _running.note(spec, made)
         host, port = _wait_for_port(spec, sdk, sandbox, tell, patience_s)
         tell("starting")
-        pin = _call(spec, patience_s, lambda: _read_pin(sandbox))
+        pin = _call(spec.url, patience_s, lambda: _read_pin(sandbox))
         tell("connecting")
         url = f"tls://{host}:{port}?pin={pin}"
     return Endpoint(url, token, handle=made.handle, ends=ends, stays=True, usd_per_hour=price)
@@ -143,7 +145,7 @@ def launch(spec: Spec) -> Endpoint:
 
 def _serve_command(spec: Spec) -> str:
     listen = Spec(spec.provider, spec.url, options={**spec.options, "command": _program()})
-    return " ".join(common.serve_command(listen, "--listen", f"tls://0.0.0.0:{PORT}"))
+    return shlex.join(common.serve_command(listen, "--listen", f"tls://0.0.0.0:{PORT}"))
 
 
 def _program() -> str:
@@ -154,38 +156,45 @@ def _resources(spec: Spec) -> dict[str, Any]:
     names = ("cloud", "region")
     given: dict[str, Any] = {each: spec.options[each] for each in names if each in spec.options}
     if "cpu" in spec.options:
-        given["cpu"] = float(spec.options["cpu"])
+        given["cpu"] = _cores(spec)
     if "ram" in spec.options:
         given["memory"] = common.number(spec, "ram", 0, most=1 << 24)
     return given
 
 
-def _sdk(spec: Spec) -> Any:
+def _cores(spec: Spec) -> float:
+    text = spec.options["cpu"]
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) == 0:
+        raise ValueError(f"{spec.url}: cpu={text} must be a number of cores, such as 4 or 0.5")
+    return float(text)
+
+
+def _sdk(what: str) -> Any:
     """Modal's SDK, if it is installed, has a token, and its service can be reached."""
     if importlib.util.find_spec("modal") is None:
         raise ConnectionError(
-            f"{spec.url}: Modal's SDK is missing. What to do: pip install torch-remote[modal]"
+            f"{what}: Modal's SDK is missing. What to do: pip install torch-remote[modal]"
         )
     if not is_configured():
-        raise ConnectionError(_advise(spec.url, "AuthError: there is no token for Modal"))
+        raise ConnectionError(_advise(what, "AuthError: there is no token for Modal"))
     try:
         import modal
         from modal.config import config
     except ImportError as error:
         raise ConnectionError(
-            f"{spec.url}: Modal's SDK cannot be imported: {error}. What to do: "
+            f"{what}: Modal's SDK cannot be imported: {error}. What to do: "
             "pip install --force-reinstall torch-remote[modal]"
         ) from error
     server = urlsplit(config["server_url"])
     if server.hostname:
         port = server.port or (443 if server.scheme == "https" else 80)
-        common.check_reachable(spec.url, server.hostname, port)
+        common.check_reachable(what, server.hostname, port)
     return modal
 
 
 def _prepare(spec: Spec, sdk: Any, tell: common.Progress) -> tuple[Any, Any]:
     app = _call(
-        spec,
+        spec.url,
         CALL_PATIENCE_S,
         lambda: modal_app.make_app(spec.options.get("app", modal_app.APP_NAME)),
     )
@@ -195,7 +204,7 @@ def _prepare(spec: Spec, sdk: Any, tell: common.Progress) -> tuple[Any, Any]:
         start.write_text(start_script("python3"))
         programs = {f"{FOLDER}/torch-remote-server": str(server_path()), _program(): str(start)}
         image = modal_app.make_image(torch.__version__.partition("+")[0], programs=programs)
-        return app, _call(spec, IMAGE_PATIENCE_S, lambda: image.build(app))
+        return app, _call(spec.url, IMAGE_PATIENCE_S, lambda: image.build(app))
 
 
 def _wait_for_port(
@@ -204,12 +213,12 @@ def _wait_for_port(
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         tell("queued", f"sandbox {sandbox.object_id}")
-        ended = _call(spec, CALL_PATIENCE_S, sandbox.poll)
+        ended = _call(spec.url, CALL_PATIENCE_S, sandbox.poll)
         if ended is not None:
             raise ConnectionError(_advise(spec.url, _how_it_ended(ended)))
         left_s = max(1, min(20, int(end - time.monotonic())))
         try:
-            tunnels = _call(spec, CALL_PATIENCE_S, partial(sandbox.tunnels, timeout=left_s))
+            tunnels = _call(spec.url, CALL_PATIENCE_S, partial(sandbox.tunnels, timeout=left_s))
         except _QueuedError:
             continue
         host, port = tunnels[PORT].tcp_socket
@@ -233,7 +242,7 @@ class _QueuedError(Exception):
 
 
 def _call(
-    spec: Spec,
+    what: str,
     patience_s: float,
     function: Callable[[], Any],
     undo: Callable[[Any], object] = lambda result: None,
@@ -245,7 +254,7 @@ def _call(
         if type(error).__name__ == "SandboxTimeoutError":
             raise _QueuedError from error
         words = f"{type(error).__name__}: {error}"
-        raise ConnectionError(_advise(spec.url, words)) from error
+        raise ConnectionError(_advise(what, words)) from error
 
 
 def _advise(what: str, words: str) -> str:
@@ -261,21 +270,28 @@ def _how_it_ended(returncode: int) -> str:
 
 
 def _find(endpoint: Endpoint) -> Any:
-    import modal
+    what = _named(endpoint)
+    sdk = _sdk(what)
+    return _call(what, CALL_PATIENCE_S, lambda: sdk.Sandbox.from_id(endpoint.handle))
 
-    return common.within(
-        CALL_PATIENCE_S, "Modal did not answer", lambda: modal.Sandbox.from_id(endpoint.handle)
-    )
+
+def _named(endpoint: Endpoint) -> str:
+    return f"Modal's sandbox {endpoint.handle}"
 
 
 def explain(endpoint: Endpoint, error: str) -> str:
     """How the sandbox has ended; empty if it runs."""
     now = state(endpoint)
-    return "" if now == "running" else _advise(f"Modal's {endpoint.handle}", now)
+    return "" if now == "running" else _advise(_named(endpoint), now)
 
 
 def state(endpoint: Endpoint) -> str:
-    ended = common.within(CALL_PATIENCE_S, "Modal did not answer", _find(endpoint).poll)
+    try:
+        ended = _call(_named(endpoint), CALL_PATIENCE_S, _find(endpoint).poll)
+    except ConnectionError as error:
+        if _is_gone(error):
+            return "Modal has no such sandbox: it has ended"
+        raise
     return "running" if ended is None else _how_it_ended(ended)
 
 
@@ -299,15 +315,23 @@ def logs(endpoint: Endpoint) -> str:
 
 
 def stop(endpoint: Endpoint) -> None:
-    sandbox = _find(endpoint)
-    common.within(CALL_PATIENCE_S, "Modal did not answer", sandbox.terminate)
+    what = f"{_named(endpoint)} may go on"
+    try:
+        _call(what, CALL_PATIENCE_S, _find(endpoint).terminate)
+    except ConnectionError as error:
+        if not _is_gone(error):
+            raise
+
+
+def _is_gone(error: ConnectionError) -> bool:
+    return type(error.__cause__).__name__ == "NotFoundError"
 
 
 def list() -> builtins.list[Endpoint]:
     """The sandboxes of this workspace that this provider has launched, also from elsewhere."""
     if not is_configured():
         return []
-    import modal
+    modal = _sdk("modal://")
 
     def find() -> builtins.list[Endpoint]:
         found: builtins.list[Endpoint] = []
@@ -319,4 +343,5 @@ def list() -> builtins.list[Endpoint]:
                 found += [Endpoint(f"modal://{one}", handle=one, stays=True) for one in ids]
         return found
 
-    return common.within(CALL_PATIENCE_S, "Modal did not answer", find)
+    found: builtins.list[Endpoint] = _call("modal://", CALL_PATIENCE_S, find)
+    return found

@@ -21,6 +21,7 @@ import importlib.util
 import json
 import os
 import secrets
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -34,10 +35,10 @@ from . import Endpoint, Spec, common
 
 OPTIONS = (*common.SERVE_OPTIONS, "cpus", "gpu", "num_gpus", "strategy")
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-NAMESPACE = "torch-remote"
+NAMESPACE = ray_server.NAMESPACE
 INIT_PATIENCE_S = 60  # Ray itself tries for much longer
 START_PATIENCE_S = 180  # a server loads torch
-PING_PATIENCE_S = 15  # for Ray to notice that an actor has died
+PING_PATIENCE_S = 10  # for all actors to answer; Ray may not have noticed that one has died
 
 # What Ray says, and what to do about it.
 ADVICE = (
@@ -73,10 +74,10 @@ def launch(spec: Spec) -> Endpoint:
     bundle = _bundle(spec, ray, count)
     ends = common.who_ends(spec, "machine")
     address = ray.get_runtime_context().gcs_address
-    handle = _handle(address, spec.name, max(1, count))
+    handle = _handle(address, spec.label, max(1, count))
     names = json.loads(handle)[2]
     made = Endpoint(spec.url, handle=handle, ends=ends, stays=spec.keep)
-    with common.ending_on_failure(lambda: stop(made)):
+    with common.ending_on_failure(spec, lambda: stop(made)):
         if spec.keep:
             _running.note(spec, made)
         tell("queued", ends)
@@ -85,13 +86,9 @@ def launch(spec: Spec) -> Endpoint:
         tokens = [secrets.token_hex(32) for _ in names]
         urls = _start(spec, ray, group, bundle, names, serve, tokens)
         tell("connecting")
-    first, *more = [
-        Endpoint(url, token, handle=handle, ends=ends, stays=spec.keep)
-        for url, token in zip(urls, tokens, strict=True)
-    ]
-    return Endpoint(
-        first.url, first.token, handle=handle, ends=ends, also=tuple(more), stays=spec.keep
-    )
+    servers = zip(urls, tokens, strict=True)
+    made_of = [Endpoint(url, token, handle=handle) for url, token in servers]
+    return common.machine_of(made_of, ends, stays=spec.keep)
 
 
 def _connect(what: str, address: str) -> Any:
@@ -101,7 +98,7 @@ def _connect(what: str, address: str) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    if ray.is_initialized():
+    if ray.is_initialized() and not _leave_other_cluster(what, ray, address):
         return ray
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
@@ -122,7 +119,33 @@ def _connect(what: str, address: str) -> Any:
         )
     except Exception as error:
         raise ConnectionError(_advise(what, f"{type(error).__name__}: {error}")) from error
+    _connected.append(ray.get_runtime_context().gcs_address)
     return ray
+
+
+def _leave_other_cluster(what: str, ray: Any, address: str) -> bool:
+    """Whether Ray was connected to another cluster and is no more. Raises if it is still needed.
+
+    Ray connects a process to one cluster at a time. `torch-remote ps` may ask several in turn.
+    """
+    here = ray.get_runtime_context().gcs_address
+    if not address or _resolved(address) == _resolved(here):
+        return False
+    if _owned or here not in _connected:
+        raise ConnectionError(
+            f"{what}: this process uses the Ray cluster at {here}, and Ray allows one for each "
+            "process. What to do: use this machine in another process"
+        )
+    ray.shutdown()
+    return True
+
+
+def _resolved(address: str) -> tuple[str, str]:
+    host, _, port = address.rpartition(":")
+    try:
+        return socket.gethostbyname(host), port
+    except OSError:
+        return host, port
 
 
 def _bundle(spec: Spec, ray: Any, count: int) -> dict[str, float]:
@@ -155,7 +178,7 @@ def _reserve(spec: Spec, ray: Any, bundle: dict[str, float], count: int, patienc
     group = placement_group(
         [bundle] * count,
         strategy=spec.options.get("strategy", "PACK"),
-        name=spec.name,
+        name=spec.label,
         lifetime="detached" if spec.keep else None,
     )
     end = time.monotonic() + patience_s
@@ -191,8 +214,11 @@ def _start(
         for index, name in enumerate(names)
     ]
     if not spec.keep:
-        _owned[spec.name] = actors  # an actor that nobody holds ends
-    started = [each.start.remote(serve, token) for each, token in zip(actors, tokens, strict=True)]
+        _owned[spec.label] = actors  # an actor that nobody holds ends
+    started = [
+        each.start.remote(serve, token, names, index)
+        for index, (each, token) in enumerate(zip(actors, tokens, strict=True))
+    ]
     try:
         answers = ray.get(started, timeout=START_PATIENCE_S)
     except Exception as error:
@@ -203,7 +229,8 @@ def _start(
     return [url for url, _ in answers]
 
 
-_owned: dict[str, builtins.list[Any]] = {}
+_owned: dict[str, builtins.list[Any]] = {}  # by the label of their machine
+_connected: builtins.list[str] = []  # the clusters that this module has connected to
 
 
 def _advise(what: str, words: str) -> str:
@@ -226,9 +253,10 @@ def explain(endpoint: Endpoint, error: str) -> str:
     _, _, names = json.loads(endpoint.handle)
     living = _actors(endpoint)
     reasons = []
-    for each in living:
+    end = time.monotonic() + PING_PATIENCE_S
+    for asked in [each.log.remote() for each in living]:
         try:
-            sys.modules["ray"].get(each.log.remote(), timeout=PING_PATIENCE_S)
+            sys.modules["ray"].get(asked, timeout=max(0.1, end - time.monotonic()))
         except Exception as failure:
             reasons.append(" ".join(str(failure).split())[:300])
     dead = len(names) - len(living) + len(reasons)
@@ -257,16 +285,18 @@ def logs(endpoint: Endpoint) -> str:
 
 
 def stop(endpoint: Endpoint) -> None:
+    if importlib.util.find_spec("ray") is None:
+        raise ConnectionError(f"{endpoint.url} may go on: Ray is missing in this environment")
     import ray
     from ray.util.placement_group import get_placement_group, remove_placement_group
 
-    _, name, _ = json.loads(endpoint.handle)
-    if _owned.pop(name, None) is not None and not ray.is_initialized():
+    _, label, _ = json.loads(endpoint.handle)
+    if _owned.pop(label, None) is not None and not ray.is_initialized():
         return  # at exit Ray has ended the actors of this program before
     for each in _actors(endpoint):
         ray.kill(each)
     with suppress(ValueError):  # there is none
-        remove_placement_group(get_placement_group(name))
+        remove_placement_group(get_placement_group(label))
 
 
 def list() -> builtins.list[Endpoint]:
@@ -285,5 +315,5 @@ def list() -> builtins.list[Endpoint]:
     ]
 
 
-def _handle(address: str, name: str, count: int) -> str:
-    return json.dumps([address, name, [f"{name}-{each}" for each in range(count)]])
+def _handle(address: str, label: str, count: int) -> str:
+    return json.dumps([address, label, [f"{label}-{each}" for each in range(count)]])

@@ -47,10 +47,11 @@ GPUS = {
 }
 
 # RunPod starts a pod whose program has ended again, and goes on to charge: the pod deletes itself.
+# The key that RunPod gives the pod for this is not in the environment of the server.
 _RUN = (
     'umask 077; printf %s "$TORCH_REMOTE_TOKEN" >"$HOME/token"; '
     'printf %s "$TORCH_REMOTE_TLS" >"$HOME/tls.pem"; unset TORCH_REMOTE_TOKEN TORCH_REMOTE_TLS; '
-    '{command} --token-file "$HOME/token" --cert "$HOME/tls.pem"; '
+    'env -u RUNPOD_API_KEY {command} --token-file "$HOME/token" --cert "$HOME/tls.pem"; '
     'runpodctl remove pod "$RUNPOD_POD_ID"'
 )
 
@@ -85,15 +86,18 @@ def launch(spec: Spec) -> Endpoint:
     tell = common.Progress(spec)
     ends = common.who_ends(spec, "pod")
     tell("queued", ends)
-    pod = common.within(
-        _PATIENCE_S + 5,
-        "RunPod did not answer",
-        lambda: _ask(spec.url, "POST", "/pods", request),
-        undo=lambda late: _ask(spec.url, "DELETE", f"/pods/{late['id']}"),
-    )
+    try:
+        pod = common.within(
+            _PATIENCE_S + 5,
+            f"RunPod did not answer within {_PATIENCE_S + 5} s",
+            lambda: _ask(spec.url, "POST", "/pods", request),
+            undo=lambda late: _ask(spec.url, "DELETE", f"/pods/{late['id']}"),
+        )
+    except TimeoutError as error:
+        raise ConnectionError(_advise(spec.url, str(error))) from error
     price = float(pod.get("costPerHr") or 0) or None
     made = Endpoint(spec.url, token, handle=pod["id"], ends=ends, stays=True, usd_per_hour=price)
-    with common.ending_on_failure(lambda: stop(made)):
+    with common.ending_on_failure(spec, lambda: stop(made)):
         _running.note(spec, made)
         tell("starting", f"pod {pod['id']}, {price or 'unknown'} USD an hour")
         host, port = _wait(spec, pod["id"], patience_s)
@@ -106,7 +110,7 @@ def _pod(spec: Spec, token: str) -> dict[str, Any]:
     assert spec.gpu is not None
     serve = shlex.join(common.serve_command(spec, "--listen", f"tls://0.0.0.0:{PORT}"))
     return {
-        "name": spec.name,
+        "name": spec.label,
         "imageName": spec.options["image"],
         "gpuTypeIds": GPUS[spec.gpu.value],
         "gpuCount": common.number(spec, "num_gpus", 1) or 1,
@@ -215,7 +219,7 @@ def stop(endpoint: Endpoint) -> None:
     try:
         _ask("RunPod", "DELETE", f"/pods/{endpoint.handle}")
     except ConnectionError as error:
-        if "404" not in str(error):  # it has deleted itself
+        if getattr(error.__cause__, "code", 0) != 404:  # else it has deleted itself
             raise
 
 
@@ -224,6 +228,6 @@ def list() -> builtins.list[Endpoint]:
     if not os.environ.get("RUNPOD_API_KEY"):
         return []
     pods = [
-        one for one in _ask("RunPod", "GET", "/pods") if one["name"].startswith("torch-remote-")
+        one for one in _ask("RunPod", "GET", "/pods") if one["name"].startswith(_running.LABELS_BEGIN)
     ]
     return [Endpoint(f"runpod://{one['id']}", handle=one["id"], stays=True) for one in pods]

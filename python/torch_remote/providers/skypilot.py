@@ -17,6 +17,7 @@ from __future__ import annotations
 import builtins
 import re
 import shlex
+import shutil
 
 import torch
 
@@ -26,7 +27,6 @@ from . import Endpoint, Spec, common, ssh_install
 
 OPTIONS = ("device", "idle", "infra", "lease", "lifetime", "memory", "num_gpus", "python", "spot")
 GPUS = {"A100-40GB": "A100"}  # the others have the names that we use
-_PATIENCE_S = 120  # of every command but launch
 _CONNECT_S = 20  # a machine that has just started may be slow
 _WAIT = "30m"
 
@@ -47,6 +47,7 @@ ADVICE = (
         "the machine was taken away; connect again and go on from your last checkpoint",
     ),
 )
+_tool = common.Tool(ADVICE, "SkyPilot failed", patience_s=120)  # launch has its own patience
 
 
 def launch(spec: Spec) -> Endpoint:
@@ -58,19 +59,19 @@ def launch(spec: Spec) -> Endpoint:
     common.need_program(spec, "sky", "SkyPilot: pip install 'skypilot[aws]' or another cloud's")
     tell = common.Progress(spec)
     ends = common.who_ends(spec, "machine")
-    made = Endpoint(spec.url, handle=spec.name, ends=ends, stays=True)
+    made = Endpoint(spec.url, handle=spec.label, ends=ends, stays=True)
     _running.note(spec, made)
-    with common.ending_on_failure(lambda: stop(made)):
+    with common.ending_on_failure(spec, lambda: stop(made)):
         tell("queued", f"`sky launch` chooses a cloud and says its price; {ends}")
-        _sky(spec.url, patience_s, *_launch_words(spec))
+        _tool.ask(spec.url, "sky", *_launch_words(spec), patience_s=patience_s)
         tell("starting", "copies the server")
         patient = ["-o", f"ConnectTimeout={_CONNECT_S}"]
-        ssh = ["ssh", "-T", "-o", "BatchMode=yes", *patient, "--", spec.name]
+        ssh = ["ssh", "-T", "-o", "BatchMode=yes", *patient, "--", spec.label]
         python = spec.options.get("python", "python3")
-        program = ssh_install.install(ssh, spec.name, python, _CONNECT_S)
-        command = common.logged([*ssh, f"exec {program} {serve}"], spec.name)
+        program = ssh_install.install(ssh, spec.label, python, _CONNECT_S)
+        command = common.logged([*ssh, f"exec {program} {serve}"], spec.label)
         tell("connecting")
-    return Endpoint(spec.url, None, command, spec.name, ends, stays=True)
+    return Endpoint(spec.url, None, command, spec.label, ends, stays=True)
 
 
 def _launch_words(spec: Spec) -> builtins.list[str]:
@@ -81,7 +82,7 @@ def _launch_words(spec: Spec) -> builtins.list[str]:
         "launch",
         "-y",
         "-c",
-        spec.name,
+        spec.label,
         "--gpus",
         f"{gpu}:{common.number(spec, 'num_gpus', 1)}",
     ]
@@ -95,24 +96,16 @@ def _launch_words(spec: Spec) -> builtins.list[str]:
     return [*words, f"{python} -m pip install --quiet torch=={version}"]
 
 
-def _sky(what: str, patience_s: float, *words: str) -> str:
-    done = common.run_program(["sky", *words], patience_s)
-    if done.returncode != 0:
-        raise ConnectionError(_advise(what, done.stderr or done.stdout))
-    return done.stdout
-
-
-def _advise(what: str, words: str) -> str:
-    return common.advise(what, words, ADVICE, "SkyPilot failed")
-
-
 def explain(endpoint: Endpoint, error: str) -> str:
-    now = state(endpoint)
-    return _advise(endpoint.url, logs(endpoint) if now == "running" else now)
+    """What ssh has printed, and what has become of the cluster."""
+    return _tool.explain(endpoint, endpoint.handle, state(endpoint))
 
 
 def state(endpoint: Endpoint) -> str:
-    done = common.run_program(["sky", "status", "--refresh", endpoint.handle], _PATIENCE_S)
+    words = ["sky", "status", "--refresh", endpoint.handle]
+    done = common.run_program(words, _tool.patience_s)
+    if done.returncode != 0 and "not found" not in done.stderr:
+        return f"unknown: {common.last_words(done.stderr or done.stdout)}"
     line = next((each for each in done.stdout.splitlines() if endpoint.handle in each), "not found")
     return "running" if re.search(r"\bUP\b", line) else common.last_words(line)
 
@@ -122,19 +115,21 @@ def status(endpoint: Endpoint) -> dict[str, str]:
 
 
 def logs(endpoint: Endpoint) -> str:
-    log = _running.log_of(endpoint.handle)
-    return log.read_text(errors="replace") if log.exists() else ""
+    return _running.read_log(endpoint.handle)
 
 
 def stop(endpoint: Endpoint) -> None:
-    done = common.run_program(["sky", "down", "-y", endpoint.handle], _PATIENCE_S)
-    if done.returncode != 0 and "not found" not in done.stderr + done.stdout:
-        raise ConnectionError(_advise(f"{endpoint.handle} may go on", done.stderr or done.stdout))
-    _running.forget(endpoint.handle)
+    done = common.run_program(["sky", "down", "-y", endpoint.handle], _tool.patience_s)
+    said = done.stderr or done.stdout
+    if done.returncode != 0 and "not found" not in said:
+        raise ConnectionError(_tool.advise(f"{endpoint.handle} may go on", said))
+    _running.remove_log(endpoint.handle)
 
 
 def list() -> builtins.list[Endpoint]:
     """The clusters that this provider has launched, also from other machines."""
-    done = common.run_program(["sky", "status"], _PATIENCE_S)
-    names = re.findall(r"^(torch-remote-\S+)", done.stdout, re.M)
+    if shutil.which("sky") is None:
+        return []
+    told = _tool.ask("sky://", "sky", "status")
+    names = re.findall(rf"^({_running.LABELS_BEGIN}\S+)", told, re.M)
     return [Endpoint(f"sky://{name}", handle=name, stays=True) for name in names]

@@ -17,6 +17,8 @@ from __future__ import annotations
 import builtins
 import json
 import re
+import shlex
+import shutil
 import time
 
 from .. import _running
@@ -31,7 +33,6 @@ _PASSED = {
     "qos": "--qos",
 }
 OPTIONS = (*common.SERVE_OPTIONS, *_PASSED, "gpu", "nodes", "num_gpus")
-_PATIENCE_S = 30  # of one command of Slurm
 _DEAD = r"CANCELLED|FAILED|TIMEOUT|PREEMPTED|NODE_FAIL|OUT_OF_ME|BOOT_FAIL|DEADLINE|COMPLET"
 
 # What Slurm says, and what to do about it.
@@ -63,6 +64,7 @@ ADVICE = (
         "torch-remote is not on the nodes' PATH: name it with command=/path/to/torch-remote",
     ),
 )
+_tool = common.Tool(ADVICE, "Slurm's command failed", patience_s=30)
 
 
 def launch(spec: Spec) -> Endpoint:
@@ -71,10 +73,11 @@ def launch(spec: Spec) -> Endpoint:
     patience_s = common.seconds(spec, "wait", common.WAIT)
     common.serve_command(spec)  # a wrong option is noticed before a job is submitted
     tell = common.Progress(spec)
-    # Until sbatch has told the job's number, only its name is known.
-    by_name = ["scancel", f"--name={spec.name}"]
-    with common.ending_on_failure(lambda: common.run_program(by_name, _PATIENCE_S)):
-        job = _slurm(spec, *_submission(spec)).strip().partition(";")[0]
+    # Until sbatch has told the job's number, only its name is known, which no other job has.
+    by_name = ("scancel", f"--name={spec.label}")
+    what = f"the job {spec.label} may go on"
+    with common.ending_on_failure(spec, lambda: _tool.ask(what, *by_name)):
+        job = _tool.ask(spec.url, *_submission(spec)).strip().partition(";")[0]
         if not job.isdecimal():
             raise ConnectionError(f"{spec.url}: sbatch printed {job!r} where a number should be")
         made = _endpoint(spec, job)
@@ -87,7 +90,7 @@ def launch(spec: Spec) -> Endpoint:
 
 def _submission(spec: Spec) -> builtins.list[str]:
     lifetime_s = common.seconds(spec, "lifetime", common.LIFETIME)
-    words = ["sbatch", "--parsable", f"--job-name={spec.name}", "--output=/dev/null"]
+    words = ["sbatch", "--parsable", f"--job-name={spec.label}", "--output=/dev/null"]
     words += [f"--time={-(-lifetime_s // 60)}", "--no-requeue"]
     words += [f"--nodes={common.number(spec, 'nodes', 1) or 1}"]
     if spec.host.strip("/"):
@@ -101,20 +104,21 @@ def _submission(spec: Spec) -> builtins.list[str]:
 
 
 def _endpoint(spec: Spec, job: str) -> Endpoint:
-    serve = common.marked(spec, common.serve_command(spec, "--stdio"))
+    command = shlex.join(common.serve_command(spec, "--stdio"))
+    # Slurm kills what is left of a step when its command ends, and a session must outlive a lost
+    # connection: the step waits for it.
+    mark = common.mark(spec)
+    serve = f"{mark} {command}; while grep -qs '{mark}' /proc/[0-9]*/environ; do sleep 1; done"
 
     def step(node: int) -> Endpoint:
         words = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--unbuffered"]
         words += [f"--relative={node}", "--quiet", "sh", "-c", serve]
         return Endpoint(
-            spec.url, None, common.logged(words, spec.name), json.dumps([job, spec.name])
+            spec.url, None, common.logged(words, spec.label), json.dumps([job, spec.label])
         )
 
-    first, *more = [step(node) for node in range(common.number(spec, "nodes", 1) or 1)]
-    ends = common.who_ends(spec, f"job {job}")
-    return Endpoint(
-        first.url, None, first.command, first.handle, ends, also=tuple(more), stays=True
-    )
+    steps = [step(node) for node in range(common.number(spec, "nodes", 1) or 1)]
+    return common.machine_of(steps, common.who_ends(spec, f"job {job}"), stays=True)
 
 
 def _wait(spec: Spec, job: str, tell: common.Progress, patience_s: int) -> None:
@@ -123,38 +127,27 @@ def _wait(spec: Spec, job: str, tell: common.Progress, patience_s: int) -> None:
         state, why = _state(job)
         if state == "RUNNING":
             return
-        if re.match(_DEAD, state) or time.monotonic() > end:
-            raise ConnectionError(_advise(spec.url, f"job {job} is {state} after the wait: {why}"))
+        if re.match(_DEAD, state):
+            raise ConnectionError(_tool.advise(spec.url, f"job {job} is {state}: {why}"))
+        if time.monotonic() > end:
+            words = f"job {job} is {state} after {patience_s} s: {why}"
+            raise ConnectionError(_tool.advise(spec.url, words))
         tell("starting" if state == "CONFIGURING" else "queued", f"job {job}: {why}")
         time.sleep(1)
 
 
 def _state(job: str) -> tuple[str, str]:
     """Such as `PENDING` and `Resources`. A job that squeue no longer has is gone."""
-    done = common.run_program(["squeue", "-h", "-j", job, "-o", "%T %r"], _PATIENCE_S)
+    done = common.run_program(["squeue", "-h", "-j", job, "-o", "%T %r"], _tool.patience_s)
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
         return "UNKNOWN", done.stderr
     state, _, why = done.stdout.strip().partition(" ")
     return (state, why) if state else ("CANCELLED", f"job {job} is gone")
 
 
-def _slurm(spec: Spec, *words: str) -> str:
-    done = common.run_program(words, _PATIENCE_S)
-    if done.returncode != 0:
-        raise ConnectionError(_advise(spec.url, done.stderr))
-    return done.stdout
-
-
-def _advise(what: str, words: str) -> str:
-    return common.advise(what, words, ADVICE, "Slurm's command failed")
-
-
 def explain(endpoint: Endpoint, error: str) -> str:
     """What srun has printed, and what has become of the job."""
-    words, now = logs(endpoint), state(endpoint)
-    if now != "running":
-        words += f"\n{now}"
-    return _advise(endpoint.url, words) if words else ""
+    return _tool.explain(endpoint, json.loads(endpoint.handle)[1], state(endpoint))
 
 
 def state(endpoint: Endpoint) -> str:
@@ -169,24 +162,25 @@ def status(endpoint: Endpoint) -> dict[str, str]:
 
 
 def logs(endpoint: Endpoint) -> str:
-    log = _running.log_of(json.loads(endpoint.handle)[1])
-    return log.read_text(errors="replace") if log.exists() else ""
+    return _running.read_log(json.loads(endpoint.handle)[1])
 
 
 def stop(endpoint: Endpoint) -> None:
-    job, name = json.loads(endpoint.handle)
-    done = common.run_program(["scancel", job], _PATIENCE_S)
+    job, label = json.loads(endpoint.handle)
+    done = common.run_program(["scancel", job], _tool.patience_s)
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
-        raise ConnectionError(_advise(f"job {job} may go on", done.stderr))
-    _running.forget(name)
+        raise ConnectionError(_tool.advise(f"job {job} may go on", done.stderr))
+    _running.remove_log(label)
 
 
 def list() -> builtins.list[Endpoint]:
     """This user's jobs that this provider has submitted, also from other machines."""
-    done = common.run_program(["squeue", "-h", "--me", "-o", "%i %j"], _PATIENCE_S)
-    pairs = [line.split() for line in done.stdout.splitlines()]
+    if shutil.which("squeue") is None:
+        return []
+    told = _tool.ask("slurm://", "squeue", "-h", "--me", "-o", "%i %j")
+    pairs = [line.split() for line in told.splitlines()]
     return [
-        Endpoint(f"slurm://?job={job}", handle=json.dumps([job, name]), stays=True)
-        for job, name in (pair for pair in pairs if len(pair) == 2)
-        if name.startswith("torch-remote-")
+        Endpoint(f"slurm://{label}", handle=json.dumps([job, label]), stays=True)
+        for job, label in (pair for pair in pairs if len(pair) == 2)
+        if label.startswith(_running.LABELS_BEGIN)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from .. import fleet
 from ..errors import FAILED, OK, WRONG_USAGE, CommandError
@@ -33,18 +34,23 @@ def run(options: argparse.Namespace) -> int:
     if options.all:
         chosen = {each.name: each for each in machines.listed(False, ask=False)}
     else:
-        chosen = {name: machines.find(name) for name in options.names}
+        with fleet.errors_told():
+            chosen = {name: machines.find(name) for name in options.names}
     for name, one in chosen.items():
         if one is None:
-            print(f"torch-remote down: there is no machine {name}; see `torch-remote ps`")
+            _tell(f"there is no machine {name}; see `torch-remote ps`")
             status = FAILED
             continue
         try:
             machines.down(one)
             print(f"{name} is ended")
         except Exception as error:
-            print(f"torch-remote down: {name}: {error}")
+            _tell(f"{name}: {error}")
             status = FAILED
-            if options.forget:
+            if options.forget and one.running is not None:
                 machines._running.forget(name)
     return status
+
+
+def _tell(text: str) -> None:
+    print(f"torch-remote down: {text}", file=sys.stderr)
