@@ -171,6 +171,8 @@ def _connect_to(one: Launched, index: int | None) -> int:
                 _C.machine_stop(machine, False)
         explained = one.explain(str(error)) if isinstance(error, ConnectionError) else ""
         one.stop_or_tell()
+        if explained and one.kept:
+            explained += f"; `torch-remote down {one.name}` forgets it"
         if explained:
             raise ConnectionError(explained) from error
         raise

@@ -90,6 +90,7 @@ def remove_log(label: str) -> None:
 
 def note(spec: Spec, endpoint: Endpoint) -> None:
     """Writes the file of a machine; again when more is known of it."""
+    before = find(spec.name)
     content = {
         "name": spec.name,
         "label": spec.label,
@@ -98,7 +99,7 @@ def note(spec: Spec, endpoint: Endpoint) -> None:
         "endpoint": _to_json(endpoint),
         "kept": spec.keep,
         "pid": os.getpid(),
-        "started": time.time(),
+        "started": before.started if before else time.time(),
     }
     path = _file(spec.name)
     new = path.with_suffix(f".{secrets.token_hex(4)}")

@@ -19,6 +19,7 @@ from typing import Any
 
 NAMESPACE = "torch-remote"  # of Ray, for the names of actors
 
+
 class Server:
     """Ends with its server, and the server with it: then Ray has the GPU again."""
 
@@ -73,8 +74,8 @@ class Server:
         os._exit(0)
 
 
-# Servers that end at the same time must not each take another for the last one: an actor waits for
-# the later ones, so the earliest goes last. One whose server has ended alone does not wait for long.
+# How long an actor waits for the later ones of its machine, so that of servers that end at the same
+# time exactly one is the last: the earliest.
 WAIT_S = 10
 
 

@@ -98,6 +98,11 @@ class Service(ModalClientBase):
         self.calls: list[str] = []
         self.trouble = ""
 
+    def find(self, request: Any) -> Sandbox:
+        if request.sandbox_id not in self.sandboxes:
+            raise GRPCError(Status.NOT_FOUND, f"no sandbox {request.sandbox_id}")
+        return self.sandboxes[request.sandbox_id]
+
     async def AppGetOrCreate(self, request: Any) -> Any:
         self.apps.append(request.app_name)
         return api_pb2.AppGetOrCreateResponse(app_id=f"ap-{request.app_name}")
@@ -145,14 +150,14 @@ class Service(ModalClientBase):
         return api_pb2.SandboxGetTaskIdResponse(task_id="ta-1")
 
     async def SandboxWait(self, request: Any) -> Any:
-        sandbox = self.sandboxes[request.sandbox_id]
+        sandbox = self.find(request)
         end = time.monotonic() + request.timeout
         while not sandbox.result().status and time.monotonic() < end:
             await asyncio.sleep(0.02)
         return api_pb2.SandboxWaitResponse(result=sandbox.result())
 
     async def SandboxGetTunnels(self, request: Any) -> Any:
-        sandbox, answer = self.sandboxes[request.sandbox_id], api_pb2.SandboxGetTunnelsResponse()
+        sandbox, answer = self.find(request), api_pb2.SandboxGetTunnelsResponse()
         end = time.monotonic() + request.timeout
         while self.trouble == "capacity" or not sandbox.port:
             if time.monotonic() > end or sandbox.process.poll() is not None:
@@ -170,7 +175,7 @@ class Service(ModalClientBase):
         return answer
 
     async def SandboxTerminate(self, request: Any) -> Any:
-        self.sandboxes[request.sandbox_id].end()
+        self.find(request).end()
         return api_pb2.SandboxTerminateResponse()
 
     async def AuthTokenGet(self, request: Any) -> Any:
@@ -189,7 +194,7 @@ class Service(ModalClientBase):
 
     async def stream_SandboxGetLogs(self, stream: Any) -> None:
         request = await stream.recv_message()
-        sandbox, sent = self.sandboxes[request.sandbox_id], int(request.last_entry_id or 0)
+        sandbox, sent = self.find(request), int(request.last_entry_id or 0)
         end = time.monotonic() + request.timeout
         while time.monotonic() < end:
             is_over, text = sandbox.process.poll() is not None, sandbox.output[sent:]

@@ -177,11 +177,33 @@ def test_a_machine_of_up_outlives_programs_until_down(cluster: tuple[str, object
     with torch_remote.connect("box") as machine:
         assert [torch.ones(2, device=each).sum().item() for each in machine.devices] == [2, 2]
         pids = [int(each["pid"]) for each in servers_of(machine)]
-    (listed,) = _kept.listed(everywhere=True)
+    (listed,) = [each for each in _kept.listed(everywhere=True) if each.provider == "ray"]
     assert (listed.name, listed.state) == ("box", "running")
     _kept.down(listed)
     assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
     assert wait_until(lambda: ray.available_resources().get("GPU") == 4)
+
+
+def test_a_machine_of_up_that_ends_itself_gives_its_gpus_back(cluster: tuple[str, object]) -> None:
+    url, _ = cluster
+    with torch_remote.connect(f"{url}&num_gpus=1"):  # a program's own machine is left alone
+        made = _kept.up(f"{url}&num_gpus=2&idle=2s&lease=1s", "box")
+        assert wait_until(lambda: ray.available_resources().get("GPU") == 3)
+        (listed,) = _kept.listed(everywhere=False)
+        assert listed.state == "0 of 2 actors run"
+        words = r"2 of 2 actors have died.*`torch-remote down box` forgets it"
+        with pytest.raises(torch_remote.ConnectionError, match=words):
+            torch_remote.connect("box")
+        assert made.label != "box" and _running.find("box") is not None
+        _kept.down(listed)
+    assert _running.read_all() == []
+
+
+def test_a_second_cluster_is_not_taken_for_the_first(cluster: tuple[str, object]) -> None:
+    url, _ = cluster
+    words = "Ray allows one for each process"
+    with torch_remote.connect(url), pytest.raises(torch_remote.ConnectionError, match=words):
+        torch_remote.connect("ray://127.0.0.9:6379")
 
 
 def test_a_node_that_is_taken_away_is_a_lost_session_with_the_cause(

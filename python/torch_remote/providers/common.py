@@ -149,9 +149,14 @@ def machine_of(servers: Sequence[Endpoint], ends: str, stays: bool) -> Endpoint:
     return replace(first, also=tuple(others))
 
 
+# Of Kubernetes' programs: kubectl prints the same cause several times so before its own sentence.
+_LOG_LINE = re.compile(r"[EFIW]\d{4} \d\d:\d\d:\d\d")
+
+
 def last_words(text: str) -> str:
     """The end of what a program has printed, as one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not _LOG_LINE.match(line)] or lines
     return " ".join(lines[-5:])[-800:].rstrip(".")
 
 
@@ -160,7 +165,8 @@ def advise(what: str, words: str, advice: Sequence[tuple[str, str]], otherwise: 
     words = last_words(words)
     for pattern, to_do in advice:
         if re.search(pattern, words, re.IGNORECASE):
-            return f"{what}: {words}. What to do: {to_do}"
+            stop = "" if words.endswith("?") else "."
+            return f"{what}: {words}{stop} What to do: {to_do}"
     return f"{what}: {words}" if words else f"{what}: {otherwise}"
 
 

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,14 +134,21 @@ def launch(spec: Spec) -> Endpoint:
         undo=lambda late: late.terminate(),
     )
     with common.ending_on_failure(spec, sandbox.terminate):
-        made = Endpoint(spec.url, token, handle=sandbox.object_id, ends=ends, stays=True)
+        made = Endpoint(
+            spec.url,
+            token,
+            handle=sandbox.object_id,
+            ends=ends,
+            stays=True,
+            usd_per_hour=price,
+        )
         _running.note(spec, made)
         host, port = _wait_for_port(spec, sdk, sandbox, tell, patience_s)
         tell("starting")
         pin = _call(spec.url, patience_s, lambda: _read_pin(sandbox))
         tell("connecting")
         url = f"tls://{host}:{port}?pin={pin}"
-    return Endpoint(url, token, handle=made.handle, ends=ends, stays=True, usd_per_hour=price)
+    return replace(made, url=url)
 
 
 def _serve_command(spec: Spec) -> str:

@@ -43,7 +43,7 @@ PING_PATIENCE_S = 10  # for all actors to answer; Ray may not have noticed that 
 # What Ray says, and what to do about it.
 ADVICE = (
     (
-        r"has died|is dead|was removed|preempt",
+        r"ha(s|ve) died|is dead|was removed|preempt",
         "connect again and go on from your last checkpoint",
     ),
     (
@@ -262,7 +262,8 @@ def explain(endpoint: Endpoint, error: str) -> str:
     dead = len(names) - len(living) + len(reasons)
     if dead == 0:
         return ""
-    return _advise("Ray", f"{dead} of {len(names)} actors has died. {' '.join(reasons[:1])}")
+    verb = "has" if dead == 1 else "have"
+    return _advise("Ray", f"{dead} of {len(names)} actors {verb} died. {' '.join(reasons[:1])}")
 
 
 def state(endpoint: Endpoint) -> str:

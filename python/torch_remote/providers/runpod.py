@@ -228,6 +228,8 @@ def list() -> builtins.list[Endpoint]:
     if not os.environ.get("RUNPOD_API_KEY"):
         return []
     pods = [
-        one for one in _ask("RunPod", "GET", "/pods") if one["name"].startswith(_running.LABELS_BEGIN)
+        one
+        for one in _ask("RunPod", "GET", "/pods")
+        if one["name"].startswith(_running.LABELS_BEGIN)
     ]
     return [Endpoint(f"runpod://{one['id']}", handle=one["id"], stays=True) for one in pods]
