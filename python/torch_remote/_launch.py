@@ -60,7 +60,7 @@ launched: dict[int, Launched] = {}  # by the machine's id
 reserved: dict[int, Spec] = {}  # what is launched when the index is first used
 wanted_devices = 1  # of the default machine, at least
 _starting = threading.RLock()
-_ASK_PATIENCE_S = 15  # how long the error of a lost session waits for the provider's words
+_ASK_PATIENCE_S = 15  # how long the error of a lost machine waits for the provider's words
 # torch_modal puts another function here: the URL to use when the default machine fails.
 fall_back: Callable[[str, Exception], str | None] = lambda url, error: None  # noqa: E731
 
@@ -169,8 +169,13 @@ def _connect_to(one: Launched, index: int | None) -> int:
         for machine in machines:
             with suppress(Exception):
                 _C.machine_stop(machine, False)
-        explained = one.explain(str(error)) if isinstance(error, ConnectionError) else ""
-        one.stop_or_tell()
+        explained = ""
+        try:
+            if isinstance(error, ConnectionError):
+                with suppress(Exception):  # the provider may not answer either
+                    explained = _ask(one, str(error))
+        finally:
+            one.stop_or_tell()
         if explained and one.kept:
             explained += f"; `torch-remote down {one.name}` forgets it"
         if explained:
@@ -227,7 +232,8 @@ def _why_lost(text: str) -> str:
 def _ask(one: Launched, error: str) -> str:
     from .providers.common import logger, within
 
-    logger.info("%s is lost; its provider is asked why", one.name)
+    if one.endpoint.explain is None:  # else only a log is read
+        logger.info("%s does not answer; its provider is asked why", one.name)
     return within(_ASK_PATIENCE_S, "", lambda: one.explain(error))
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,11 @@ def test_a_machine_of_up_outlives_programs_until_down(cluster: tuple[str, object
 def test_a_machine_of_up_that_ends_itself_gives_its_gpus_back(cluster: tuple[str, object]) -> None:
     url, _ = cluster
     with torch_remote.connect(f"{url}&num_gpus=1"):  # a program's own machine is left alone
-        made = _kept.up(f"{url}&num_gpus=2&idle=2s&lease=1s", "box")
+        made = _kept.up(f"{url}&num_gpus=2&idle=3601s", "box")
+        for process in Path("/proc").glob("[0-9]*"):  # as if `idle` were over
+            with suppress(OSError):
+                if b"\x003601s\x00" in (process / "cmdline").read_bytes():
+                    os.kill(int(process.name), signal.SIGTERM)
         assert wait_until(lambda: ray.available_resources().get("GPU") == 3)
         (listed,) = _kept.listed(everywhere=False)
         assert listed.state == "0 of 2 actors run"

@@ -234,12 +234,12 @@ def within(
     patience_s: float,
     failure: str,
     function: Callable[[], Result],
-    undo: Callable[[Result], object] = lambda result: None,
+    undo: Callable[[Result], object] | None = None,
 ) -> Result:
     """What the function returns; TimeoutError with the text if it takes longer.
 
-    The function runs in a thread, so that Ctrl-C is noticed at once. A result that comes too late
-    is undone; after Ctrl-C this waits some seconds for it.
+    The function runs in a thread, so that Ctrl-C is noticed at once. With `undo`, a result that
+    comes too late is undone, and after Ctrl-C this waits some seconds for it.
     """
     outcome: list[Result] = []
     errors: list[BaseException] = []
@@ -253,7 +253,8 @@ def within(
                 if not is_late.is_set():
                     outcome.append(result)
                     return
-            undo(result)
+            if undo is not None:
+                undo(result)
         except BaseException as error:
             errors.append(error)
         finally:
@@ -268,6 +269,8 @@ def within(
     except BaseException:  # Ctrl-C
         with lock:
             is_late.set()
+        if undo is None:
+            raise
         for result in outcome:
             undo(result)
         if not is_done.wait(10):

@@ -253,7 +253,7 @@ def _call(
     what: str,
     patience_s: float,
     function: Callable[[], Any],
-    undo: Callable[[Any], object] = lambda result: None,
+    undo: Callable[[Any], object] | None = None,
 ) -> Any:
     """Calls the SDK, with a limit of time; its errors become one sentence."""
     try:
