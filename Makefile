@@ -24,7 +24,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel test-libraries test-providers compat conformance nightly programs \
+.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel test-libraries test-transformers test-providers compat conformance nightly programs \
         faults soak bench lint format asan tsan tsan-torch core-clang torch-clang fuzz fuzz-kernels gpu-build gpu-test clean
 
 help:            ## Show this list
@@ -59,6 +59,14 @@ test-libraries: build  ## The tests with transformers, Lightning and others, in 
 	$(call need,tests/libraries)
 	@tools/setup.sh libraries
 	@build/libraries-venv/bin/python -m pytest -q --timeout=300 -n 2 --dist loadfile tests/libraries
+
+# The tests are in no package: CHECKOUT is a clone of transformers' repository that has the version's tag.
+test-transformers: build  ## Transformers' own tests of five models, CPU against remote (CHECKOUT=path FAMILY=bert)
+	$(call need,tests/upstream)
+	@test -n "$(CHECKOUT)" || { echo "make $@ needs CHECKOUT, a clone of transformers: TESTING.md." >&2; exit 1; }
+	@tools/setup.sh transformers
+	@build/transformers/venv/bin/python tests/upstream/transformers_suite.py $(CHECKOUT) \
+		$(if $(FAMILY),--family $(FAMILY))
 
 test-providers: build  ## The Modal and Ray providers with their own SDKs, in an environment of their own
 	$(call need,tests/providers)

@@ -6,6 +6,7 @@
 #   setup.sh providers the SDKs of providers, in an environment of their own in build/providers
 #   setup.sh python   the virtual environment .venv with torch and the tools
 #   setup.sh libraries  build/libraries-venv: what .venv has, and libraries of others
+#   setup.sh transformers  build/transformers/venv: what .venv has, and what transformers' tests need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/steps.sh
@@ -32,6 +33,10 @@ LIBRARIES="lightning==2.6.6 torchmetrics==1.9.0 datasets==5.2.0 sentence-transfo
 # In a folder of their own, which tests/libraries/test_vision.py adds to its path: this torchvision
 # is built for CUDA, and where it can be imported it breaks transformers and torchmetrics.
 VISION="timm==1.0.30 torchvision==0.28.0"
+
+# For make test-transformers: the version that it was run with, and what the version's tests import.
+TRANSFORMERS="transformers==5.15.1 tokenizers<=0.23.0 pytest<9 pytest-timeout pytest-xdist
+  parameterized httpx typer-slim datasets==5.2.0"
 
 # For tests/providers.
 PROVIDERS="modal==1.6.3 ray==2.60.0"
@@ -98,16 +103,22 @@ make_venv() {
   touch "$stamp"
 }
 
+# make_venv_on_top FOLDER: an environment that also sees what .venv has, where it lacks it itself.
+make_venv_on_top() {
+  local base site
+  python3 -m venv --clear "$1" || return
+  base=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  site=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  # addsitedir() also reads the .pth files there: one of them has torch_remote.
+  echo "import site; site.addsitedir('$base')" >"$site/base.pth"
+}
+
 make_libraries_venv() {
-  local folder=build/libraries-venv stamp base site
+  local folder=build/libraries-venv stamp
   stamp=$(echo "$TORCH $LIBRARIES $VISION $(command -v python3)" | sha256sum | cut -c1-12)
   stamp=$folder/setup-$stamp
   [ ! -e "$stamp" ] || return 0
-  step "[1/3] virtual environment $folder" setup-libraries-venv python3 -m venv --clear $folder
-  base=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  site=$($folder/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  # addsitedir() also reads the .pth files there: one of them has torch_remote.
-  echo "import site; site.addsitedir('$base')" >"$site/base.pth"
+  step "[1/3] virtual environment $folder" setup-libraries-venv make_venv_on_top $folder
   echo "$TORCH" >$folder/constraints.txt
   # shellcheck disable=SC2086
   step "[2/3] $LIBRARIES" setup-libraries \
@@ -115,6 +126,17 @@ make_libraries_venv() {
   # shellcheck disable=SC2086
   step "[3/3] $VISION" setup-vision \
     $folder/bin/python -m pip install --no-deps --target $folder/vision $VISION
+  touch "$stamp"
+}
+
+make_transformers_venv() {
+  local folder=build/transformers/venv stamp
+  stamp=$folder/setup-$(echo "$TRANSFORMERS $(command -v python3)" | sha256sum | cut -c1-12)
+  [ ! -e "$stamp" ] || return 0
+  step "[1/2] virtual environment $folder" setup-transformers-venv make_venv_on_top $folder
+  # shellcheck disable=SC2086
+  step "[2/2] $(echo $TRANSFORMERS)" setup-transformers \
+    $folder/bin/python -m pip install $TRANSFORMERS
   touch "$stamp"
 }
 
@@ -148,5 +170,6 @@ case ${1:-} in
     ;;
   python) make_venv ;;
   libraries) make_libraries_venv ;;
-  *) fail "usage: tools/setup.sh system|checks|programs|providers|python|libraries" ;;
+  transformers) make_transformers_venv ;;
+  *) fail "usage: tools/setup.sh system|checks|programs|providers|python|libraries|transformers" ;;
 esac
