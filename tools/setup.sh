@@ -6,7 +6,7 @@
 #   setup.sh providers the SDKs of providers, in an environment of their own in build/providers
 #   setup.sh python   the virtual environment .venv with torch and the tools
 #   setup.sh libraries  build/libraries-venv: what .venv has, and libraries of others
-#   setup.sh transformers  build/transformers/venv: what .venv has, and what transformers' tests need
+#   setup.sh transformers  build/transformers/venv: what .venv has, and what those tests need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/steps.sh

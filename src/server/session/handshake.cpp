@@ -226,7 +226,8 @@ Greeting greet(transport::Stream& stream, const std::optional<wire::Preamble>& p
 
 Greeting greet_again(transport::Stream& stream, const wire::Preamble& preamble,
                      const std::string& key) {
-  return greet_within_limits(stream, preamble, Intent::kResume, proofs_with(key), 0);
+  return greet_within_limits(stream, preamble, Intent::kResume, proofs_with(key),
+                             wire::kCapabilities);
 }
 
 void send_welcome(transport::Stream& stream, const wire::Welcome& welcome) {

@@ -208,7 +208,9 @@ TEST(Messages, AQueryComesBackAndItsKindIsChecked) {
   EXPECT_EQ(decoded(from_hex("010c"), decode_query).kind, QueryKind::kTelemetry);
   EXPECT_EQ(decoded(from_hex("010d"), decode_query).kind, QueryKind::kProfile);
   EXPECT_EQ(decoded(from_hex("010e"), decode_query).kind, QueryKind::kPeer);
-  EXPECT_THROW(decoded(from_hex("010f"), decode_query), ProtocolError);
+  EXPECT_EQ(decoded(from_hex("010f"), decode_query).kind, QueryKind::kGroup);
+  EXPECT_EQ(decoded(from_hex("0111"), decode_query).kind, QueryKind::kCachedUpload);
+  EXPECT_THROW(decoded(from_hex("0112"), decode_query), ProtocolError);
   EXPECT_THROW(decoded(from_hex("0002"), decode_query), ProtocolError);
 }
 
