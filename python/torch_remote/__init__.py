@@ -143,7 +143,6 @@ def _install(name: str) -> None:
     torch._register_device_module(name, _device)
     for module in ("amp", "memory", "random", "streams"):  # for `import torch.remote.amp`
         sys.modules[f"torch.{name}.{module}"] = getattr(_device, module)
-    distributed._register(name)
     _change_torch()
     atexit.register(_shut_down)
 
@@ -171,6 +170,7 @@ def _change_torch() -> None:
     _optimizers.install()
     _parallel.install()
     _profiler.install()
+    distributed._install()
     for change in _also:
         change()
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 
-from . import _C, _backend
+from . import _C, _backend, _patches
 
 __all__ = ["all_gather", "all_reduce", "allow_connections", "broadcast"]
 
@@ -106,8 +107,18 @@ def _make_backend(options: Any, _: Any) -> Any:
     )
 
 
-def _register(name: str) -> None:
-    if torch.distributed.is_available():
-        torch.distributed.Backend.register_backend(
-            name, _make_backend, extended_api=True, devices=[name]
-        )
+def _install() -> None:
+    """Makes torch.distributed know the backend."""
+    if not torch.distributed.is_available():
+        return
+    backend, name = torch.distributed.Backend, _backend.name()
+    with _patches.noting(backend):
+        backend.register_backend(name, _make_backend, extended_api=True, devices=[name])
+    _patches.on_undo(partial(backend.backend_list.remove, name))
+    _patches.on_undo(partial(backend._plugins.pop, name.upper()))
+    for table in (
+        backend.backend_capability,
+        backend.backend_type_map,
+        backend.default_device_backend_map,
+    ):
+        _patches.on_undo(partial(table.pop, name))
