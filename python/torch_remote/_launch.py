@@ -60,7 +60,7 @@ launched: dict[int, Launched] = {}  # by the machine's id
 reserved: dict[int, Spec] = {}  # what is launched when the index is first used
 wanted_devices = 1  # of the default machine, at least
 _starting = threading.RLock()
-_ASK_PATIENCE_S = 15  # how long the error of a lost machine waits for the provider's words
+_ASK_PATIENCE_S = 20  # how long the error of a lost machine waits for the provider's words
 # torch_modal puts another function here: the URL to use when the default machine fails.
 fall_back: Callable[[str, Exception], str | None] = lambda url, error: None  # noqa: E731
 

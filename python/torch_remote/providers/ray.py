@@ -38,7 +38,7 @@ STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 NAMESPACE = ray_server.NAMESPACE
 INIT_PATIENCE_S = 60  # Ray itself tries for much longer
 START_PATIENCE_S = 180  # a server loads torch
-PING_PATIENCE_S = 10  # for all actors to answer; Ray may not have noticed that one has died
+PING_PATIENCE_S = 8  # for all actors to answer; Ray may not have noticed that one has died
 
 # What Ray says, and what to do about it.
 ADVICE = (
