@@ -2,11 +2,12 @@
 // PyTorch is not instrumented, and some of its kernels crash for arguments that no program gives
 // them. So this is no libFuzzer target: children of this process run some inputs each, and one that
 // dies is told of, with the kernel that ran. A crash outside a kernel is the server's, and the exit
-// code is 1.
+// code is 1. The children are confined as sessions are: Note [The sandbox].
 //
-//   fuzz_kernels [--runs CALLS] [--seed N] [--trusting]
+//   fuzz_kernels [--runs CALLS] [--seed N] [--trusting] [--sandbox on|off|trace]
 //
 // --trusting: also the operators that trust their arguments (operator_list.txt).
+// --sandbox trace: prints each system call that is refused to a kernel.
 #include <array>
 #include <atomic>
 #include <charconv>
@@ -23,6 +24,7 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +37,7 @@
 #include "server/executor/context.h"
 #include "server/executor/errors.h"
 #include "server/executor/operator_list.h"
+#include "server/session/sandbox.h"
 #include "session.h"
 #include "stub_kernels.h"
 
@@ -43,12 +46,14 @@ namespace {
 
 constexpr uint64_t kInputsOfAChild = 2000;
 constexpr size_t kInputBytes = 400;
-constexpr unsigned kSecondsOfAnInput = 10;
+constexpr unsigned kSecondsOfAnInput = 2;   // of computing; a busy machine does not matter
+constexpr unsigned kSecondsOfWaiting = 300;  // for an input that waits without end
 
 struct Settings {
   uint64_t calls = 10'000;
   uint64_t seed = 1;
   bool is_trusting = false;
+  server::SandboxMode sandbox = server::SandboxMode::kOn;
 };
 
 // Memory that parent and child share.
@@ -57,14 +62,19 @@ struct Progress {
   std::atomic<uint64_t> calls{0};     // of kernels
   std::atomic<uint64_t> sessions{0};  // that were not ended by a ProtocolError
   std::array<char, 128> kernel{};     // the one that runs; "" between kernels
+  std::array<char, 128> sandbox{};    // what is in force in the children
 };
 
 Progress* progress = nullptr;
 
+void tell(std::array<char, 128>& place, const char* text) {
+  std::strncpy(place.data(), text, place.size() - 1);
+}
+
 void observe(const char* name) {
   if (name != nullptr)
     ++progress->calls;
-  std::strncpy(progress->kernel.data(), name == nullptr ? "" : name, progress->kernel.size() - 1);
+  tell(progress->kernel, name == nullptr ? "" : name);
 }
 
 std::vector<c10::OperatorHandle> callable_operators(bool is_trusting) {
@@ -94,6 +104,20 @@ void run_input(uint64_t number, const Settings& settings,
   }
 }
 
+// Timers that a session may set too.
+void limit_time() {
+  const itimerval computing{{0, 0}, {kSecondsOfAnInput, 0}};
+  setitimer(ITIMER_PROF, &computing, nullptr);
+  alarm(kSecondsOfWaiting);
+}
+
+// As a session does before the first message of its client.
+void confine(server::SandboxMode mode) {
+  server::Sandbox sandbox = server::confine_files(mode, {});
+  server::confine_calls(sandbox, {}, /*uses_cuda=*/false);
+  tell(progress->sandbox, sandbox.describe().c_str());
+}
+
 // Runs inputs from `first` on, in a process of its own: it may die.
 [[noreturn]] void run_child(uint64_t first, const Settings& settings,
                             const std::vector<c10::OperatorHandle>& callable) {
@@ -104,9 +128,10 @@ void run_input(uint64_t number, const Settings& settings,
   const c10::InferenceMode inference_mode;
   use_real_kernels(&observe);
   const wire::Context context = server::present_context();
+  confine(settings.sandbox);
   for (uint64_t i = first; i < first + kInputsOfAChild; ++i) {
     progress->input = i;
-    alarm(kSecondsOfAnInput);
+    limit_time();
     run_input(i, settings, callable);
     server::apply_context(context);
   }
@@ -114,8 +139,8 @@ void run_input(uint64_t number, const Settings& settings,
 }
 
 std::string how_it_ended(int status) {
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
-    return "took more than " + std::to_string(kSecondsOfAnInput) + " s";
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF)
+    return "computed for more than " + std::to_string(kSecondsOfAnInput) + " s";
   if (WIFSIGNALED(status))
     return strsignal(WTERMSIG(status));
   return "exit code " + std::to_string(WEXITSTATUS(status));
@@ -157,7 +182,8 @@ int run(const Settings& settings) {
     observe(nullptr);
   }
   std::cout << progress->calls << " calls of kernels of " << callable.size() << " operators in "
-            << next << " inputs; " << progress->sessions << " sessions ended well\n";
+            << next << " inputs; " << progress->sessions << " sessions ended well\n"
+            << "sandbox: " << progress->sandbox.data() << '\n';
   for (const auto& [what, death] : deaths)
     std::cout << what << ", " << death.count << " times, first in input " << death.first_input
               << '\n';
@@ -183,8 +209,11 @@ Settings parse(int argc, char** argv) {
       settings.calls = number_of(argv[++i]);
     else if (option == "--seed" && i + 1 < argc)
       settings.seed = number_of(argv[++i]);
+    else if (option == "--sandbox" && i + 1 < argc)
+      settings.sandbox = server::parse_sandbox(argv[++i]);
     else
-      throw std::runtime_error("usage: fuzz_kernels [--runs CALLS] [--seed N] [--trusting]");
+      throw std::runtime_error(
+          "usage: fuzz_kernels [--runs CALLS] [--seed N] [--trusting] [--sandbox on|off|trace]");
   }
   return settings;
 }
