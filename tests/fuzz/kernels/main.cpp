@@ -46,7 +46,7 @@ namespace {
 
 constexpr uint64_t kInputsOfAChild = 2000;
 constexpr size_t kInputBytes = 400;
-constexpr unsigned kSecondsOfAnInput = 2;   // of computing; a busy machine does not matter
+constexpr unsigned kSecondsOfAnInput = 2;    // of computing; a busy machine does not matter
 constexpr unsigned kSecondsOfWaiting = 300;  // for an input that waits without end
 
 struct Settings {
