@@ -44,6 +44,7 @@ constexpr uint32_t kNamespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | 
 
 constexpr uint32_t kTmpFile = 020000000;  // of O_TMPFILE
 constexpr uint32_t kMakes = O_CREAT | O_TRUNC | kTmpFile;
+constexpr uint32_t kNoAppend = 0x20;  // RWF_NOAPPEND of pwritev2(), since Linux 6.9
 
 // The second byte of an ioctl() is its family: those of terminals and sockets can do harm through
 // the descriptors that a session has (TIOCSTI types into the terminal of its log).
@@ -176,6 +177,15 @@ class Builder {
   bool is_traced_;
 };
 
+// Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others, and not F_SETFL, which
+// takes O_APPEND away. CUDA may need that one; others use FIONBIO.
+void allow_fcntl(Builder& builder, const CallNeeds& needs) {
+  builder.allow_values(SYS_fcntl, 1,
+                       {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW,
+                        F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS,
+                        needs.opens_devices ? uint32_t{F_SETFL} : uint32_t{F_GETFL}});
+}
+
 void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
   const auto self = static_cast<uint32_t>(::getpid());
   for (const int call : {SYS_kill, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo})
@@ -185,10 +195,9 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
                        {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_GET_TIMERSLACK,
                         PR_GET_DUMPABLE, PR_CAPBSET_READ, PR_GET_NO_NEW_PRIVS, PR_SET_THP_DISABLE,
                         PR_GET_THP_DISABLE, 0x53564d41 /* PR_SET_VMA: names memory */});
-  // Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others.
-  builder.allow_values(SYS_fcntl, 1,
-                       {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW,
-                        F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS});
+  allow_fcntl(builder, needs);
+  // The log is open for appending.
+  builder.allow_bits(SYS_pwritev2, 5, kNoAppend, 0);
   builder.allow_null(SYS_prlimit64, 2);  // asks, and changes nothing
   builder.allow_ioctl(needs.opens_devices);
   const uint32_t refused = kMakes | O_WRONLY | (needs.opens_devices ? 0 : O_RDWR);

@@ -53,8 +53,9 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
                    std::vector<Fd> inherited);
 
 // The same for the process of a session, with these differences: `environment` ("NAME=value") is
-// all that it has, standard output is our standard error, and it stays in our session, so that what
-// ends a terminal's programs ends it too.
+// all that it has, standard output is our standard error, which it cannot read, nor write elsewhere
+// than at the end where it is a file, and it stays in our session, so that what ends a terminal's
+// programs ends it too.
 Child spawn_session(const std::string& path, const std::vector<std::string>& arguments,
                     const std::vector<std::string>& environment, std::vector<Fd> inherited);
 // Sets close-on-exec on all descriptors but the standard ones: also on those that we inherited. For

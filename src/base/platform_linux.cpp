@@ -175,6 +175,20 @@ void pass_on(const std::vector<Fd>& sources, SpawnActions& actions) {
   actions.close_from(target);
 }
 
+// Standard error, opened again where it is a file or a terminal: who gets this descriptor cannot
+// read a terminal's keys, nor what is in the log, and writes at the end of a file. Whatever else has
+// standard error open writes at the end too from now on, or it would write over those lines. Empty
+// for a pipe or a socket, and where it may not be opened.
+Fd log_to_write_only() {
+  struct stat facts {};
+
+  if (::fstat(STDERR_FILENO, &facts) != 0 || !(S_ISREG(facts.st_mode) || S_ISCHR(facts.st_mode)))
+    return {};
+  if (S_ISREG(facts.st_mode))
+    ::fcntl(STDERR_FILENO, F_SETFL, ::fcntl(STDERR_FILENO, F_GETFL) | O_APPEND);
+  return Fd(::open("/proc/self/fd/2", O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC));
+}
+
 bool is_passing_accept_error(int error) {
   return error == EINTR || error == ECONNABORTED || error == EPROTO || error == EPERM;
 }
@@ -221,7 +235,10 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
 Child spawn_session(const std::string& path, const std::vector<std::string>& arguments,
                     const std::vector<std::string>& environment, std::vector<Fd> inherited) {
   const std::vector<Fd> sources = away_from_targets(std::move(inherited));
+  const Fd log = log_to_write_only();
   SpawnActions actions;
+  if (log)
+    actions.put(log, STDERR_FILENO);
   actions.put_output_to_error();
   pass_on(sources, actions);
   return spawn(path, arguments, environment, actions, false);

@@ -55,10 +55,12 @@ def attacked(folder: Path, *options: str) -> Iterator[Attacked]:
     token, metrics = folder / "token", folder / "metrics"
     token.write_text("0" * 64)
     token.chmod(0o600)
+    beside = folder / "libcustom.so"  # a library's name must not open its folder
+    beside.write_bytes(Path(library()).read_bytes())
     with ExitStack() as stack:
         url = stack.enter_context(
             serving(
-                "tcp://127.0.0.1:0", "--token-file", str(token), "--library", str(library()),
+                "tcp://127.0.0.1:0", "--token-file", str(token), "--library", str(beside),
                 "--metrics", f"unix://{metrics}", *options,
             )
         )  # fmt: skip
@@ -92,6 +94,7 @@ def on_files(victim: Attacked) -> dict[str, int]:
         "remove a file": try_to("remove", removed),
         "make a folder": try_to("make folder", folder / "folder"),
         "change rights": try_to("chmod", written),
+        "write over the log": try_to("write anywhere"),
     }
 
 

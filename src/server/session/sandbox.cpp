@@ -1,5 +1,6 @@
 #include "server/session/sandbox.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -54,9 +55,12 @@ constexpr std::array<const char*, 24> kRead{
 };
 
 constexpr std::array<std::string_view, 4> kGpus{"nvidia", "nvhost", "nvmap", "dxg"};
-// Beside these there are libraries that are loaded when they are first needed.
-constexpr std::array<std::string_view, 5> kLoadOthers{"libtorch", "libc10", "libcu", "libnv",
-                                                      "libnccl"};
+// Beside these there are libraries that are loaded when they are first needed. Whole names: the
+// administrator's libcustom.so may lie in a folder that has secrets too.
+constexpr std::array<std::string_view, 17> kLoadOthers{
+    "libtorch",    "libtorch_cpu", "libtorch_cuda", "libc10",       "libc10_cuda", "libcuda",
+    "libcudart",   "libcublas",    "libcublasLt",   "libcudnn",     "libcufft",    "libcurand",
+    "libcusolver", "libcusparse",  "libnvrtc",      "libnvJitLink", "libnccl"};
 
 template <typename Prefixes>
 bool begins_with_one_of(const std::string& name, const Prefixes& prefixes) {
@@ -64,6 +68,12 @@ bool begins_with_one_of(const std::string& name, const Prefixes& prefixes) {
     if (name.starts_with(prefix))
       return true;
   return false;
+}
+
+// Whether a file is one of kLoadOthers: "libcudnn.so.9", "libcudart-1b2c3d.so.12".
+bool loads_others(const std::string& name) {
+  const std::string_view whole = std::string_view(name).substr(0, name.find_first_of(".-"));
+  return std::ranges::find(kLoadOthers, whole) != kLoadOthers.end();
 }
 
 // The files that are mapped: the libraries that are loaded.
@@ -85,7 +95,7 @@ void add_libraries(std::vector<FileRule>& rules) {
   for (const fs::path& file : mapped_files()) {
     rules.push_back({file, Access::kRead});
     const std::string name = file.filename();
-    if (!begins_with_one_of(name, kLoadOthers))
+    if (!loads_others(name))
       continue;
     folders.insert(file.parent_path());
     if (name.starts_with("libtorch"))

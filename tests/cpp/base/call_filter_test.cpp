@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -180,6 +181,25 @@ TEST_F(CallFilter, WhatLibrariesTryLooksAsOnAnOlderKernel) {
 TEST_F(CallFilter, ProcessesAreNotForkedInAnyWay) {
   EXPECT_EQ(error_of([] { return ::fork(); }), EPERM);
   EXPECT_EQ(error_of([] { return ::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }), EPERM);
+}
+
+// The log is a file that is open for appending.
+TEST_F(CallFilter, WhatIsOpenForAppendingStaysSo) {
+  constexpr int kNoAppend = 0x20;  // RWF_NOAPPEND
+  int yes = 1;
+  const auto [reader, writer] = pipe_pair();
+  const int pipe = writer.get();
+  EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_GETFL); }), 0);
+  EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_SETFL, O_NONBLOCK); }), EPERM);
+  EXPECT_EQ(error_of([&] { return ::ioctl(pipe, FIONBIO, &yes); }), 0);
+  const auto write_with = [=](int flags) -> Action {
+    return [=] {
+      const iovec nothing{};
+      return ::pwritev2(pipe, &nothing, 1, -1, flags);
+    };
+  };
+  EXPECT_EQ(error_of(write_with(kNoAppend)), EPERM);
+  EXPECT_EQ(error_of(write_with(RWF_NOWAIT)), 0);
 }
 
 TEST_F(CallFilter, ThreadsThatRanBeforeAreFilteredToo) {

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -222,6 +223,41 @@ TEST(SpawnServer, AProgramThatDoesNotExistIsAnErrorHere) {
   auto [ours, theirs] = socket_pair();
   EXPECT_THROW(spawn_server("/does/not/exist", {"x"}, {}, only(std::move(theirs))),
                std::system_error);
+}
+
+// Standard error is the file while this lives.
+class ErrorTo {
+ public:
+  explicit ErrorTo(const Fd& file) : before_(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10)) {
+    ::dup2(file.get(), STDERR_FILENO);
+  }
+
+  ~ErrorTo() { ::dup2(before_.get(), STDERR_FILENO); }
+
+ private:
+  const Fd before_;
+};
+
+TEST(SpawnSession, ItsStandardErrorCannotBeReadAndIsWrittenAtTheEndOnly) {
+  const Fd log(::memfd_create("log", MFD_CLOEXEC));  // for reading and writing, not appending
+  ASSERT_EQ(::write(log.get(), "first\n", 6), 6);
+  auto [ours, theirs] = socket_pair();
+  Child child;
+  {
+    const ErrorTo error_to(log);
+    const std::string script =
+        "echo second >&2; if cat <&2; then echo read >&3; else echo refused >&3; fi 2>/dev/null; "
+        "read line <&3; echo third >&1";
+    child = spawn_session("/bin/sh", {"sh", "-c", script}, {"PATH=/usr/bin:/bin"},
+                          only(std::move(theirs)));
+  }
+  EXPECT_EQ(read_line(ours), "refused");
+  ASSERT_EQ(::write(log.get(), "ours\n", 5), 5);  // not over what the child has written
+  ASSERT_EQ(::write(ours.get(), "go\n", 3), 3);
+  EXPECT_EQ(wait_for(child.pid), 0);
+  ASSERT_EQ(::lseek(log.get(), 0, SEEK_SET), 0);
+  for (const char* const line : {"first", "second", "ours", "third"})
+    EXPECT_EQ(read_line(log), line);
 }
 
 TEST(Platform, AProcessCanBeWatched) {

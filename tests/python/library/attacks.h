@@ -105,6 +105,14 @@ int64_t own_descriptor(const Target& target) {
   return told;
 }
 
+// Takes the flag away that keeps the writer at the end of the log.
+int64_t write_anywhere(const Target&) {
+  const int flags = ::fcntl(STDERR_FILENO, F_GETFL);
+  if (::fcntl(STDERR_FILENO, F_SETFL, flags & ~O_APPEND) < 0)
+    return errno;
+  return outcome(::fcntl(STDERR_FILENO, F_SETFL, flags));
+}
+
 int64_t load_library(const Target& target) {
   return ::dlopen(target.path.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr ? 0 : EACCES;
 }
@@ -122,6 +130,7 @@ const std::map<std::string, Attempt>& attempts() {
       {"list", [](const Target& t) { return opened(::open(t.path.c_str(), O_DIRECTORY)); }},
       {"chmod", [](const Target& t) { return outcome(::chmod(t.path.c_str(), 0600)); }},
       {"load", load_library},
+      {"write anywhere", write_anywhere},
       {"tcp", [](const Target&) { return opened(::socket(AF_INET, SOCK_STREAM, 0)); }},
       {"unix", [](const Target&) { return opened(::socket(AF_UNIX, SOCK_STREAM, 0)); }},
       {"pair", pair_sockets},
