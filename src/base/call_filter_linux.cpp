@@ -123,7 +123,7 @@ class Builder {
     tcp.allow(0);
     tcp.allow(IPPROTO_TCP);
     tcp.add(refusal(EPERM));
-    for (const uint32_t family : {AF_INET, AF_INET6})
+    for (const uint32_t family : {uint32_t{AF_INET}, uint32_t{AF_INET6}})
       block.if_equal(family, tcp.program_);
     block.unless_equal(AF_NETLINK, {refusal(EPERM)});
     block.load(low_half(2));
@@ -178,12 +178,13 @@ class Builder {
 };
 
 // Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others, and not F_SETFL, which
-// takes O_APPEND away. CUDA may need that one; others use FIONBIO.
+// takes O_APPEND away. CUDA may need that one, and Gloo does for its sockets; others use FIONBIO.
 void allow_fcntl(Builder& builder, const CallNeeds& needs) {
-  builder.allow_values(SYS_fcntl, 1,
-                       {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW,
-                        F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS,
-                        needs.opens_devices ? uint32_t{F_SETFL} : uint32_t{F_GETFL}});
+  builder.allow_values(
+      SYS_fcntl, 1,
+      {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC,
+       F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS,
+       needs.opens_devices || needs.opens_connections ? uint32_t{F_SETFL} : uint32_t{F_GETFL}});
 }
 
 void allow_some_arguments(Builder& builder, const CallNeeds& needs) {

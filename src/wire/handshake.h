@@ -60,13 +60,13 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes);
 Version agree(Version peer_min, Version peer_max);
 
 // What a server can do beyond its protocol version: bits of Hello::capabilities.
-constexpr uint64_t kStreamsCapability = 1 << 0;      // STREAM, QUERY kStream, kEvent, kElapsed
-constexpr uint64_t kMemoryCapability = 1 << 1;       // QUERY kMemory
-constexpr uint64_t kSparseCapability = 1 << 2;       // ValueKind::kSparse, ResultKind::kSparse
-constexpr uint64_t kTelemetryCapability = 1 << 3;    // QUERY kTelemetry
-constexpr uint64_t kRouteProofCapability = 1 << 4;   // Preamble::route_proof
-constexpr uint64_t kProfileCapability = 1 << 5;      // QUERY kProfile
-constexpr uint64_t kGroupsCapability = 1 << 7;       // QUERY kGroup, operators of collectives
+constexpr uint64_t kStreamsCapability = 1 << 0;     // STREAM, QUERY kStream, kEvent, kElapsed
+constexpr uint64_t kMemoryCapability = 1 << 1;      // QUERY kMemory
+constexpr uint64_t kSparseCapability = 1 << 2;      // ValueKind::kSparse, ResultKind::kSparse
+constexpr uint64_t kTelemetryCapability = 1 << 3;   // QUERY kTelemetry
+constexpr uint64_t kRouteProofCapability = 1 << 4;  // Preamble::route_proof
+constexpr uint64_t kProfileCapability = 1 << 5;     // QUERY kProfile
+constexpr uint64_t kGroupsCapability = 1 << 7;      // QUERY kGroup, operators of collectives
 // Only of servers that were started for it, so not in kCapabilities: --peers (QUERY kPeer), --cache
 // (QUERY kCachedUploads).
 constexpr uint64_t kPeersCapability = 1 << 6;

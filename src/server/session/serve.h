@@ -45,7 +45,7 @@ struct ServeOptions {
   uint64_t max_memory = UINT64_MAX;  // for the storages of one session
   LifetimeLimits limits;
   SandboxMode sandbox = SandboxMode::kAuto;
-  bool has_peers = false;              // sessions may open connections to those of other servers
+  bool has_peers = false;  // sessions may open connections to those of other servers
   CacheOptions cache;
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // version of torch that the server imitates; none: its own
