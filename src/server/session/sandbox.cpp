@@ -172,7 +172,7 @@ void note_landlock(Sandbox& sandbox, int abi, int error) {
 // The rights that `serve` was told to leave to sessions.
 void note_kept(Sandbox& sandbox, const SandboxNeeds& needs) {
   if (needs.opens_connections)
-    add_lack(sandbox, "--peers: TCP connections can be opened");
+    add_lack(sandbox, "--peers: TCP connections can be opened, the log written over");
 }
 
 // The kernel writes a core file whatever Landlock says. Where Landlock does not keep other sessions
