@@ -174,7 +174,9 @@ def test_a_server_with_peers_leaves_its_sessions_tcp_and_the_log(tmp_path: Path)
         status = victim.status()
         if "Landlock ABI" not in str(status["sandbox"]):
             pytest.skip(f"the kernel has no Landlock: {status['sandbox']}")
-        assert str(status["sandbox"]).endswith("--peers: TCP connections can be opened, the log written over")
+        assert str(status["sandbox"]).endswith(
+            "--peers: TCP connections can be opened, the log written over"
+        )
         sessions = status["sessions"]
         assert isinstance(sessions, list)
         assert {session["sandbox"] for session in sessions} == {status["sandbox"]}
