@@ -176,7 +176,7 @@ void pass_on(const std::vector<Fd>& sources, SpawnActions& actions) {
 }
 
 // Standard error, opened again where it is a file or a terminal: who gets this descriptor cannot
-// read a terminal's keys, nor what is in the log, and writes at the end of a file. Whatever else has
+// read a terminal's keys, nor what is in the log, and writes at the end of a file. What else has
 // standard error open writes at the end too from now on, or it would write over those lines. Empty
 // for a pipe or a socket, and where it may not be opened.
 Fd log_to_write_only() {

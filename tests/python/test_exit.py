@@ -94,8 +94,8 @@ def test_exit_is_clean_and_quiet(ending: str) -> None:
 
 
 def test_a_daemon_threads_backward_does_not_hold_up_the_exit() -> None:
-    """PyTorch would wait 10 s for autograd's thread, which is in a call that never ends. How long the
-    exit takes depends on the machine, so this looks at the setting that ends PyTorch's wait."""
+    """PyTorch would wait 10 s for autograd's thread, which is in a call that never ends. How long
+    the exit takes depends on the machine, so this looks at the setting that ends PyTorch's wait."""
     code = """
 import atexit, os, threading
 begin, has_begun = threading.Event(), threading.Event()
