@@ -275,7 +275,7 @@ MODELS = [
     Model("CLIP", _clip, _image_and_text),
     Model("Whisper", _whisper, _spectrum, _spectrum_prompt),
     Model("Wav2Vec2", _wav2vec2, _sound, starts_on_host=True, reads=5),
-    Model("DETR", _detr, _boxes, reads=15),
+    Model("DETR", _detr, _boxes, reads=14),
     Model("ResNet", _resnet, _image_class),
     Model("ConvNeXt", _convnext, _image_class),
     Model("SegFormer", _segformer, _segments),
