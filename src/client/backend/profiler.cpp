@@ -37,6 +37,9 @@ const std::set<ActivityType> kActivities = {ActivityType::CONCURRENT_KERNEL,
 // Viewers show rows of processes in this order. Kineto's own rows of devices begin there too, below
 // the threads of the process.
 constexpr int64_t kFirstDeviceRow = 5'000'000;
+// Numbers of arrows that CUDA's profiler, which counts its own from 1, does not reach. PyTorch asserts
+// that two arrows of a profile do not have the same.
+constexpr uint32_t kFirstArrow = 1U << 31;
 
 // Kineto writes texts into the trace as they are, but for backslashes, which it makes slashes: a
 // quotation mark cannot be escaped.
@@ -239,7 +242,7 @@ void ProfilerSession::processTrace(libkineto::ActivityLogger& logger,
     if (operations_[i] != 0)
       slice.linked = find_operation(static_cast<int32_t>(operations_[i]));
     if (slice.linked != nullptr)
-      add_send(slice, static_cast<uint32_t>(i + 1));
+      add_send(slice, kFirstArrow + static_cast<uint32_t>(i));
     logger.handleGenericActivity(slice);
   }
   for (size_t i = calls; i < trace_->activities.size(); ++i)
