@@ -143,10 +143,13 @@ bool may_redirect(const Request& request) {
 
 PyObject* redirect(const Request& request, const char* api, Policy limit) {
   const Situation in_force = situation();
+  const Kind accelerator = choose_accelerator(in_force);
+  if (request.kind == accelerator && !in_force.is_overridden()) [[likely]]
+    return nullptr;  // native code pays for no more than this
   Situation now = in_force;
   now.policy = std::min(now.policy, limit);
-  const bool is_foreign = (request.kind == Kind::kCuda || request.kind == Kind::kMps) &&
-                          request.kind != kind_of(accelerator_type());
+  const bool is_foreign =
+      (request.kind == Kind::kCuda || request.kind == Kind::kMps) && request.kind != accelerator;
   if (!is_foreign && !decide(request, now).is_redirected())
     return nullptr;
   const TopFrame frame = top_frame();

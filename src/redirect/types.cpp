@@ -76,15 +76,26 @@ PyObject* shown_to_user(PyObject* device) {
   return renamed ? object_of({c10::DeviceType::CUDA, value.index()}) : device;
 }
 
+// In place of HANDLE_TH_ERRORS where its handler of warnings would cost more than the call.
+template <typename Body>
+PyObject* with_python_errors(Body&& body) {
+  try {
+    return body();
+  } catch (...) {
+    torch::translate_exception_to_python(std::current_exception());
+    return nullptr;
+  }
+}
+
 PyObject* new_device(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  HANDLE_TH_ERRORS
-  const Request request = read_device_call(args, kwargs);
-  PyObject* const device =
-      is_off() || request.kind == Kind::kNone ? nullptr : redirect(request, "torch.device");
-  if (device == nullptr)
-    return original_of(type)(type, args, kwargs);
-  return Ref::share(shown_to_user(device)).release();
-  END_HANDLE_TH_ERRORS
+  return with_python_errors([&]() -> PyObject* {
+    const Request request = read_device_call(args, kwargs);
+    PyObject* const device =
+        is_off() || request.kind == Kind::kNone ? nullptr : redirect(request, "torch.device");
+    if (device == nullptr)
+      return original_of(type)(type, args, kwargs);
+    return Ref::share(shown_to_user(device)).release();
+  });
 }
 
 // Constructors whose `device` is the first argument or a keyword. Only accelerators that are not
@@ -210,21 +221,17 @@ Getter is_cuda;
 Getter device;
 
 // True on the accelerator that stands in for CUDA; torch itself sees the truth. The device of a
-// subclass may be a call of its __torch_dispatch__, which may raise. Not HANDLE_TH_ERRORS, whose
-// handler of warnings costs more than this.
+// subclass may be a call of its __torch_dispatch__, which may raise.
 PyObject* get_is_cuda(PyObject* self, void* closure) {
-  try {
+  return with_python_errors([&]() -> PyObject* {
     const c10::DeviceType type = accelerator_type();
     const bool stands_in = !is_off() && type != c10::DeviceType::CPU &&
                            type != c10::DeviceType::CUDA && THPVariable_Check(self) &&
                            !has_handler(self) && THPVariable_Unpack(self).device().type() == type;
     if (stands_in && !is_called_by_torch())
       Py_RETURN_TRUE;
-  } catch (...) {
-    torch::translate_exception_to_python(std::current_exception());
-    return nullptr;
-  }
-  return is_cuda.original(self, closure);
+    return is_cuda.original(self, closure);
+  });
 }
 
 PyObject* get_device(PyObject* self, void* closure) {
