@@ -24,6 +24,9 @@ struct EngineOptions {
   c10::Device device{c10::kCPU};
 };
 
+// Whether the server was built with the engine of CPU servers.
+bool has_gloo() noexcept;
+
 // Connects to the other ranks, which takes as long as they do, and at most the timeout. Throws.
 // Both throw NotImplementedError where the server was built without the engine.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const EngineOptions& options);

@@ -8,6 +8,14 @@
 
 namespace torch_remote::server {
 
+bool has_gloo() noexcept {
+#ifdef USE_C10D_GLOO
+  return true;
+#else
+  return false;
+#endif
+}
+
 c10::intrusive_ptr<c10d::Backend> make_gloo([[maybe_unused]] const EngineOptions& options) {
 #ifdef USE_C10D_GLOO
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);

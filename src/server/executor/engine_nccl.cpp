@@ -1,3 +1,6 @@
+#include <sys/socket.h>
+
+#include "base/fd.h"
 #include "server/executor/engine.h"
 
 #ifdef USE_C10D_NCCL
@@ -10,6 +13,11 @@ namespace torch_remote::server {
 
 c10::intrusive_ptr<c10d::Backend> make_nccl([[maybe_unused]] const EngineOptions& options) {
 #ifdef USE_C10D_NCCL
+  const Fd made(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));  // as NCCL does
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      made,
+      "NCCL needs Unix sockets, which the sandbox refuses: start the server "
+      "with --sandbox off, an embedded one with TORCH_REMOTE_SANDBOX=off");
   auto nccl = c10d::ProcessGroupNCCL::Options::create();
   nccl->timeout = options.timeout;
   auto engine = c10::make_intrusive<c10d::ProcessGroupNCCL>(options.store, options.rank,

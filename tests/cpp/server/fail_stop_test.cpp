@@ -234,7 +234,7 @@ TEST_F(FailStop, FreesSignaturesAndResizesOfAStoppedThreadAreApplied) {
 }
 
 TEST_F(FailStop, AResizeThatFailsStopsItsThread) {
-  server.apply(FrameText().go_on(1).resize(4, uint64_t{1} << 46));
+  server.apply(FrameText().go_on(1).resize(4, uint64_t{1} << 47));
   ASSERT_EQ(server.notices.size(), 2);
   EXPECT_EQ(server.notices[1].operator_name, "resize");
 }

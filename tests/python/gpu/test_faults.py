@@ -66,9 +66,9 @@ def test_training_goes_on_after_the_gpu_ran_out_of_memory(url: str) -> None:
 
 def test_what_is_out_of_memory_is_told_in_cudas_words(url: str) -> None:
     with torch_remote.connect(url) as machine:
-        at, x = line(), torch.ones(TOO_MANY, WIDTH, device=machine.devices[0])
+        at = line() + 2
         with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory") as raised:
-            x.sum().item()
+            torch.ones(TOO_MANY, WIDTH, device=machine.devices[0]).sum().item()
         assert f"{__file__}:{at} in" in str(raised.value)
 
 

@@ -169,7 +169,7 @@ TEST_F(CacheFolderTest, AFullDiskOrARemovedFolderIsNoEntry) {
   saving->file = Fd(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   EXPECT_FALSE(CacheFolder::add(*saving, of_size(100, 1)));
   cache.drop(*saving);
-  fs::remove_all(folder_.path);
+  folder_.remove();
   EXPECT_FALSE(cache.begin(100));
   EXPECT_TRUE(cache.list().empty());
   EXPECT_FALSE(cache.find(kOwner));
@@ -189,7 +189,7 @@ TEST_F(CacheFolderTest, AFolderThatIsNotPrivateIsRefused) {
   EXPECT_EQ(refusal(), "");
   fs::permissions(folder_.path, fs::perms::group_read, fs::perm_options::add);
   EXPECT_THAT(refusal(), HasSubstr("chmod 700"));
-  fs::remove_all(folder_.path);
+  folder_.remove();
   std::ofstream(folder_.path) << "a file";
   EXPECT_THAT(refusal(), HasSubstr("cannot be opened"));
   fs::remove(folder_.path);

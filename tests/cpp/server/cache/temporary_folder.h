@@ -15,15 +15,26 @@ struct TemporaryFolder {
   explicit TemporaryFolder(const std::string& name)
       : path(std::filesystem::temp_directory_path() /
              ("torch-remote-" + name + "-" + std::to_string(::getpid()))) {
-    std::filesystem::remove_all(path);
+    remove();
   }
 
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
+  ~TemporaryFolder() { remove(); }
 
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
+  void remove() const { remove(path); }
+
   const std::filesystem::path path;
+
+ private:
+  // Not std::filesystem::remove_all(): torch's CUDA builds bring one, which crashes here.
+  static void remove(const std::filesystem::path& which) {
+    if (std::filesystem::is_directory(std::filesystem::symlink_status(which)))
+      for (const auto& entry : std::filesystem::directory_iterator(which))
+        remove(entry.path());
+    std::filesystem::remove(which);
+  }
 };
 
 // Bytes that differ for each `seed`.

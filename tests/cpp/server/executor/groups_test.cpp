@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "marshal/collectives.h"
 #include "server/executor/collectives.h"
+#include "server/executor/engine.h"
 #include "server/executor/storage_table.h"
 
 namespace torch_remote::server {
@@ -114,6 +115,14 @@ void all_reduce(TensorList tensors, int64_t op) {
   call<int64_t, TensorList, int64_t>("torch_remote::all_reduce_", 1, tensors, op);
 }
 
+class GroupsWithGloo : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_gloo())
+      GTEST_SKIP() << "built without the headers of Gloo";
+  }
+};
+
 // Runs `body(rank)` in a thread for each of two ranks, with their groups open.
 template <typename Body>
 void with_two_ranks(Body&& body) {
@@ -132,7 +141,7 @@ void with_two_ranks(Body&& body) {
     thread.join();
 }
 
-TEST(Groups, TwoRanksReduceAndGather) {
+TEST_F(GroupsWithGloo, TwoRanksReduceAndGather) {
   with_two_ranks([](int rank) {
     Tensor sum = at::full({4, 2}, rank + 1.0);
     all_reduce(sum.t(), static_cast<int64_t>(Reduction::kSum));  // is not contiguous
@@ -145,7 +154,7 @@ TEST(Groups, TwoRanksReduceAndGather) {
   });
 }
 
-TEST(Groups, RanksThatSendFirstAndReceiveAfterwardsDoNotWaitForEachOther) {
+TEST_F(GroupsWithGloo, RanksThatSendFirstAndReceiveAfterwardsDoNotWaitForEachOther) {
   with_two_ranks([](int rank) {
     call<int64_t, const Tensor&, int64_t, int64_t>("torch_remote::send", 1,
                                                    at::full({3}, rank + 1.0), 1 - rank, 0);
@@ -155,7 +164,7 @@ TEST(Groups, RanksThatSendFirstAndReceiveAfterwardsDoNotWaitForEachOther) {
   });
 }
 
-TEST(Groups, NumbersAndSizesFromTheWireAreCheckedBeforeTheEngineSeesThem) {
+TEST_F(GroupsWithGloo, NumbersAndSizesFromTheWireAreCheckedBeforeTheEngineSeesThem) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   Rank rank;
   ASSERT_EQ(rank.open(*store, Rank::opening(0, 1)), "");
@@ -199,7 +208,7 @@ TEST(Groups, AnAddressThatIsNoNumberIsRefused) {
   }
 }
 
-TEST(Groups, ARankThatDoesNotComeIsAnErrorAfterTheTimeout) {
+TEST_F(GroupsWithGloo, ARankThatDoesNotComeIsAnErrorAfterTheTimeout) {
   Rank rank;
   wire::GroupQuery query = Rank::opening(0, 2, 50);
   Rank::Reply reply = rank.ask(query);
