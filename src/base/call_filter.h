@@ -21,4 +21,8 @@ bool can_filter_calls() noexcept;
 // both), and sends signals to itself only. Throws std::system_error.
 void install_call_filter(const CallNeeds& needs);
 
+// For all threads. Prints each file that cannot be opened on standard error, as is_traced does, and
+// refuses nothing itself. Throws std::system_error.
+void trace_opened_files();
+
 }  // namespace torch_remote

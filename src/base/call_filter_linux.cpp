@@ -135,10 +135,17 @@ class Builder {
   // For a traced process the handler opens the file (call_trace.h).
   sock_filter opened() const { return answer(is_traced_ ? SECCOMP_RET_TRAP : SECCOMP_RET_ALLOW); }
 
-  Program finish() {
+  void open_files_so(uint32_t call) { if_equal(call, {opened()}); }
+
+  Program refuse_the_rest() {
     program_.push_back(BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, kNewestCall, 0, 1));
     add(refusal(ENOSYS));
     add(refusal(EPERM));
+    return std::move(program_);
+  }
+
+  Program allow_the_rest() {
+    add(answer(SECCOMP_RET_ALLOW));
     return std::move(program_);
   }
 
@@ -224,11 +231,23 @@ Program make_program(const CallNeeds& needs) {
   allow_some_arguments(builder, needs);
   for (const uint32_t tried : {kClone3, kOpenat2, kIoUringSetup})
     builder.refuse(tried, ENOSYS);
-  return builder.finish();
+  return builder.refuse_the_rest();
 }
 
 long seccomp(unsigned operation, unsigned flags, const void* arguments) noexcept {
   return ::syscall(SYS_seccomp, operation, flags, arguments);
+}
+
+// For all threads.
+void install(Program program) {
+  const sock_fprog described{static_cast<uint16_t>(program.size()), program.data()};
+  // Without SPEC_ALLOW older kernels slow the whole process down, against attacks by code of the
+  // same process: not what is feared here.
+  const long failed =
+      seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW,
+              &described);
+  if (failed != 0)
+    throw_system_errno("seccomp", failed > 0 ? EBUSY : errno);  // > 0: a thread has another filter
 }
 
 }  // namespace
@@ -239,17 +258,19 @@ bool can_filter_calls() noexcept {
 }
 
 void install_call_filter(const CallNeeds& needs) {
-  Program program = make_program(needs);
-  const sock_fprog described{static_cast<uint16_t>(program.size()), program.data()};
   if (needs.is_traced)
     trace_refused_calls();
-  // Without SPEC_ALLOW older kernels slow the whole process down, against attacks by code of the
-  // same process: not what is feared here.
-  const long failed =
-      seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW,
-              &described);
-  if (failed != 0)
-    throw_system_errno("seccomp", failed > 0 ? EBUSY : errno);  // > 0: a thread has another filter
+  install(make_program(needs));
+}
+
+void trace_opened_files() {
+  Builder builder(true);
+  builder.open_files_so(SYS_openat);
+#ifdef SYS_open
+  builder.open_files_so(SYS_open);
+#endif
+  trace_refused_calls();
+  install(builder.allow_the_rest());
 }
 
 }  // namespace torch_remote

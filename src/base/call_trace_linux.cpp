@@ -25,7 +25,7 @@ struct HowToOpen {
 };
 
 struct Registers {
-  std::array<uint64_t, 3> arguments{};
+  std::array<uint64_t, 4> arguments{};
   void* result = nullptr;
 };
 
@@ -33,11 +33,11 @@ Registers registers_of(ucontext_t& context) {
 #if defined(__x86_64__)
   auto& all = context.uc_mcontext.gregs;
   return {{static_cast<uint64_t>(all[REG_RDI]), static_cast<uint64_t>(all[REG_RSI]),
-           static_cast<uint64_t>(all[REG_RDX])},
+           static_cast<uint64_t>(all[REG_RDX]), static_cast<uint64_t>(all[REG_R10])},
           &all[REG_RAX]};
 #elif defined(__aarch64__)
   auto& all = context.uc_mcontext.regs;
-  return {{all[0], all[1], all[2]}, &all[0]};
+  return {{all[0], all[1], all[2], all[3]}, &all[0]};
 #else
   return {};
 #endif
@@ -47,6 +47,7 @@ struct OpenCall {
   int folder = AT_FDCWD;
   const char* path = nullptr;
   uint64_t flags = 0;
+  uint64_t mode = 0;
 };
 
 const char* text_at(uint64_t address) {
@@ -54,18 +55,19 @@ const char* text_at(uint64_t address) {
 }
 
 // No path: it opens nothing.
-OpenCall open_call_of(int call, const std::array<uint64_t, 3>& arguments) {
+OpenCall open_call_of(int call, const std::array<uint64_t, 4>& arguments) {
   if (call == SYS_openat)
-    return {static_cast<int>(arguments[0]), text_at(arguments[1]), arguments[2]};
+    return {static_cast<int>(arguments[0]), text_at(arguments[1]), arguments[2], arguments[3]};
 #ifdef SYS_open
   if (call == SYS_open)
-    return {AT_FDCWD, text_at(arguments[0]), arguments[1]};
+    return {AT_FDCWD, text_at(arguments[0]), arguments[1], arguments[2]};
 #endif
   return {};
 }
 
 long open_file(const OpenCall& wanted) {
-  const HowToOpen how{wanted.flags, 0, 0};
+  // Other than open(), openat2() refuses a mode where no file is made.
+  const HowToOpen how{wanted.flags, (wanted.flags & O_CREAT) != 0 ? wanted.mode & 07777 : 0, 0};
   const long opened = ::syscall(kOpenat2, wanted.folder, wanted.path, &how, sizeof how);
   return opened < 0 ? -errno : opened;
 }

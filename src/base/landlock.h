@@ -11,6 +11,7 @@ struct FileRule {
   enum class Access {
     kRead,    // the file, or the folder with all below it
     kDevice,  // read, write and ioctl()
+    kWrite,   // read, write and cut what exists
     kMake,    // files can be made and written in the folder
     kStore,   // the same, and read, renamed, cut and removed; folders can be made
   };

@@ -125,6 +125,10 @@ void add_devices(std::vector<FileRule>& rules) {
   for (const auto& entry : fs::directory_iterator("/dev", ignored))
     if (begins_with_one_of(entry.path().filename(), kGpus))
       rules.push_back({entry.path(), Access::kDevice});
+  // The driver gives its threads names, and does not start without: /proc/self/task/*/comm. The
+  // other files there are about this process too, which has all rights over itself.
+  if (has_gpu())
+    rules.push_back({"/proc/self/task", Access::kWrite});
 }
 
 // Code that an unconfined process compiled for a GPU may be read, and is not added to: a session
@@ -184,35 +188,23 @@ void hide_memory(bool is_confined) {
     ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
-// Decides what `auto` means on this machine.
-Sandbox begin(SandboxMode mode) {
-  Sandbox sandbox;
-  sandbox.mode = mode;
-  if (mode != SandboxMode::kAuto)
-    return sandbox;
-  const bool has_gpu = ::access("/dev/nvidiactl", F_OK) == 0;
-  sandbox.mode = has_gpu ? SandboxMode::kOff : SandboxMode::kOn;
-  if (has_gpu)
-    sandbox.lacks = "it was not tried with a GPU yet, --sandbox on turns it on";
-  return sandbox;
-}
-
 }  // namespace
 
+bool has_gpu() noexcept {
+  return ::access("/dev/nvidiactl", F_OK) == 0;
+}
+
 SandboxMode parse_sandbox(const std::string& text) {
-  for (const SandboxMode mode :
-       {SandboxMode::kAuto, SandboxMode::kOn, SandboxMode::kOff, SandboxMode::kTrace})
+  for (const SandboxMode mode : {SandboxMode::kAuto, SandboxMode::kOff, SandboxMode::kTrace})
     if (text == to_text(mode))
       return mode;
-  throw std::invalid_argument("--sandbox " + text + ": use auto, on or off");
+  throw std::invalid_argument("--sandbox " + text + ": use auto or off");
 }
 
 std::string to_text(SandboxMode mode) {
   switch (mode) {
     case SandboxMode::kAuto:
       return "auto";
-    case SandboxMode::kOn:
-      return "on";
     case SandboxMode::kOff:
       return "off";
     case SandboxMode::kTrace:
@@ -223,7 +215,7 @@ std::string to_text(SandboxMode mode) {
 
 std::string Sandbox::describe() const {
   if (mode == SandboxMode::kOff)
-    return lacks.empty() ? "off" : "off; " + lacks;
+    return "off";
   std::string text = filters_calls ? "seccomp" : "";
   if (landlock > 0)
     text += (text.empty() ? "" : ", ") + ("Landlock ABI " + std::to_string(landlock));
@@ -233,7 +225,8 @@ std::string Sandbox::describe() const {
 }
 
 Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs) {
-  Sandbox sandbox = begin(mode);
+  Sandbox sandbox;
+  sandbox.mode = mode;
   if (sandbox.mode == SandboxMode::kOff)
     return sandbox;
   const int abi = landlock_abi();
@@ -246,7 +239,8 @@ Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs) {
 }
 
 Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs) {
-  Sandbox sandbox = begin(mode);
+  Sandbox sandbox;
+  sandbox.mode = mode;
   if (sandbox.mode == SandboxMode::kOff)
     return sandbox;
   renounce_privileges();
@@ -259,6 +253,8 @@ Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs) {
     error = refused.code().value();
   }
   note_landlock(sandbox, abi, error);
+  if (sandbox.mode == SandboxMode::kTrace && can_filter_calls())
+    trace_opened_files();
   if (const int threads = count_threads(); abi > 0 && threads > 1)
     add_lack(sandbox, "threads of libraries without Landlock: " + std::to_string(threads - 1));
   return sandbox;

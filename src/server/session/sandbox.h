@@ -16,13 +16,12 @@ namespace torch_remote::server {
 // All sessions do this: those of a listener, of `serve --stdio` and embedded ones. What they need
 // later is open by then, or comes as a descriptor over the socket from the listener.
 enum class SandboxMode {
-  kAuto,  // as kOn, but kOff where there is a GPU: what its driver needs was not tried yet
-  kOn,    // what the kernel has
+  kAuto,  // what the kernel has
   kOff,
-  kTrace,  // as kOn, and what is refused is printed: Note [Traced calls]
+  kTrace,  // as kAuto, and what is refused is printed: Note [Traced calls]
 };
 
-// "auto", "on", "off" or "trace". Throws std::invalid_argument.
+// "auto", "off" or "trace". Throws std::invalid_argument.
 SandboxMode parse_sandbox(const std::string& text);
 std::string to_text(SandboxMode mode);
 
@@ -37,13 +36,15 @@ struct Sandbox {
   SandboxMode mode = SandboxMode::kOff;
   bool filters_calls = false;
   int landlock = 0;  // its version; 0: files are not confined
-  // What the kernel does not have or refused, what sessions keep on request, or why it is off; for
-  // people.
+  // What the kernel does not have or refused, and what sessions keep on request; for people.
   std::string lacks;
 
   // "seccomp, Landlock ABI 4; no signal scope"
   std::string describe() const;
 };
+
+// Whether there is a GPU of NVIDIA, whether or not this process can use it.
+bool has_gpu() noexcept;
 
 // What a session will have on this kernel.
 Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs);

@@ -14,6 +14,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
 #include "base/duration.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -283,7 +285,11 @@ Credentials new_credentials(std::string token) {
 Prepared::Prepared(const ServeOptions& options)
     : table(find_operators(options), options.schemas),
       files(confine_files(options.sandbox, needs_of(options))),
-      devices(Devices::choose(options.device, options.simulated_devices)) {}
+      devices(Devices::choose(options.device, options.simulated_devices)) {
+  if (options.device == "auto" && !devices.is_cuda() && files.mode != SandboxMode::kOff &&
+      has_gpu() && c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA))
+    log(LogLevel::kWarning, "the GPU cannot be used; try --sandbox off");
+}
 
 void hold_sigterm() noexcept {
   const sigset_t terminate = only_sigterm();

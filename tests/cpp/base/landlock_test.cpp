@@ -1,14 +1,18 @@
 #include "base/landlock.h"
 
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <string>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/call_filter.h"
 
 namespace torch_remote {
 namespace {
@@ -58,6 +62,50 @@ TEST_F(Landlock, OnlyWhatARuleNamesCanBeRead) {
   EXPECT_EQ(error_of(rules, folder_ / "open/file", O_RDWR), EACCES);
   EXPECT_EQ(error_of(rules, folder_ / "closed", O_RDONLY), EACCES);
   EXPECT_EQ(error_of(rules, folder_ / "open/../closed", O_RDONLY), EACCES);
+}
+
+TEST_F(Landlock, WhatCanBeWrittenCannotBeMade) {
+  const std::vector<FileRule> rules{{folder_ / "open", Access::kWrite}};
+  EXPECT_EQ(error_of(rules, folder_ / "open/file", O_WRONLY | O_CREAT | O_TRUNC), 0);
+  EXPECT_EQ(error_of(rules, folder_ / "open/new", O_WRONLY | O_CREAT), EACCES);
+}
+
+TEST_F(Landlock, AThreadOfThisProcessCanBeGivenAName) {  // as CUDA's driver does at its start
+  const std::vector<FileRule> rules{{"/proc/self/task", Access::kWrite}};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    renounce_privileges();
+    restrict_files(rules);
+    const std::string name = "/proc/self/task/" + std::to_string(::gettid()) + "/comm";
+    ::_exit(::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600) < 0 ? errno : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(Landlock, ATraceTellsWhatCannotBeOpened) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    renounce_privileges();
+    restrict_files({{folder_ / "open", Access::kRead}});
+    trace_opened_files();
+    const bool is_open = ::open((folder_ / "open/file").c_str(), O_RDONLY) >= 0;
+    const bool is_refused = ::open((folder_ / "closed").c_str(), O_RDONLY) < 0 && errno == EACCES;
+    ::_exit(is_open && is_refused ? 0 : 1);
+  }
+  ::close(ends[1]);
+  std::array<char, 1000> told{};
+  EXPECT_GT(::read(ends[0], told.data(), told.size() - 1), 0);
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_NE(std::string(told.data()).find(folder_ / "closed"), std::string::npos);
+  EXPECT_EQ(std::string(told.data()).find("open/file"), std::string::npos);
 }
 
 TEST_F(Landlock, ARuleCanNameOneFile) {

@@ -4,7 +4,7 @@
 // dies is told of, with the kernel that ran. A crash outside a kernel is the server's, and the exit
 // code is 1. The children are confined as sessions are: Note [The sandbox].
 //
-//   fuzz_kernels [--runs CALLS] [--seed N] [--trusting] [--sandbox on|off|trace]
+//   fuzz_kernels [--runs CALLS] [--seed N] [--trusting] [--sandbox auto|off|trace]
 //
 // --trusting: also the operators that trust their arguments (operator_list.txt).
 // --sandbox trace: prints each system call that is refused to a kernel.
@@ -53,7 +53,7 @@ struct Settings {
   uint64_t calls = 10'000;
   uint64_t seed = 1;
   bool is_trusting = false;
-  server::SandboxMode sandbox = server::SandboxMode::kOn;
+  server::SandboxMode sandbox = server::SandboxMode::kAuto;
 };
 
 // Memory that parent and child share.
@@ -213,7 +213,7 @@ Settings parse(int argc, char** argv) {
       settings.sandbox = server::parse_sandbox(argv[++i]);
     else
       throw std::runtime_error(
-          "usage: fuzz_kernels [--runs CALLS] [--seed N] [--trusting] [--sandbox on|off|trace]");
+          "usage: fuzz_kernels [--runs CALLS] [--seed N] [--trusting] [--sandbox auto|off|trace]");
   }
   return settings;
 }
