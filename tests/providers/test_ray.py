@@ -6,6 +6,7 @@ Ray listens on every interface, so these tests run only in a network namespace t
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
 import signal
@@ -63,31 +64,71 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, sub
         made.communicate(timeout=DEADLINE)
 
 
-def train(devices: list[torch.device], steps: int = 4) -> list[torch.Tensor]:
-    """A model whose layers are on the devices in turn. Returns its parameters on the CPU."""
+WIDTH, ROWS, STEPS = 8, 8192, 4
+ACTIVATIONS = WIDTH * ROWS * 4  # bytes between two layers
+
+
+def train(devices: list[torch.device]) -> list[torch.Tensor]:
+    """A model whose layers are on the devices in turn. Returns its parameters."""
     torch.manual_seed(3)
-    layers = nn.ModuleList(nn.Linear(6, 6) for _ in devices)
+    layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in devices)
     for layer, device in zip(layers, devices, strict=True):
         layer.to(device)
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.05)
-    for _ in range(steps):
-        x = torch.linspace(-1, 1, 12).reshape(2, 6)
+    inputs = torch.linspace(-1, 1, WIDTH * ROWS).reshape(ROWS, WIDTH).to(devices[0])
+    for _ in range(STEPS):
+        x = inputs
         for layer, device in zip(layers, devices, strict=True):
             x = layer(x.to(device)).tanh()
         optimizer.zero_grad()
-        x.square().sum().backward()
+        x.square().mean().backward()
         optimizer.step()
-    return [each.detach().cpu() for each in layers.parameters()]
+    return [each.detach() for each in layers.parameters()]
+
+
+def train_together(devices: list[torch.device]) -> list[list[torch.Tensor]]:
+    """A copy of one model on each device, each with its part of the data. The gradients are added
+    up between the servers. Returns the parameters of each copy."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+    copies = [copy.deepcopy(model).to(device) for device in devices]
+    parts = torch.linspace(-1, 1, 32 * WIDTH).reshape(32, WIDTH).chunk(len(devices))
+    inputs = [part.to(device) for part, device in zip(parts, devices, strict=True)]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.05) for each in copies]
+    for _ in range(STEPS):
+        for one, part in zip(copies, inputs, strict=True):
+            one.zero_grad()
+            one(part).square().sum().backward()
+        for parameters in zip(*(one.parameters() for one in copies), strict=True):
+            gradients = [each.grad for each in parameters if each.grad is not None]
+            if devices[0].type == "cpu":
+                total = torch.stack(gradients).sum(0)
+                for gradient in gradients:
+                    gradient.copy_(total)
+            else:
+                torch_remote.distributed.all_reduce(gradients)
+        for optimizer in optimizers:
+            optimizer.step()
+    return [[each.detach().cpu() for each in one.parameters()] for one in copies]
 
 
 def test_four_devices_on_two_nodes_train_one_model(cluster: tuple[str, object]) -> None:
     url, _ = cluster
+    local = [torch.device("cpu")] * 4
     with torch_remote.connect(f"{url}&num_gpus=4&idle=5m") as machine:
         assert len(machine.devices) == 4
-        for ours, theirs in zip(
-            train(machine.devices), train([torch.device("cpu")] * 4), strict=True
-        ):
-            assert torch.equal(ours, theirs)
+        with torch_remote.count() as counted:
+            trained = train(machine.devices)
+            torch_remote.synchronize()
+        assert counted.bytes_sent < 2 * ACTIVATIONS  # the inputs; the rest goes between the servers
+        assert counted.bytes_received < ACTIVATIONS
+        for ours, theirs in zip(trained, train(local), strict=True):
+            assert torch.equal(ours.cpu(), theirs)
+        first, *others = train_together(machine.devices)
+        for other in others:
+            assert all(map(torch.equal, first, other))
+        for ours, theirs in zip(first, train_together(local)[0], strict=True):
+            torch.testing.assert_close(ours, theirs)  # Gloo adds in another order
         hosts = {each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]}
         assert len(hosts) == 2
         pids = [int(each["pid"]) for each in servers_of(machine)]

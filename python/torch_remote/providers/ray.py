@@ -68,7 +68,8 @@ def launch(spec: Spec) -> Endpoint:
     patience_s = common.seconds(spec, "wait", common.WAIT)
     if spec.options.get("strategy", "PACK") not in STRATEGIES:
         raise ValueError(f"{spec.url}: strategy= is one of {', '.join(STRATEGIES)}")
-    serve = common.serve_command(spec)
+    peers = ["--peers"] if count > 1 else []  # they copy to each other, and reduce together
+    serve = common.serve_command(spec, *peers)
     tell = common.Progress(spec)
     ray = _connect(spec.url, spec.host.strip("/"))
     bundle = _bundle(spec, ray, count)
