@@ -37,8 +37,8 @@ const std::set<ActivityType> kActivities = {ActivityType::CONCURRENT_KERNEL,
 // Viewers show rows of processes in this order. Kineto's own rows of devices begin there too, below
 // the threads of the process.
 constexpr int64_t kFirstDeviceRow = 5'000'000;
-// Numbers of arrows that CUDA's profiler, which counts its own from 1, does not reach. PyTorch asserts
-// that two arrows of a profile do not have the same.
+// Numbers of arrows that CUDA's profiler, which counts its own from 1, does not reach. PyTorch
+// asserts that two arrows of a profile do not have the same.
 constexpr uint32_t kFirstArrow = 1U << 31;
 
 // Kineto writes texts into the trace as they are, but for backslashes, which it makes slashes: a
