@@ -20,6 +20,7 @@ constexpr uint64_t kMaxSignatures = 65536;     // per session, on both ends
 constexpr uint64_t kMaxOperators = 8192;       // operators that a session can introduce
 constexpr uint64_t kMaxArguments = 256;        // arguments or results of one operator
 constexpr uint64_t kMaxListLength = 1 << 20;   // elements of one list argument
+constexpr uint64_t kMaxResults = 1 << 18;      // of one call, with those in lists
 constexpr uint64_t kMaxTensors = 1 << 20;      // tensors mentioned by one call
 constexpr uint64_t kMaxNumbers = 1 << 20;      // numbers in the lists of one call
 constexpr uint64_t kMaxDimensions = 128;  // PyTorch's kernels take 64, its tensors may have more

@@ -74,7 +74,11 @@ void decode_sparse(Reader& reader, Result& result) {
   }
 }
 
-Result decode_result(Reader& reader, bool inside_list) {
+// A result of one byte takes some hundred in memory, so they are counted: `left` is how many more
+// there may be.
+Result decode_result(Reader& reader, bool inside_list, uint64_t& left) {
+  if (left-- == 0)
+    refuse_over_limit("results of a call", kMaxResults + 1, kMaxResults);
   Result result;
   const uint8_t kind = reader.u8();
   if (kind > static_cast<uint8_t>(ResultKind::kRewritten))
@@ -116,9 +120,9 @@ Result decode_result(Reader& reader, bool inside_list) {
     case ResultKind::kList: {
       if (inside_list)
         throw ProtocolError("a list inside a list");
-      const uint64_t n = reader.count(kMaxListLength, "result list");
+      const uint64_t n = reader.count(kMaxResults, "result list");
       for (uint64_t i = 0; i < n; ++i)
-        result.items.push_back(decode_result(reader, true));
+        result.items.push_back(decode_result(reader, true, left));
       break;
     }
     case ResultKind::kNone:
@@ -138,9 +142,10 @@ void encode(Writer& writer, const std::vector<Result>& results) {
 
 std::vector<Result> decode_results(Reader& reader) {
   const uint64_t n = reader.count(kMaxArguments, "results");
+  uint64_t left = kMaxResults;
   std::vector<Result> results;
   for (uint64_t i = 0; i < n; ++i)
-    results.push_back(decode_result(reader, false));
+    results.push_back(decode_result(reader, false, left));
   return results;
 }
 

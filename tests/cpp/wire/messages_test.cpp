@@ -399,6 +399,15 @@ TEST(Results, APartOfASparseResultIsATensor) {
   EXPECT_THROW(decoded(from_hex("010b0100000b01"), decode_results), ProtocolError);
 }
 
+TEST(Results, AreCountedWithThoseInLists) {
+  Result list = result_of(ResultKind::kList);
+  list.items.assign(kMaxResults / 2, result_of(ResultKind::kNone));
+  Writer writer;
+  encode(writer, std::vector<Result>{list, list});  // the lists themselves are two too many
+  Reader reader(writer.view());
+  EXPECT_THROW(decode_results(reader), ProtocolError);
+}
+
 TEST(Results, UnknownKindsAndNestedListsAreRefused) {
   EXPECT_THROW(decoded(from_hex("010e"), decode_results), ProtocolError);
   EXPECT_THROW(decoded(from_hex("01070107"), decode_results), ProtocolError);
