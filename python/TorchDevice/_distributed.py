@@ -1,4 +1,4 @@
-"""NCCL needs CUDA: where something else is in use, Gloo does its work."""
+"""NCCL needs CUDA. On remote devices their own backend does its work, elsewhere Gloo."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from torch_remote_patches import Patches
 
+from . import _C
 from ._log import warn_once
 
 
@@ -16,17 +17,22 @@ def _is_nccl(backend: Any) -> bool:
     return isinstance(backend, str) and "nccl" in backend.lower()
 
 
-def _gloo(name: str, backend: str) -> str:
-    warn_once(name, "has no NCCL here and uses the backend gloo")
-    return backend.lower().replace("nccl", "gloo")
+def _instead(name: str, backend: str) -> str:
+    """The backend for "nccl" or "cpu:gloo,cuda:nccl"."""
+    if _C.accelerator() == "remote":
+        engine = device = torch._C._get_privateuse1_backend_name()
+    else:
+        engine, device = "gloo", "cuda"
+    warn_once(name, f"has no NCCL here and uses the backend {engine}")
+    return backend.lower().replace("nccl", engine).replace("cuda:", f"{device}:")
 
 
 def _init(original: Any) -> Any:
     @functools.wraps(original)
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         if _is_nccl(backend):
-            backend = _gloo("init_process_group", backend)
-            kwargs.pop("device_id", None)  # binds NCCL to a GPU; Gloo takes none
+            backend = _instead("init_process_group", backend)
+            kwargs.pop("device_id", None)  # binds NCCL to a GPU; the others take none
         return original(backend, *args, **kwargs)
 
     return init_process_group
@@ -38,7 +44,7 @@ def _group(original: Any) -> Any:
         ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         if _is_nccl(backend):
-            backend = _gloo("new_group", backend)
+            backend = _instead("new_group", backend)
         return original(ranks, timeout, backend, *args, **kwargs)
 
     return new_group

@@ -293,6 +293,7 @@ import TorchDevice, torch, sys
 import torch.distributed as dist
 place = f"file://{sys.argv[1]}"
 device = torch.device("cuda", 0)
+torch.cuda.set_device(device)
 dist.init_process_group("nccl", init_method=place, rank=0, world_size=1, device_id=device)
 x = torch.ones(3, device="cuda")
 dist.all_reduce(x)
@@ -305,24 +306,17 @@ dist.destroy_process_group()
 """
 
 
-def test_nccl_is_gloo_on_the_cpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("target", "engine"), [("", "gloo"), ("local", "remote")])
+def test_nccl_is_what_the_target_has(tmp_path: Path, target: str, engine: str) -> None:
+    settings = {"TORCHDEVICE_LOG_LEVEL": "WARNING", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", DISTRIBUTED, str(tmp_path / "store")],
-        env={**os.environ, "TORCHDEVICE_LOG_LEVEL": "WARNING", "GLOO_SOCKET_IFNAME": "lo"},
+        env={**os.environ, **settings, **({"TORCH_REMOTE": target} if target else {})},
         capture_output=True, text=True, timeout=DEADLINE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [
-        "gloo",
-        "gloo",
-        "[1.0,",
-        "1.0,",
-        "1.0]",
-        "[[1.0,",
-        "1.0,",
-        "1.0]]",
-    ]
-    assert "uses the backend gloo" in done.stderr
+    assert done.stdout == f"{engine} {engine} [1.0, 1.0, 1.0] [[1.0, 1.0, 1.0]]\n"
+    assert f"uses the backend {engine}" in done.stderr
 
 
 def test_mps_answers_where_there_is_none(used: str) -> None:
