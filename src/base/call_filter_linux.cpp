@@ -132,6 +132,25 @@ class Builder {
     if_equal(SYS_socket, block.program_);
   }
 
+  // Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others. F_SETFL takes O_APPEND
+  // away, so only those get it that need it (Gloo for its sockets, CUDA perhaps), and without
+  // O_ASYNC, by which a terminal sends signals. Others use FIONBIO.
+  void allow_fcntl(bool sets_flags) {
+    Builder flags(2, *this);
+    flags.keep(O_ASYNC);
+    flags.allow(0);
+    flags.add(refusal(EPERM));
+    Builder block(1, *this);
+    if (sets_flags)
+      block.if_equal(F_SETFL, flags.program_);
+    for (const int harmless :
+         {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC,
+          F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS})
+      block.allow(static_cast<uint32_t>(harmless));
+    block.add(refusal(EPERM));
+    if_equal(SYS_fcntl, block.program_);
+  }
+
   // For a traced process the handler opens the file (call_trace.h).
   sock_filter opened() const { return answer(is_traced_ ? SECCOMP_RET_TRAP : SECCOMP_RET_ALLOW); }
 
@@ -184,16 +203,6 @@ class Builder {
   bool is_traced_;
 };
 
-// Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others, and not F_SETFL, which
-// takes O_APPEND away. CUDA may need that one, and Gloo does for its sockets; others use FIONBIO.
-void allow_fcntl(Builder& builder, const CallNeeds& needs) {
-  builder.allow_values(
-      SYS_fcntl, 1,
-      {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC,
-       F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS,
-       needs.opens_devices || needs.opens_connections ? uint32_t{F_SETFL} : uint32_t{F_GETFL}});
-}
-
 void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
   const auto self = static_cast<uint32_t>(::getpid());
   for (const int call : {SYS_kill, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo})
@@ -203,7 +212,7 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
                        {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_GET_TIMERSLACK,
                         PR_GET_DUMPABLE, PR_CAPBSET_READ, PR_GET_NO_NEW_PRIVS, PR_SET_THP_DISABLE,
                         PR_GET_THP_DISABLE, 0x53564d41 /* PR_SET_VMA: names memory */});
-  allow_fcntl(builder, needs);
+  builder.allow_fcntl(needs.opens_devices || needs.opens_connections);
   // The log is open for appending.
   builder.allow_bits(SYS_pwritev2, 5, kNoAppend, 0);
   builder.allow_null(SYS_prlimit64, 2);  // asks, and changes nothing

@@ -81,16 +81,18 @@ std::optional<uint64_t> PeerLinks::take(Session& one, Session& other) {
     ++next_;  // for the attempt in the other direction
   }
   try {
-    std::string reason = open(one, other, link);
+    const std::string reason = open(one, other, link);
     if (reason.empty())
       return link;
+    close(one, other, link);
     const std::string reverse = open(other, one, link + 1);
     if (reverse.empty())
       return link + 1;
-    drop(one, other, link, reason + "; the other way round: " + reverse);
+    drop(one, other, link + 1, reason + "; the other way round: " + reverse);
     return std::nullopt;
   } catch (...) {
     drop(one, other, link);
+    close(one, other, link + 1);
     throw;
   }
 }
@@ -110,6 +112,10 @@ void PeerLinks::drop(Session& one, Session& other, uint64_t link, const std::str
   }
   if (!failure.empty())
     log_fallback(one, other, failure);
+  close(one, other, link);
+}
+
+void PeerLinks::close(Session& one, Session& other, uint64_t link) {
   wire::PeerQuery query;
   query.link = link;
   for (Session* const session : {&one, &other}) {

@@ -28,6 +28,8 @@ class PeerLinks {
   // For a link that may have bytes on their way, or that failed for this reason: it is closed.
   void drop(Session& one, Session& other, uint64_t link, const std::string& failure = "");
 
+  // Tells both sessions to close a link, and waits for neither.
+  static void close(Session& one, Session& other, uint64_t link);
   // Sends a query about a link and waits for the answer.
   static wire::PeerAnswer ask(Session& session, const wire::PeerQuery& query);
 

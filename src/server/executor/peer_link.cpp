@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/platform.h"
@@ -83,20 +84,30 @@ void greet_connecting_peer(transport::Stream& stream, const wire::PeerTicket& ti
 }
 
 PeerLink::PeerLink(std::shared_ptr<transport::Stream> stream, std::chrono::milliseconds silence)
-    : stream_(std::move(stream)),
-      silence_(silence),
-      writer_([this] { write_copies(); }),
-      watcher_([this] { watch(); }) {}
+    : stream_(std::move(stream)), silence_(silence) {
+  try {
+    writer_ = std::thread([this] { write_copies(); });
+    watcher_ = std::thread([this] { watch(); });
+  } catch (const std::system_error& error) {  // there are too many threads
+    end();
+    throw ConnectionError(error.what());
+  }
+}
 
 PeerLink::~PeerLink() {
+  end();
+}
+
+void PeerLink::end() noexcept {
   {
     MutexLock lock(mutex_);
     is_over_ = true;
   }
   changed_.notify_all();
   stream_->shutdown();
-  writer_.join();
-  watcher_.join();
+  for (std::thread* const thread : {&writer_, &watcher_})
+    if (thread->joinable())
+      thread->join();
 }
 
 void PeerLink::send(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {

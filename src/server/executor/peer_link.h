@@ -53,6 +53,8 @@ class PeerLink {
   void read(std::span<std::byte> into);
 
  private:
+  void end() noexcept;
+
   struct Copy {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;

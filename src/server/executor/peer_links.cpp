@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <arpa/inet.h>
 #include <poll.h>
 
 #include "base/error.h"
@@ -20,6 +21,13 @@ using Clock = std::chrono::steady_clock;
 
 bool is_loopback(const std::string& host) {
   return transport::SocketAddress::loopback(host, 1).has_value();
+}
+
+// Other texts are names of hosts, which take long to look up.
+bool is_in_digits(const std::string& host) {
+  in6_addr any{};
+  return ::inet_pton(AF_INET, host.c_str(), &any) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), &any) == 1;
 }
 
 // The end of the wait is looked for that often.
@@ -64,7 +72,7 @@ PeerLinks::Tls PeerLinks::own_tls() {
   return tls_;
 }
 
-void PeerLinks::open(std::function<void()> work) {
+void PeerLinks::open(uint64_t link, std::function<void(const Opening&)> work) {
   MutexLock lock(mutex_);
   for (auto opening = openings_.begin(); opening != openings_.end();) {
     if (!opening->is_done) {
@@ -77,10 +85,15 @@ void PeerLinks::open(std::function<void()> work) {
   if (openings_.size() >= kMaxPeerOpenings || links_.size() >= kMaxPeerLinks)
     throw ConnectionError("there are too many links to other servers");
   Opening& opening = openings_.emplace_back();
+  opening.link = link;
   try {
     opening.thread = std::thread([&opening, work = std::move(work)] {
       name_this_thread("tr-peer-open");
-      work();
+      try {
+        work(opening);
+      } catch (const std::exception& error) {  // the client takes no replies
+        log(LogLevel::kWarning, "a link was not told of", {{"reason", error.what()}});
+      }
       opening.is_done = true;
     });
   } catch (...) {
@@ -105,40 +118,43 @@ wire::PeerPlace PeerLinks::listen(uint64_t link, const wire::PeerTicket& ticket)
   }
   const auto socket = std::make_shared<const Fd>(transport::listen_on(address));
   place.port = address.port;
-  open([this, socket, tls, link, ticket] { accept(*socket, tls, link, ticket); });
+  open(link, [this, socket, tls, ticket](const Opening& opening) {
+    accept(*socket, tls, ticket, opening);
+  });
   return place;
 }
 
-void PeerLinks::accept(const Fd& socket, const Tls& tls, uint64_t link,
-                       const wire::PeerTicket& ticket) {
-  for (const auto end = Clock::now() + kTicketTime; Clock::now() < end && !is_over_;) {
+void PeerLinks::accept(const Fd& socket, const Tls& tls, const wire::PeerTicket& ticket,
+                       const Opening& opening) {
+  for (const auto end = Clock::now() + kTicketTime;
+       Clock::now() < end && !is_over_ && !opening.is_closed;) {
     if (!is_readable(socket))
       continue;
     try {
-      if (admit(accept_connection(socket), tls, link, ticket))
+      if (admit(accept_connection(socket), tls, ticket, opening))
         return;
     } catch (const std::exception& error) {
       log(LogLevel::kWarning, "no link to another server", {{"reason", error.what()}});
       return;
     }
   }
-  log(LogLevel::kInfo, "no other server has come for its link", {{"link", link}});
+  log(LogLevel::kInfo, "no other server has come for its link", {{"link", opening.link}});
 }
 
-bool PeerLinks::admit(Fd connection, const Tls& tls, uint64_t link,
-                      const wire::PeerTicket& ticket) {
+bool PeerLinks::admit(Fd connection, const Tls& tls, const wire::PeerTicket& ticket,
+                      const Opening& opening) {
   const std::string peer = describe_peer(connection);
   auto bare = transport::socket_stream(std::move(connection), peer);
   // Kept here too: the client may close the link at any time.
   const std::shared_ptr<transport::Stream> stream =
       tls == nullptr ? std::move(bare) : transport::tls_stream(std::move(bare), tls);
   try {
-    greet_connecting_peer(*stream, ticket, [&] { add(link, stream); });
+    greet_connecting_peer(*stream, ticket, [&] { add(opening, stream); });
     return true;
   } catch (const std::exception& error) {
-    log(LogLevel::kWarning, "a connection for a link was refused",
-        {{"peer", peer}, {"reason", error.what()}});
-    close(link);
+    log_.write(LogLevel::kWarning, "a connection for a link was refused",
+               {{"peer", peer}, {"reason", error.what()}});
+    remove(opening.link);
     return false;
   }
 }
@@ -147,12 +163,14 @@ void PeerLinks::connect(uint64_t link, const wire::PeerTicket& ticket, const wir
                         std::function<void(const std::string&)> on_done) {
   if (place.pin.empty() && !is_loopback(place.host))
     throw ConnectionError("a link beyond loopback needs a pin");
-  open([this, link, ticket, place, on_done = std::move(on_done)] {
+  if (!is_in_digits(place.host))
+    throw ConnectionError("the address of a link is not in digits");
+  open(link, [this, ticket, place, on_done = std::move(on_done)](const Opening& opening) {
     std::string reason;
     try {
       auto stream = dial_peer(place);
       greet_listening_peer(*stream, ticket);
-      add(link, std::move(stream));
+      add(opening, std::move(stream));
     } catch (const std::exception& error) {
       reason = error.what();
     }
@@ -160,10 +178,12 @@ void PeerLinks::connect(uint64_t link, const wire::PeerTicket& ticket, const wir
   });
 }
 
-void PeerLinks::add(uint64_t link, std::shared_ptr<transport::Stream> stream) {
+void PeerLinks::add(const Opening& opening, std::shared_ptr<transport::Stream> stream) {
   auto made = std::make_shared<PeerLink>(std::move(stream), options_.silence);
   MutexLock lock(mutex_);
-  if (!links_.emplace(link, std::move(made)).second)
+  if (opening.is_closed)
+    throw ConnectionError("the client has closed the link");
+  if (!links_.try_emplace(opening.link, std::move(made)).second)
     throw ConnectionError("a link has the name of another");
 }
 
@@ -174,6 +194,16 @@ std::shared_ptr<PeerLink> PeerLinks::find(uint64_t link) {
 }
 
 void PeerLinks::close(uint64_t link) {
+  {
+    MutexLock lock(mutex_);
+    for (Opening& opening : openings_)
+      if (opening.link == link)
+        opening.is_closed = true;
+  }
+  remove(link);
+}
+
+void PeerLinks::remove(uint64_t link) {
   std::shared_ptr<PeerLink> closed;  // ended after the lock is released
   MutexLock lock(mutex_);
   const auto found = links_.find(link);

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "base/fd.h"
+#include "base/limited_log.h"
 #include "base/mutex.h"
 #include "server/executor/peer_link.h"
 #include "transport/tls_context.h"
@@ -52,6 +53,7 @@ class PeerLinks {
                std::function<void(const std::string&)> on_done);
   // Null: there is no such link.
   std::shared_ptr<PeerLink> find(uint64_t link);
+  // Also one that is being opened.
   void close(uint64_t link);
 
  private:
@@ -59,20 +61,25 @@ class PeerLinks {
 
   // A thread that opens a link.
   struct Opening {
+    uint64_t link = 0;
     std::thread thread;
+    std::atomic<bool> is_closed{false};  // by the client, before it was open
     std::atomic<bool> is_done{false};
   };
 
-  void open(std::function<void()> work);
-  void accept(const Fd& socket, const Tls& tls, uint64_t link, const wire::PeerTicket& ticket);
+  void open(uint64_t link, std::function<void(const Opening&)> work);
+  void accept(const Fd& socket, const Tls& tls, const wire::PeerTicket& ticket,
+              const Opening& opening);
   // False: the peer does not know the ticket.
-  bool admit(Fd connection, const Tls& tls, uint64_t link, const wire::PeerTicket& ticket);
-  void add(uint64_t link, std::shared_ptr<transport::Stream> stream);
+  bool admit(Fd connection, const Tls& tls, const wire::PeerTicket& ticket, const Opening& opening);
+  void add(const Opening& opening, std::shared_ptr<transport::Stream> stream);
+  void remove(uint64_t link);
   Tls own_tls();
 
   const PeerOptions options_;
   Tls tls_;  // executor; made when it is first needed
   std::atomic<bool> is_over_{false};
+  LimitedLog log_;
 
   Mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<PeerLink>> links_ GUARDED_BY(mutex_);

@@ -192,6 +192,11 @@ TEST_F(CallFilter, WhatIsOpenForAppendingStaysSo) {
   EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_GETFL); }), 0);
   EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_SETFL, O_NONBLOCK); }), EPERM);
   EXPECT_EQ(error_of([&] { return ::ioctl(pipe, FIONBIO, &yes); }), 0);
+  for (const CallNeeds& needs : {CallNeeds{true}, CallNeeds{.opens_connections = true}}) {
+    EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_SETFL, O_NONBLOCK); }, needs), 0);
+    EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_SETFL, O_ASYNC); }, needs), EPERM);
+    EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_SETOWN, 1); }, needs), EPERM);
+  }
   const auto write_with = [=](int flags) -> Action {
     return [=] {
       const iovec nothing{};

@@ -124,8 +124,20 @@ TEST(PeerLinks, MoreLinksThanAllowedAreNotOpened) {
   EXPECT_THROW(links.listen(kMaxPeerOpenings + 1, ticket_of(1)), ConnectionError);
 }
 
-TEST(PeerLinks, BeyondLoopbackAPinIsNeeded) {
+TEST(PeerLinks, OneThatIsClosedWhileItIsOpenedIsNotOpened) {
+  PeerLinks one({"127.0.0.1"});
+  PeerLinks other({""});
+  const wire::PeerPlace place = one.listen(5, ticket_of(1));
+  one.close(5);
+  EXPECT_NE(connect(other, 5, ticket_of(1), place), "");
+  EXPECT_EQ(one.find(5), nullptr);
+  EXPECT_EQ(other.find(5), nullptr);
+}
+
+TEST(PeerLinks, BeyondLoopbackAPinIsNeededAndNoNameIsLookedUp) {
   PeerLinks links({""});
+  EXPECT_THROW(links.connect(5, ticket_of(1), {"localhost", 80, ""}, {}), ConnectionError);
+  EXPECT_THROW(links.connect(5, ticket_of(1), {"example.com", 80, "pin"}, {}), ConnectionError);
   EXPECT_THROW(links.connect(5, ticket_of(1), {"192.0.2.1", 80, ""}, {}), ConnectionError);
   EXPECT_THROW(links.listen(5, ticket_of(1)), ConnectionError);
 }
