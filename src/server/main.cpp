@@ -115,9 +115,9 @@ void describe(CLI::App& app, Arguments& arguments) {
                  "unix:///path that sends the server's metrics as text to every connection");
   app.add_option(
          "--sandbox", arguments.sandbox,
-         "on: sessions give up files, sockets, programs and signals, as far as the kernel can take "
-         "them; off: they keep the rights of the server's user; auto: on, but off where there is a "
-         "GPU, with which it was not tried yet")
+         "auto: sessions give up files, sockets, programs and signals, as far as the kernel can "
+         "take them; off: they keep the rights of the server's user; trace (for developers): as "
+         "auto, and prints what is refused")
       ->envname("TORCH_REMOTE_SANDBOX")
       ->capture_default_str();
   app.add_flag("--peers", arguments.has_peers,
