@@ -350,7 +350,7 @@ def test_down_all_ends_what_a_killed_program_has_left(cluster: Path) -> None:
 LAB = """\
 #!/bin/sh
 case $1 in
-  reserve) if [ "$2" = --gpus=9 ]; then echo "no boxes with 9 GPUs" >&2; exit 1; fi; echo box1 ;;
+  reserve) if [ "$3" = --gpus=9 ]; then echo "no boxes with 9 GPUs" >&2; exit 1; fi ;;
   run) shift 2; PATH=$TEST_HOST_PATH; exec "$@" ;;
   state) echo running ;;
   release) echo "$2" >$TEST_CLUSTER/../released ;;
@@ -373,8 +373,10 @@ def test_the_provider_of_the_document_works(tmp_path: Path) -> None:
             assert torch.ones(2, device=machine.devices[0]).sum().item() == 2
             (listed,) = _kept.listed(everywhere=False)
             assert listed.state == "running"
-        assert (tmp_path / "released").read_text() == "box1\n"
+        assert (tmp_path / "released").read_text() == f"{listed.endpoint.handle}\n"
+        (tmp_path / "released").unlink()
         with pytest.raises(ConnectionError, match=r"no boxes.*What to do: come back later"):
             torch_remote.connect("lab://?num_gpus=9")
+        assert (tmp_path / "released").exists() and _running.read_all() == []
     finally:
         providers._registered.pop("lab")
