@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from torch_remote import _C
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 N = 64
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "profiling.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -341,6 +343,11 @@ def test_the_table_of_waits_is_for_people() -> None:
         "an unknown line waited 1,200 times, 5 µs",
     ]
     assert str(torch_remote.WaitTable()) == "no line waited for a server"
+    shown = re.findall(r"^(\S+) waited (?:once|(\d+) times), ([\d,.]+) ms$", DOCUMENT, re.M)
+    assert len(shown) == 2  # the document shows what is printed
+    for line, count, time_ms in shown:
+        wait = torch_remote.Waits(line, int(count or 1), float(time_ms.replace(",", "")) / 1000)
+        assert f"\n{wait}\n" in DOCUMENT
     with pytest.raises(ValueError, match="not a profile that has recorded"):
         torch_remote.waits(torch.autograd.profiler.profile())
 
