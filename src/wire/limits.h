@@ -39,6 +39,7 @@ constexpr uint64_t kMaxGpuProcesses = 1 << 12;     // in one answer
 constexpr uint64_t kMaxProfiledCalls = 1 << 17;    // whose times a server keeps for a client
 constexpr uint64_t kMaxProfiledBatch = 1 << 16;    // of them in one answer
 constexpr uint64_t kMaxCachedUploads = 1 << 13;    // in one answer
+constexpr uint64_t kMinCachedUpload = 1 << 20;     // bytes; a cache keeps no shorter upload
 
 constexpr uint64_t kMaxGroups = 256;                // process groups of a session
 constexpr uint64_t kMaxGroupSize = 1 << 12;         // ranks of one

@@ -16,6 +16,7 @@ namespace {
 
 // Uploads from pageable memory return at once up to this size, after a copy. Larger ones wait.
 constexpr uint64_t kCopiedUpload = 1 << 20;
+static_assert(kCopiedUpload >= wire::kMinCachedUpload);  // or some were hashed but never kept
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()),

@@ -36,7 +36,13 @@ std::vector<std::string> names_in(const Fd& folder) {
   return names;
 }
 
-// The bytes of all entries, locked while this lives.
+// What a file of this length takes on the disk.
+uint64_t whole_blocks(uint64_t length) {
+  constexpr uint64_t kBlock = 4096;
+  return (length + kBlock - 1) / kBlock * kBlock;
+}
+
+// The bytes of all files, locked while this lives.
 class Usage {
  public:
   explicit Usage(const Fd& folder)
@@ -70,7 +76,9 @@ struct CacheFolder::File {
   std::string owner;
   std::string name;
   timespec used;
-  uint64_t bytes;
+  uint64_t length;
+
+  uint64_t bytes() const { return whole_blocks(length); }
 
   bool operator<(const File& other) const {
     return std::tie(used.tv_sec, used.tv_nsec, name) <
@@ -122,10 +130,11 @@ Fd CacheFolder::open(const std::string& path) {
   return folder;
 }
 
-CacheFolder::CacheFolder(Fd folder, const wire::Digest& owner, uint64_t limit)
+CacheFolder::CacheFolder(Fd folder, const wire::Digest& owner, uint64_t limit, uint64_t least)
     : folder_(std::move(folder)),
       owner_(to_hex(owner)),
       limit_(limit),
+      least_(least),
       own_(::openat(folder_.get(), owner_.c_str(), kFolderFlags)) {}
 
 std::vector<CacheFolder::File> CacheFolder::files_of(const std::vector<std::string>& owners) const {
@@ -151,7 +160,7 @@ std::vector<wire::CachedEntry> CacheFolder::list() const {
   std::vector<wire::CachedEntry> entries;
   for (const File& file : found)
     if (const auto digest = from_hex(file.name); digest && entries.size() < wire::kMaxCachedUploads)
-      entries.push_back({*digest, file.bytes});
+      entries.push_back({*digest, file.length});
   return entries;
 }
 
@@ -183,7 +192,7 @@ void CacheFolder::remove_file(const std::string& name) {
       ::unlinkat(own_.get(), name.c_str(), 0) != 0)
     return;
   const uint64_t bytes = usage.read().value_or(0);
-  usage.write(bytes - std::min(bytes, static_cast<uint64_t>(facts.st_size)));
+  usage.write(bytes - std::min(bytes, whole_blocks(static_cast<uint64_t>(facts.st_size))));
 }
 
 uint64_t CacheFolder::evict(uint64_t room) {
@@ -191,20 +200,23 @@ uint64_t CacheFolder::evict(uint64_t room) {
   std::sort(found.begin(), found.end());
   uint64_t bytes = 0;
   for (const File& file : found)
-    bytes += file.bytes;
+    bytes += file.bytes();
   const uint64_t wanted = bytes + room > limit_ ? std::max(limit_ / 10 * 9, room) - room : bytes;
   for (const File& file : found) {
     if (bytes <= wanted)
       break;
     const std::string path = file.owner + "/" + file.name;
     if (::unlinkat(folder_.get(), path.c_str(), 0) == 0)
-      bytes -= file.bytes;
+      bytes -= file.bytes();
   }
   return bytes;
 }
 
 std::optional<CacheFolder::Saving> CacheFolder::begin(uint64_t length) {
-  if (length == 0 || length > limit_ / 2 - added_)
+  if (length == 0 || length < least_ || length > limit_ / 2)
+    return std::nullopt;
+  const uint64_t taken = whole_blocks(length);
+  if (taken > limit_ / 2 - added_)
     return std::nullopt;
   if (!own_) {
     ::mkdirat(folder_.get(), owner_.c_str(), 0700);
@@ -214,9 +226,9 @@ std::optional<CacheFolder::Saving> CacheFolder::begin(uint64_t length) {
   if (!own_ || !usage)
     return std::nullopt;
   std::optional<uint64_t> bytes = usage.read();
-  if (!bytes || *bytes > limit_ - length)
-    bytes = evict(length);
-  if (*bytes > limit_ - length)
+  if (!bytes || *bytes > limit_ - taken)
+    bytes = evict(taken);
+  if (*bytes > limit_ - taken)
     return std::nullopt;
   Saving saving;
   saving.length = length;
@@ -227,8 +239,8 @@ std::optional<CacheFolder::Saving> CacheFolder::begin(uint64_t length) {
     ::unlinkat(own_.get(), saving.name.c_str(), 0);
     return std::nullopt;
   }
-  added_ += length;
-  usage.write(*bytes + length);
+  added_ += taken;
+  usage.write(*bytes + taken);
   return saving;
 }
 

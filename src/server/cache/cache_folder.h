@@ -15,14 +15,18 @@ namespace torch_remote::server {
 
 // Note [Files of the cache]
 //
-//   DIR/usage            bytes of all entries, eight bytes; who changes them holds a lock on it
+//   DIR/usage            bytes of all files, eight bytes; who changes them holds a lock on it
 //   DIR/OWNER/SHA256     an entry: the bytes that have this hash, and nothing else
 //   DIR/OWNER/saving-…   an entry that is being written; then it is renamed
 //
 // OWNER is wire::cache_owner() in hexadecimal. The time of an entry's last change is when it was
-// last used. A file that is being written has its full size from the start, so that others count
-// it. When the limit is reached, the oldest files of all owners are removed, until a tenth of the
-// limit is free. `usage` is then set to what was found, which corrects it after a crash.
+// last used. A file counts with the whole blocks of 4 KiB that it takes. One that is being written
+// has its full size from the start, so that others count it.
+//
+// When the limit is reached, the oldest files of all owners are removed, until a tenth of the limit
+// is free. `usage` is then set to what was found, which corrects it after a crash. All folders are
+// read under the lock, and other sessions wait: so short uploads are not kept, of which there could
+// be many.
 //
 // Who reads an entry compares its hash. Nothing here is an error for a client: what cannot be read
 // or written is not cached.
@@ -35,7 +39,8 @@ class CacheFolder {
   // for the user if it is not a folder of this user that nobody else can use, or is read-only.
   static Fd open(const std::string& path);
 
-  CacheFolder(Fd folder, const wire::Digest& owner, uint64_t limit);
+  // `least` is the length of the shortest upload that is kept.
+  CacheFolder(Fd folder, const wire::Digest& owner, uint64_t limit, uint64_t least);
 
   // The owner's entries, the last used first: at most wire::kMaxCachedUploads.
   std::vector<wire::CachedEntry> list() const;
@@ -52,8 +57,8 @@ class CacheFolder {
     wire::Sha256 sum;
   };
 
-  // Nothing: there is no room. One object adds at most half of the limit, so that what one session
-  // sends does not displace everything else.
+  // Nothing: there is no room, or the upload is too short. One object adds at most half of the
+  // limit, so that what one session sends does not displace everything else.
   std::optional<Saving> begin(uint64_t length);
   // False: it could not be written. Call drop().
   static bool add(Saving& saving, std::span<const std::byte> part);
@@ -73,6 +78,7 @@ class CacheFolder {
   const Fd folder_;
   const std::string owner_;
   const uint64_t limit_;
+  const uint64_t least_;
   Fd own_;              // DIR/OWNER; may be empty
   uint64_t added_ = 0;  // bytes that this object has begun to write
   uint64_t number_ = 0;

@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "base/platform.h"
 #include "server/cache/cache_folder.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server {
 namespace {
@@ -96,7 +97,8 @@ class Helper {
       throw ProtocolError("a session sent its helper an unknown request");
     switch (request.action) {
       case CacheAction::kOwner:
-        folder_.emplace(CacheFolder::open(options_.folder), request.digest, options_.limit);
+        folder_.emplace(CacheFolder::open(options_.folder), request.digest, options_.limit,
+                        wire::kMinCachedUpload);
         return true;
       case CacheAction::kList: {
         const std::vector<wire::CachedEntry> entries = folder_->list();

@@ -36,7 +36,8 @@ void Uploads::expect(const wire::Begin& begin) {
   wire::check_limit("bytes of uploads on their way", staged, kMaxStagedBytes);
   auto staging =
       std::make_shared<Staging>(begin.length, staged > limits_.bytes ? nullptr : &memory_, total_);
-  staging->is_saved_ = begin.is_kept && cache_ != nullptr && !staging->is_lost();
+  staging->is_saved_ = begin.is_kept && begin.length >= wire::kMinCachedUpload &&
+                       cache_ != nullptr && !staging->is_lost();
   MutexLock lock(mutex_);
   wire::check_limit("uploads on their way", lanes_.size() + 1, limits_.lanes);
   const bool is_new = lanes_.emplace(begin.upload, Lane{std::move(staging)}).second;

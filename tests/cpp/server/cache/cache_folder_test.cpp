@@ -24,11 +24,19 @@ using testing::TemporaryFolder;
 
 constexpr wire::Digest kOwner{std::byte{1}};
 constexpr wire::Digest kOther{std::byte{2}};
+constexpr uint64_t kBlock = 4096;
+constexpr uint64_t kLimit = 10 * kBlock;
 
 class CacheFolderTest : public ::testing::Test {
  protected:
-  CacheFolder opened(uint64_t limit = 1000, const wire::Digest& owner = kOwner) const {
-    return {CacheFolder::open(folder_.path), owner, limit};
+  CacheFolder opened(uint64_t limit = kLimit, const wire::Digest& owner = kOwner) const {
+    return {CacheFolder::open(folder_.path), owner, limit, 1};
+  }
+
+  uint64_t usage() const {
+    uint64_t bytes = UINT64_MAX;
+    std::ifstream(folder_.path / "usage").read(reinterpret_cast<char*>(&bytes), sizeof bytes);
+    return bytes;
   }
 
   // Saves `bytes`; false: there was no room.
@@ -86,7 +94,7 @@ TEST_F(CacheFolderTest, AnotherOwnerFindsNothing) {
   CacheFolder cache = opened();
   const auto bytes = of_size(100, 1);
   EXPECT_TRUE(save(cache, bytes));
-  CacheFolder other = opened(1000, kOther);
+  CacheFolder other = opened(kLimit, kOther);
   EXPECT_FALSE(other.find(wire::sha256(bytes)));
   other.remove(wire::sha256(bytes));
   EXPECT_TRUE(other.list().empty());
@@ -95,23 +103,52 @@ TEST_F(CacheFolderTest, AnotherOwnerFindsNothing) {
 
 TEST_F(CacheFolderTest, TheLeastRecentlyUsedMakesRoom) {
   for (const int i : {0, 1, 2}) {
-    CacheFolder cache = opened(1000, i == 0 ? kOwner : kOther);
-    EXPECT_TRUE(save(cache, of_size(300, i)));
+    CacheFolder cache = opened(kLimit, i == 0 ? kOwner : kOther);
+    EXPECT_TRUE(save(cache, of_size(3 * kBlock, i)));
   }
-  use_at(of_size(300, 0), 10);
+  use_at(of_size(3 * kBlock, 0), 10);
   CacheFolder cache = opened();
-  EXPECT_TRUE(save(cache, of_size(300, 3)));
-  EXPECT_TRUE(cache.find(wire::sha256(of_size(300, 0))));
-  EXPECT_TRUE(cache.find(wire::sha256(of_size(300, 3))));
-  EXPECT_LE(bytes_on_disk(), 900);
+  EXPECT_TRUE(save(cache, of_size(3 * kBlock, 3)));
+  EXPECT_TRUE(cache.find(wire::sha256(of_size(3 * kBlock, 0))));
+  EXPECT_TRUE(cache.find(wire::sha256(of_size(3 * kBlock, 3))));
+  EXPECT_LE(bytes_on_disk(), 9 * kBlock);
 }
 
 TEST_F(CacheFolderTest, OneSessionAddsAtMostHalfOfTheLimit) {
   CacheFolder cache = opened();
-  EXPECT_FALSE(save(cache, of_size(501, 1)));
-  EXPECT_TRUE(save(cache, of_size(300, 1)));
-  EXPECT_FALSE(save(cache, of_size(300, 2)));
-  EXPECT_TRUE(save(cache, of_size(200, 3)));
+  EXPECT_FALSE(save(cache, of_size(5 * kBlock + 1, 1)));
+  EXPECT_TRUE(save(cache, of_size(3 * kBlock, 1)));
+  EXPECT_FALSE(save(cache, of_size(3 * kBlock, 2)));
+  EXPECT_TRUE(save(cache, of_size(2 * kBlock, 3)));
+}
+
+// Or one client could fill the disk with files that count as nothing.
+TEST_F(CacheFolderTest, AnUploadThatIsTooShortIsNotKept) {
+  CacheFolder cache(CacheFolder::open(folder_.path), kOwner, kLimit, 100);
+  EXPECT_FALSE(cache.begin(0));
+  EXPECT_FALSE(cache.begin(99));
+  EXPECT_EQ(bytes_on_disk(), 0);
+  EXPECT_TRUE(cache.begin(100));
+}
+
+TEST_F(CacheFolderTest, AFileCountsWithItsWholeBlocks) {
+  CacheFolder cache = opened();
+  EXPECT_TRUE(save(cache, of_size(1, 0)));
+  EXPECT_EQ(usage(), kBlock);
+  EXPECT_TRUE(save(cache, of_size(kBlock + 1, 1)));
+  EXPECT_EQ(usage(), 3 * kBlock);
+  cache.remove(wire::sha256(of_size(kBlock + 1, 1)));
+  EXPECT_EQ(usage(), kBlock);
+  EXPECT_TRUE(save(cache, of_size(1, 2)));
+  EXPECT_TRUE(save(cache, of_size(1, 3)));
+  EXPECT_FALSE(save(cache, of_size(1, 4)));  // this session has added half of the limit
+  for (const int i : {5, 6, 7, 8, 9, 10, 11, 12}) {
+    CacheFolder other = opened();
+    EXPECT_TRUE(save(other, of_size(1, i)));
+    EXPECT_LE(usage(), kLimit);
+  }
+  EXPECT_EQ(usage(), 9 * kBlock);  // two were removed
+  EXPECT_EQ(bytes_on_disk(), 9);
 }
 
 TEST_F(CacheFolderTest, SessionsAtOnceStayBelowTheLimit) {
@@ -119,26 +156,26 @@ TEST_F(CacheFolderTest, SessionsAtOnceStayBelowTheLimit) {
   std::vector<std::thread> sessions;
   for (int i = 0; i < kSessions; ++i)
     sessions.emplace_back([this, i] {
-      CacheFolder cache = opened(10000, i % 2 == 0 ? kOwner : kOther);
+      CacheFolder cache = opened(10 * kLimit, i % 2 == 0 ? kOwner : kOther);
       for (int j = 0; j < 20; ++j)
-        save(cache, of_size(200, 100 * i + j));
+        save(cache, of_size(2 * kBlock, 100 * i + j));
     });
   for (std::thread& session : sessions)
     session.join();
-  EXPECT_LE(bytes_on_disk(), 10000);
-  EXPECT_GE(bytes_on_disk(), 5000);
+  EXPECT_LE(bytes_on_disk(), 10 * kLimit);
+  EXPECT_GE(bytes_on_disk(), 5 * kLimit);
 }
 
 TEST_F(CacheFolderTest, WhatACrashLeftIsCountedAndRemoved) {
   {
     CacheFolder crashed = opened();
-    EXPECT_TRUE(crashed.begin(500));  // and neither finish() nor drop()
+    EXPECT_TRUE(crashed.begin(5 * kBlock));  // and neither finish() nor drop()
   }
   std::ofstream(folder_.path / "usage") << "?";
-  CacheFolder cache = opened(600);
+  CacheFolder cache = opened(6 * kBlock);
   EXPECT_TRUE(cache.list().empty());
-  EXPECT_TRUE(save(cache, of_size(200, 1)));
-  EXPECT_EQ(bytes_on_disk(), 200);
+  EXPECT_TRUE(save(cache, of_size(2 * kBlock, 1)));
+  EXPECT_EQ(bytes_on_disk(), 2 * kBlock);
 }
 
 TEST_F(CacheFolderTest, ADroppedSaveLeavesNothing) {
@@ -148,9 +185,7 @@ TEST_F(CacheFolderTest, ADroppedSaveLeavesNothing) {
   EXPECT_FALSE(CacheFolder::add(*saving, of_size(101, 1)));
   cache.drop(*saving);
   EXPECT_EQ(bytes_on_disk(), 0);
-  uint64_t usage = 1;
-  std::ifstream(folder_.path / "usage").read(reinterpret_cast<char*>(&usage), sizeof usage);
-  EXPECT_EQ(usage, 0);
+  EXPECT_EQ(usage(), 0);
 }
 
 TEST_F(CacheFolderTest, ACutEntryIsReplacedWhenItIsSavedAgain) {

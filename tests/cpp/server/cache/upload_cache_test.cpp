@@ -13,6 +13,7 @@
 #include "base/platform.h"
 #include "server/cache/cache_folder.h"
 #include "server/cache/temporary_folder.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server {
 namespace {
@@ -23,6 +24,7 @@ using testing::of_size;
 using testing::TemporaryFolder;
 
 constexpr wire::Digest kOwner{std::byte{1}};
+constexpr size_t kLeast = wire::kMinCachedUpload;
 
 // A session's cache whose helper is a thread of this process.
 class HelpedCache {
@@ -61,8 +63,19 @@ class UploadCacheTest : public ::testing::Test {
     session.cache->save(1, half, bytes.size(), all.subspan(half));
   }  // the helper saves what was sent before the end
 
-  fs::path file_of(const std::vector<std::byte>& bytes) const {
-    return folder_.path / to_hex(kOwner) / to_hex(wire::sha256(bytes));
+  fs::path own_folder() const { return folder_.path / to_hex(kOwner); }
+
+  fs::path file_of(std::span<const std::byte> bytes) const {
+    return own_folder() / to_hex(wire::sha256(bytes));
+  }
+
+  void wait_for_file(std::span<const std::byte> bytes) const {
+    while (!fs::exists(file_of(bytes)))
+      std::this_thread::yield();
+  }
+
+  size_t count_files() const {
+    return static_cast<size_t>(std::distance(fs::directory_iterator(own_folder()), {}));
   }
 
   // What a session does with QUERY kCachedUpload; `meanwhile` runs when the file is open.
@@ -134,13 +147,21 @@ TEST_F(UploadCacheTest, PartsOutOfOrderAreNotSaved) {
   session.cache->save(1, 0, bytes_.size(), all.first(10));
   session.cache->save(1, 20, bytes_.size(), all.subspan(20, 10));
   session.cache->save(2, 10, bytes_.size(), all.subspan(10, 10));  // without a beginning
-  session.cache->save(3, 0, 20, all.first(10));
-  session.cache->save(3, 10, 30, all.subspan(10, 10));  // of another length
-  session.cache->save(4, 0, 20, all.first(20));
-  while (!fs::exists(folder_.path / to_hex(kOwner) / to_hex(wire::sha256(all.first(20)))))
-    std::this_thread::yield();
+  session.cache->save(3, 0, kLeast, all.first(10));
+  session.cache->save(3, 10, kLeast + 1, all.subspan(10, 10));  // of another length
+  session.cache->save(4, 0, kLeast, all.first(kLeast));
+  wait_for_file(all.first(kLeast));
   EXPECT_EQ(session.cache->list().size(), 1);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path / to_hex(kOwner)), {}), 1);
+  EXPECT_EQ(count_files(), 1);
+}
+
+TEST_F(UploadCacheTest, AnUploadThatIsTooShortIsNotSaved) {
+  HelpedCache session(options_);
+  const std::span<const std::byte> all(bytes_);
+  session.cache->save(1, 0, kLeast - 1, all.first(kLeast - 1));
+  session.cache->save(2, 0, kLeast, all.first(kLeast));
+  wait_for_file(all.first(kLeast));
+  EXPECT_EQ(count_files(), 1);
 }
 
 TEST_F(UploadCacheTest, APartThatIsTooLongEndsTheSaving) {
@@ -200,8 +221,7 @@ TEST_F(UploadCacheTest, TheHelperIsAConfinedProcess) {
   CacheFolder::open(options.folder);  // as the listener does
   UploadCache cache(start_cache_helper(options), kOwner);
   cache.save(1, 0, bytes_.size(), bytes_);
-  while (!fs::exists(file_of(bytes_)))
-    std::this_thread::yield();
+  wait_for_file(bytes_);
   EXPECT_THAT(cache.list(), ElementsAre(wire::CachedEntry{wire::sha256(bytes_), bytes_.size()}));
 }
 
