@@ -4,6 +4,7 @@
 
 #include "client/memory/downloads.h"
 #include "client/memory/pinned.h"
+#include "client/session/answers.h"
 #include "client/session/lines.h"
 #include "client/session/records.h"
 #include "client/session/sent_sources.h"
@@ -25,10 +26,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 
 std::vector<wire::CachedEntry> fetch_known(Session& session) {
   const auto body = session.query(wire::QueryKind::kCachedUploads, "uploads of earlier sessions");
-  wire::Reader reader(body);
-  std::vector<wire::CachedEntry> entries = wire::decode_cached_entries(reader);
-  reader.finish();
-  return entries;
+  return decode_answer(session, body, wire::decode_cached_entries);
 }
 
 bool has_cache(Session& session) {
@@ -77,8 +75,7 @@ class Upload {
       return true;
     });
     session_.wait(request, "an upload");
-    wire::Reader answer(request->body);
-    return wire::decode_filled(answer);
+    return decode_answer(session_, request->body, wire::decode_filled);
   }
 
   // The server keeps the bytes for later sessions, if it can.

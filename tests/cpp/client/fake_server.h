@@ -90,8 +90,10 @@ inline wire::Welcome a_welcome() {
 }
 
 // A server without a token that lets everybody in.
-inline void let_in(transport::Stream& stream) {
-  send_block(stream, body_of(server_hello("", read_client_hello(stream))));
+inline void let_in(transport::Stream& stream, uint64_t capabilities = wire::kCapabilities) {
+  wire::Hello hello = server_hello("", read_client_hello(stream));
+  hello.capabilities = capabilities;
+  send_block(stream, body_of(hello));
   wire::decode_proof(read_block(stream));
   send_block(stream, body_of(a_welcome()));
 }
