@@ -82,9 +82,10 @@ std::vector<Fd> descriptors_of(MessageWithDescriptors& message) {
 
 // Receives the next message. Returns its length and fills `passed`; -1 with errno on failure; 0 and
 // nothing passed when the peer has closed.
-ssize_t receive(const Fd& over, std::span<std::byte> message, std::vector<Fd>& passed) {
+ssize_t receive(const Fd& over, std::span<std::byte> message, std::vector<Fd>& passed,
+                int flags = 0) {
   MessageWithDescriptors taken(message);
-  const ssize_t got = ::recvmsg(over.get(), &taken.header, MSG_CMSG_CLOEXEC);
+  const ssize_t got = ::recvmsg(over.get(), &taken.header, MSG_CMSG_CLOEXEC | flags);
   passed = got < 0 ? std::vector<Fd>() : descriptors_of(taken);
   return got;
 }
@@ -170,6 +171,13 @@ std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message
     if (!passed.empty() && got == static_cast<ssize_t>(message.size()))
       return passed;
   }
+}
+
+std::vector<Fd> take_descriptors(const Fd& over, std::span<std::byte> message) noexcept {
+  std::vector<Fd> passed;
+  if (receive(over, message, passed, MSG_DONTWAIT) != static_cast<ssize_t>(message.size()))
+    passed.clear();
+  return passed;
 }
 
 }  // namespace torch_remote

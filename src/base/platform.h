@@ -98,6 +98,9 @@ bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
 // Waits for the next message and fills `message`. Messages of another length, from another user or
 // without a descriptor are skipped. Empty when the socket is closed.
 std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message) noexcept;
+// Takes the next message from a socket of message_pair(), without waiting. Empty: there is none, it
+// has another length, or it has no descriptor, as when this process can have no more of them.
+std::vector<Fd> take_descriptors(const Fd& over, std::span<std::byte> message) noexcept;
 
 // Writes text to a pipe, terminal or file, and waits up to `patience` for room. False: not all of
 // it was written.

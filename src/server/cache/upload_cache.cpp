@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -15,8 +16,10 @@
 namespace torch_remote::server {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // How long the executor waits for an answer: the helper may be writing to a slow disk.
-constexpr int kAnswerMilliseconds = 10000;
+constexpr std::chrono::seconds kAnswerPatience{10};
 // How long the reader thread waits until the helper takes a part of an upload.
 constexpr timeval kSaveTime{1, 0};
 // Hashed while they are in the processor's cache.
@@ -33,6 +36,19 @@ bool read_part(const Fd& file, uint64_t offset, std::span<std::byte> into) {
     into = into.subspan(static_cast<size_t>(got));
   }
   return true;
+}
+
+// False: the socket is not ready before the deadline.
+bool wait_until(Clock::time_point deadline, const Fd& socket, short events) {
+  pollfd polled{socket.get(), events, 0};
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0)
+      return false;
+    const int ready = ::poll(&polled, 1, static_cast<int>(left.count()));
+    if (ready >= 0 || errno != EINTR)
+      return ready > 0;
+  }
 }
 
 bool send_all(const Fd& to, std::span<const std::byte> bytes) {
@@ -57,19 +73,17 @@ UploadCache::UploadCache(CacheSockets helper, const wire::Digest& owner)
 
 bool UploadCache::tell(CacheAction action, const wire::Digest& digest) const {
   const CacheRequest request{action, digest};
-  return requests_ && ::send(requests_.get(), &request, sizeof request, MSG_NOSIGNAL) >= 0;
+  constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+  return requests_ && ::send(requests_.get(), &request, sizeof request, kFlags) >= 0;
 }
 
 UploadCache::Answer UploadCache::ask(CacheAction action, const wire::Digest& digest) {
   if (!tell(action, digest))
     return {};
-  pollfd polled{requests_.get(), POLLIN, 0};
-  while (::poll(&polled, 1, kAnswerMilliseconds) < 0 && errno == EINTR) {
-  }
   CacheAnswer answer;
   std::vector<Fd> passed;
-  if (polled.revents != 0)
-    passed = receive_descriptors(requests_, std::as_writable_bytes(std::span(&answer, 1)));
+  if (wait_until(Clock::now() + kAnswerPatience, requests_, POLLIN))
+    passed = take_descriptors(requests_, std::as_writable_bytes(std::span(&answer, 1)));
   if (passed.size() == 1)
     return {std::move(passed[0]), answer.length};
   log(LogLevel::kWarning, "the cache of uploads does not answer and is not used any more");

@@ -1,5 +1,6 @@
 #include "server/cache/upload_cache.h"
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <tuple>
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -194,6 +196,27 @@ TEST_F(UploadCacheTest, AHelperLeavesASessionThatDoesNotSpeakAsOursDoes) {
   ends_after({CacheAction::kOwner, wire::Digest{std::byte{9}}});
   ends_after({static_cast<CacheAction>(77), kOwner});
   EXPECT_FALSE(fs::exists(folder_.path / to_hex(wire::Digest{std::byte{9}})));
+}
+
+// The kernel then gives the answer without its descriptor.
+TEST_F(UploadCacheTest, WithoutAFreeDescriptorTheCacheIsNotUsed) {
+  auto [requests, theirs] = message_pair();
+  auto [saves, taken] = socket_pair();
+  UploadCache cache({std::move(requests), std::move(saves)}, kOwner);
+  const CacheAnswer answer{sizeof(wire::CachedEntry)};
+  const auto bytes = std::as_bytes(std::span(&answer, 1));
+  ASSERT_TRUE(pass_descriptors(theirs, bytes, std::array{STDERR_FILENO}));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto entries = cache.list();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(entries.empty());
+  char byte = 0;
+  while (::recv(theirs.get(), &byte, 1, 0) > 0) {  // the owner and the question
+  }
+  EXPECT_FALSE(pass_descriptors(theirs, bytes, std::array{STDERR_FILENO}));  // it is closed
 }
 
 TEST_F(UploadCacheTest, WithoutAHelperNothingIsFoundOrSaved) {
