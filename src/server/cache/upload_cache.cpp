@@ -6,7 +6,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -20,8 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 // How long the executor waits for an answer: the helper may be writing to a slow disk.
 constexpr std::chrono::seconds kAnswerPatience{10};
-// How long the reader thread waits until the helper takes a part of an upload.
-constexpr timeval kSaveTime{1, 0};
 // Hashed while they are in the processor's cache.
 constexpr size_t kReadBytes = size_t{1} << 20;
 
@@ -51,10 +48,10 @@ bool wait_until(Clock::time_point deadline, const Fd& socket, short events) {
   }
 }
 
-bool send_all(const Fd& to, std::span<const std::byte> bytes) {
+bool send_all(const Fd& to, std::span<const std::byte> bytes, Clock::time_point deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(to.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR)
+    const ssize_t sent = ::send(to.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EINTR || (errno == EAGAIN && wait_until(deadline, to, POLLOUT))))
       continue;
     if (sent <= 0)
       return false;
@@ -65,9 +62,9 @@ bool send_all(const Fd& to, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-UploadCache::UploadCache(CacheSockets helper, const wire::Digest& owner)
-    : requests_(std::move(helper.requests)), saves_(std::move(helper.saves)) {
-  ::setsockopt(saves_.get(), SOL_SOCKET, SO_SNDTIMEO, &kSaveTime, sizeof kSaveTime);
+UploadCache::UploadCache(CacheSockets helper, const wire::Digest& owner,
+                         std::chrono::milliseconds patience)
+    : patience_(patience), requests_(std::move(helper.requests)), saves_(std::move(helper.saves)) {
   tell(CacheAction::kOwner, owner);
 }
 
@@ -130,7 +127,9 @@ void UploadCache::save(uint64_t upload, uint64_t offset, uint64_t length,
   const SavedPart head{upload, offset, length, part.size()};
   if (!saves_ || part.size() > SavedPart::kMaxPart)
     return;
-  if (send_all(saves_, std::as_bytes(std::span(&head, 1))) && send_all(saves_, part))
+  const Clock::time_point deadline = Clock::now() + patience_;
+  if (send_all(saves_, std::as_bytes(std::span(&head, 1)), deadline) &&
+      send_all(saves_, part, deadline))
     return;
   log(LogLevel::kWarning, "the cache of uploads takes no more from this session");
   saves_.reset();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,7 +16,11 @@ namespace torch_remote::server {
 // is found and nothing is saved. One thread loads and one thread saves.
 class UploadCache {
  public:
-  UploadCache(CacheSockets helper, const wire::Digest& owner);
+  static constexpr std::chrono::milliseconds kSavePatience{1000};
+
+  // `patience` is how long save() waits.
+  UploadCache(CacheSockets helper, const wire::Digest& owner,
+              std::chrono::milliseconds patience = kSavePatience);
 
   // --- the executor
 
@@ -29,8 +34,8 @@ class UploadCache {
 
   // --- the reader thread
 
-  // The next part of an upload of `length` bytes. Waits a second at most, for the helper to take
-  // it; then nothing is saved any more.
+  // The next part of an upload of `length` bytes. If the helper has not taken all of it within the
+  // patience, nothing is saved any more.
   void save(uint64_t upload, uint64_t offset, uint64_t length, std::span<const std::byte> part);
 
  private:
@@ -42,6 +47,7 @@ class UploadCache {
   Answer ask(CacheAction action, const wire::Digest& digest);
   bool tell(CacheAction action, const wire::Digest& digest) const;
 
+  const std::chrono::milliseconds patience_;
   Fd requests_;  // empty: the helper did not answer
   Fd saves_;     // empty: the helper did not take a part
 };

@@ -1,6 +1,7 @@
 #include "server/cache/upload_cache.h"
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -26,6 +27,7 @@ using testing::of_size;
 using testing::TemporaryFolder;
 
 constexpr wire::Digest kOwner{std::byte{1}};
+constexpr std::chrono::seconds kPatience{60};
 constexpr size_t kLeast = wire::kMinCachedUpload;
 
 // A session's cache whose helper is a thread of this process.
@@ -39,7 +41,7 @@ class HelpedCache {
       help_with_cache(options_, theirs_);
       theirs_ = {};
     });
-    cache.emplace(std::move(ours), kOwner);
+    cache.emplace(std::move(ours), kOwner, kPatience);
   }
 
   ~HelpedCache() {
@@ -198,6 +200,28 @@ TEST_F(UploadCacheTest, AHelperLeavesASessionThatDoesNotSpeakAsOursDoes) {
   EXPECT_FALSE(fs::exists(folder_.path / to_hex(wire::Digest{std::byte{9}})));
 }
 
+// A part that the helper takes bit by bit does not hold the reader thread any longer.
+TEST_F(UploadCacheTest, ASaveWaitsNoLongerThanItsPatience) {
+  auto [requests, theirs] = message_pair();
+  auto [saves, taken] = socket_pair();
+  std::optional<UploadCache> cache;
+  cache.emplace(CacheSockets{std::move(requests), std::move(saves)}, kOwner,
+                std::chrono::milliseconds(20));
+  size_t got = 0;
+  std::thread helper([&, &taken = taken] {  // takes at least 480 ms for all
+    std::vector<std::byte> some(32 << 10);
+    for (ssize_t more = 1; more > 0; got += static_cast<size_t>(more)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      more = ::recv(taken.get(), some.data(), some.size(), 0);
+    }
+  });
+  cache->save(1, 0, bytes_.size(), bytes_);
+  cache->save(1, 0, bytes_.size(), bytes_);  // nothing is saved any more
+  cache.reset();
+  helper.join();
+  EXPECT_LT(got, bytes_.size());
+}
+
 // The kernel then gives the answer without its descriptor.
 TEST_F(UploadCacheTest, WithoutAFreeDescriptorTheCacheIsNotUsed) {
   auto [requests, theirs] = message_pair();
@@ -242,7 +266,7 @@ TEST_F(UploadCacheTest, TheHelperIsAConfinedProcess) {
   CacheOptions options = options_;
   options.is_confined = true;
   CacheFolder::open(options.folder);  // as the listener does
-  UploadCache cache(start_cache_helper(options), kOwner);
+  UploadCache cache(start_cache_helper(options), kOwner, kPatience);
   cache.save(1, 0, bytes_.size(), bytes_);
   wait_for_file(bytes_);
   EXPECT_THAT(cache.list(), ElementsAre(wire::CachedEntry{wire::sha256(bytes_), bytes_.size()}));
