@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/platform.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -232,10 +233,14 @@ std::optional<CacheFolder::Saving> CacheFolder::begin(uint64_t length) {
     return std::nullopt;
   Saving saving;
   saving.length = length;
-  saving.name = "saving-" + std::to_string(::getpid()) + "-" + std::to_string(++number_);
+  wire::Digest unique{};  // processes of several machines can use one folder
+  random_bytes(unique);
+  saving.name = "saving-" + to_hex(unique);
   saving.file = Fd(::openat(own_.get(), saving.name.c_str(),
-                            O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!saving.file || ::ftruncate(saving.file.get(), static_cast<off_t>(length)) != 0) {
+                            O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!saving.file)
+    return std::nullopt;
+  if (::ftruncate(saving.file.get(), static_cast<off_t>(length)) != 0) {
     ::unlinkat(own_.get(), saving.name.c_str(), 0);
     return std::nullopt;
   }

@@ -81,7 +81,6 @@ class CacheFolder {
   const uint64_t least_;
   Fd own_;              // DIR/OWNER; may be empty
   uint64_t added_ = 0;  // bytes that this object has begun to write
-  uint64_t number_ = 0;
 };
 
 std::string to_hex(const wire::Digest& digest);

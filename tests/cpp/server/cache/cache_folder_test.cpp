@@ -151,6 +151,21 @@ TEST_F(CacheFolderTest, AFileCountsWithItsWholeBlocks) {
   EXPECT_EQ(bytes_on_disk(), 9);
 }
 
+// Processes of two containers can have the same id, and so can two objects here.
+TEST_F(CacheFolderTest, TwoSavesAtOnceHaveFilesOfTheirOwn) {
+  CacheFolder first = opened();
+  CacheFolder second = opened();
+  auto one = first.begin(100);
+  auto two = second.begin(100);
+  ASSERT_TRUE(one && two);
+  EXPECT_NE(one->name, two->name);
+  EXPECT_TRUE(CacheFolder::add(*one, of_size(100, 1)));
+  EXPECT_TRUE(CacheFolder::add(*two, of_size(100, 2)));
+  first.finish(std::move(*one));
+  second.finish(std::move(*two));
+  EXPECT_EQ(first.list().size(), 2);
+}
+
 TEST_F(CacheFolderTest, SessionsAtOnceStayBelowTheLimit) {
   constexpr int kSessions = 6;
   std::vector<std::thread> sessions;
