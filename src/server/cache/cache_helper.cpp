@@ -64,6 +64,14 @@ class Helper {
   Helper(const CacheOptions& options, const CacheSockets& sockets)
       : options_(options), sockets_(sockets), buffer_(SavedPart::kMaxPart) {}
 
+  ~Helper() {
+    for (const auto& saving : savings_)
+      folder_->drop(saving.second);
+  }
+
+  Helper(const Helper&) = delete;
+  Helper& operator=(const Helper&) = delete;
+
   // When the session has ended, what it has sent before is still saved.
   void run() {
     std::array<pollfd, 2> polled{pollfd{sockets_.requests.get(), POLLIN, 0},
@@ -82,8 +90,6 @@ class Helper {
         ::shutdown(sockets_.saves.get(), SHUT_RDWR);
       }
     }
-    for (const auto& saving : savings_)
-      folder_->drop(saving.second);
   }
 
  private:

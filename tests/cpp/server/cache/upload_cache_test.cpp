@@ -200,6 +200,23 @@ TEST_F(UploadCacheTest, AHelperLeavesASessionThatDoesNotSpeakAsOursDoes) {
   EXPECT_FALSE(fs::exists(folder_.path / to_hex(wire::Digest{std::byte{9}})));
 }
 
+TEST_F(UploadCacheTest, WhatSuchASessionBeganToSaveIsDropped) {
+  auto [ours, theirs] = message_pair();
+  auto [saves, taken] = socket_pair();
+  const CacheRequest owner{CacheAction::kOwner, kOwner};
+  const SavedPart part{1, 0, kLeast, 1};
+  ::send(ours.get(), &owner, sizeof owner, 0);
+  const CacheSockets sockets{std::move(theirs), std::move(taken)};
+  std::thread helper([&] { help_with_cache(options_, sockets); });
+  ::send(saves.get(), &part, sizeof part, 0);
+  ::send(saves.get(), "x", 1, 0);
+  while (!fs::exists(own_folder()) || count_files() == 0)
+    std::this_thread::yield();
+  ::send(ours.get(), "rubbish", 7, 0);
+  helper.join();
+  EXPECT_EQ(count_files(), 0);
+}
+
 // A part that the helper takes bit by bit does not hold the reader thread any longer.
 TEST_F(UploadCacheTest, ASaveWaitsNoLongerThanItsPatience) {
   auto [requests, theirs] = message_pair();
