@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <span>
@@ -198,7 +199,7 @@ void help_with_cache(const CacheOptions& options, const CacheSockets& sockets) {
   }
 }
 
-CacheSockets start_cache_helper(const CacheOptions& options) {
+CacheSockets start_cache_helper(const CacheOptions& options, std::span<char> secret) {
   CacheSockets ours;
   CacheSockets theirs;
   std::tie(ours.requests, theirs.requests) = message_pair();
@@ -208,6 +209,8 @@ CacheSockets start_cache_helper(const CacheOptions& options) {
     throw_system_errno("fork", errno);
   if (child > 0)
     return ours;
+  if (!secret.empty())
+    ::explicit_bzero(secret.data(), secret.size());
   name_this_thread("tr-cache");
   ::signal(SIGINT, SIG_IGN);  // it ends with its session
   leave_session(theirs);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/fd.h"
@@ -58,8 +59,9 @@ struct CacheSockets {
   Fd saves;
 };
 
-// Forks the helper: this process must not have started a thread. Throws std::system_error.
-CacheSockets start_cache_helper(const CacheOptions& options);
+// Forks the helper: this process must not have started a thread. `secret` is wiped in the helper,
+// which does not need it. Throws std::system_error.
+CacheSockets start_cache_helper(const CacheOptions& options, std::span<char> secret = {});
 // What the helper does, until the session's ends are closed.
 void help_with_cache(const CacheOptions& options, const CacheSockets& sockets);
 

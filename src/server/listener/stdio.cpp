@@ -119,7 +119,7 @@ void serve_stdio(ServeOptions options, bool only_resumes) {
     SessionPlace place = new_place();
     if (!options.cache.folder.empty()) {
       const std::string user = "uid " + std::to_string(::geteuid());
-      place.cache = std::make_unique<UploadCache>(start_cache_helper(options.cache),
+      place.cache = std::make_unique<UploadCache>(start_cache_helper(options.cache, options.token),
                                                   wire::cache_owner(options.token, user));
     }
     place.credentials = new_credentials(std::exchange(options.token, {}));

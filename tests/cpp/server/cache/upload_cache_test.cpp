@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <string>
 #include <thread>
 #include <tuple>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -287,6 +289,30 @@ TEST_F(UploadCacheTest, TheHelperIsAConfinedProcess) {
   cache.save(1, 0, bytes_.size(), bytes_);
   wait_for_file(bytes_);
   EXPECT_THAT(cache.list(), ElementsAre(wire::CachedEntry{wire::sha256(bytes_), bytes_.size()}));
+}
+
+// The process that this thread forked last; it has the layout of this one.
+pid_t last_child() {
+  pid_t child = 0;
+  std::ifstream children("/proc/thread-self/children");
+  for (pid_t next = 0; children >> next;)
+    child = next;
+  return child;
+}
+
+TEST_F(UploadCacheTest, TheHelperDoesNotHaveTheToken) {
+  std::string token(64, 't');
+  CacheFolder::open(options_.folder);
+  UploadCache cache(start_cache_helper(options_, token), kOwner);
+  EXPECT_TRUE(cache.list().empty());  // the helper has begun
+  EXPECT_EQ(token, std::string(64, 't'));
+  const std::string path = "/proc/" + std::to_string(last_child()) + "/mem";
+  const Fd memory(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string seen(token.size(), 'x');
+  const auto at = static_cast<off_t>(reinterpret_cast<uintptr_t>(token.data()));
+  if (::pread(memory.get(), seen.data(), seen.size(), at) < 0)
+    GTEST_SKIP() << "this process cannot read the memory of one that it has forked";
+  EXPECT_EQ(seen, std::string(64, '\0'));
 }
 
 }  // namespace
