@@ -1,15 +1,6 @@
 #include "client/session/known_uploads.h"
 
-#include <cstring>
-
 namespace torch_remote::client {
-
-// A digest is as good as random.
-size_t KnownUploads::Hash::operator()(const wire::Digest& digest) const {
-  size_t value = 0;
-  std::memcpy(&value, digest.data(), sizeof value);
-  return value;
-}
 
 void KnownUploads::set(const std::vector<wire::CachedEntry>& entries) {
   MutexLock lock(mutex_);

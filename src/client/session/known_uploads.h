@@ -1,13 +1,13 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/name_hash.h"
 #include "wire/upload_cache.h"
 
 namespace torch_remote::client {
@@ -29,14 +29,10 @@ class KnownUploads {
   bool has(const wire::Digest& digest, uint64_t length);
 
  private:
-  struct Hash {
-    size_t operator()(const wire::Digest& digest) const;
-  };
-
   std::atomic<bool> are_set_{false};
   Mutex mutex_;
-  std::unordered_set<wire::Digest, Hash> digests_ GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, uint32_t> misses_ GUARDED_BY(mutex_);  // by length
+  std::unordered_set<wire::Digest, NameHash> digests_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, uint32_t, NameHash> misses_ GUARDED_BY(mutex_);  // by length
 };
 
 }  // namespace torch_remote::client

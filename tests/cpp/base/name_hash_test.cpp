@@ -1,5 +1,6 @@
 #include "base/name_hash.h"
 
+#include <array>
 #include <bit>
 #include <set>
 
@@ -39,6 +40,20 @@ TEST(NameHash, NamesThatCollideElsewhereFallApart) {
     }
     EXPECT_GT(low.size(), 950) << step;
     EXPECT_GT(high.size(), 950) << step;
+  }
+}
+
+// A table that takes eight bytes of a digest as its hash has all of these in one place.
+TEST(NameHash, AllBytesOfADigestCount) {
+  const NameHash hash;
+  for (size_t at = 0; at < 32; ++at) {
+    std::set<size_t> low;
+    for (unsigned value = 0; value < 256; ++value) {
+      std::array<std::byte, 32> digest{};
+      digest[at] = static_cast<std::byte>(value);
+      low.insert(hash(digest) & 0xffff);
+    }
+    EXPECT_GT(low.size(), 245) << at;
   }
 }
 
