@@ -97,6 +97,7 @@ class Interpreter {
   void open_link(uint64_t request, const wire::PeerQuery& query);
   void send_to_peer(uint64_t request, const wire::PeerQuery& query);
   void receive_from_peer(uint64_t request, const wire::PeerQuery& query);
+  // server/executor/cached_uploads.cpp
   void query_cached_uploads(uint64_t request);
   void query_cached_upload(uint64_t request, wire::Reader& reader);
   void put_in(uint64_t storage, std::shared_ptr<Staging> staging);
