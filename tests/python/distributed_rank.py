@@ -159,6 +159,22 @@ def ranks_send_to_each_other_in_any_order() -> None:
 
 
 @check
+def a_wait_sends_no_later_receive() -> None:
+    """The server would wait in the second one, and not reach the send that it depends on."""
+    tensors = [torch.ones(2, device="remote"), torch.empty(2, device="remote")]
+    if dist.get_rank() == 0:
+        works = [dist.irecv(tensor, 1) for tensor in tensors]
+        works[0].wait()
+        dist.send(tensors[0] + 1, 1)
+        works[1].wait()
+        assert tensors[1].tolist() == [2, 2]
+    else:
+        dist.send(tensors[0], 0)
+        dist.recv(tensors[1], 0)
+        dist.send(tensors[1], 0)
+
+
+@check
 def a_barrier_waits_for_the_others() -> None:
     mark = Path(sys.argv[1]) / "mark"
     if dist.get_rank() == 0:

@@ -41,7 +41,9 @@ ProcessGroup::ProcessGroup(c10d::Store& store, c10::DeviceIndex device, const Gr
       timeout_(group.timeout),
       device_(device),
       group_(std::make_shared<const ServerGroup>(Machines::instance().place(device), store, group)),
-      receives_(std::make_shared<Receives>(group_)) {}
+      receives_(std::make_shared<Receives>([group = group_](const Receive& receive) {
+        collectives::recv(group->name(), receive.tensor, receive.peer, receive.tag);
+      })) {}
 
 void ProcessGroup::check(TensorList tensors) const {
   for (const Tensor& tensor : tensors) {
@@ -57,7 +59,8 @@ void ProcessGroup::check(TensorList tensors) const {
 }
 
 ProcessGroup::WorkPtr ProcessGroup::done(OpType type, Tensors results) {
-  return c10::make_intrusive<SentWork>(getRank(), type, std::move(results), receives_);
+  return c10::make_intrusive<SentWork>(getRank(), type, std::move(results), receives_,
+                                       receives_->last());
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> ProcessGroup::getBackendOptions() {
@@ -204,8 +207,8 @@ ProcessGroup::WorkPtr ProcessGroup::send(Tensors& tensors, int peer, int tag) {
 
 ProcessGroup::WorkPtr ProcessGroup::recv(Tensors& tensors, int peer, int tag) {
   check(tensors);
-  receives_->add(only(tensors), peer, tag);
-  return done(OpType::RECV, tensors);
+  const uint64_t number = receives_->add({only(tensors), peer, tag});
+  return c10::make_intrusive<SentWork>(getRank(), OpType::RECV, tensors, receives_, number);
 }
 
 ProcessGroup::WorkPtr ProcessGroup::barrier(const c10d::BarrierOptions& /*options*/) {
