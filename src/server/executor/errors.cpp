@@ -86,4 +86,17 @@ wire::Error describe_failure(std::exception_ptr cause, const std::string& operat
   return failure;
 }
 
+wire::Error describe_any_failure(std::exception_ptr cause, const std::string& operation) {
+  wire::Error failure;
+  failure.operator_name = operation;
+  try {
+    return describe_failure(std::move(cause), operation);
+  } catch (DeviceLost& lost) {
+    failure = std::move(lost.error);
+  } catch (const std::exception& error) {
+    failure.message = cut_text(error.what(), wire::kMaxErrorText);
+  }
+  return failure;
+}
+
 }  // namespace torch_remote::server

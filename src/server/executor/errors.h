@@ -22,4 +22,7 @@ class DeviceLost : public std::runtime_error {
 // device is lost.
 wire::Error describe_failure(std::exception_ptr cause, const std::string& operation);
 
+// The same for a thread other than the executor, which cannot end the session: throws nothing.
+wire::Error describe_any_failure(std::exception_ptr cause, const std::string& operation);
+
 }  // namespace torch_remote::server

@@ -71,7 +71,7 @@ void Group::open(const Devices& devices, const wire::GroupQuery& query) {
     last.entries = store_->finish();
     answer(last);
   } catch (...) {
-    fail(describe_failure(std::current_exception(), kWhat));
+    fail(describe_any_failure(std::current_exception(), kWhat));
   }
 }
 
