@@ -70,6 +70,9 @@ class Groups {
 
   // Answers the request, now or later.
   void query(uint64_t request, wire::GroupQuery query);
+  // Afterwards no thread of theirs uses `replies`.
+  void close_all() { groups_.clear(); }
+
   // For the operators of collectives. Throws Refused if there is none with this name.
   Group& find(int64_t name);
 

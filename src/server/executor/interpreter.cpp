@@ -52,6 +52,11 @@ Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Upl
 
 Interpreter::~Interpreter() = default;
 
+void Interpreter::close_links() {
+  peers_.reset();
+  groups_->close_all();
+}
+
 Interpreter::Handler Interpreter::find_handler(wire::Tag tag) {
   switch (tag) {
     case wire::Tag::kCall:

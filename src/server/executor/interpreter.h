@@ -50,8 +50,8 @@ class Interpreter {
   // Before the first frame: the client may have it open links to sessions of other servers.
   void allow_peers(PeerOptions options);
 
-  // No link, nor a thread of one, is left afterwards.
-  void close_links() { peers_.reset(); }
+  // No link or process group, nor a thread of one, is left afterwards.
+  void close_links();
 
   // Between frames: copies what has arrived of uploads to where it belongs.
   void write_arrived() { storages_.write_arrived(); }
