@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "base/error.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -16,11 +17,14 @@ bool ExchangeStore::bring(std::vector<wire::GroupEntry> entries) {
     MutexLock lock(mutex_);
     if (is_asked_ || is_over_)
       return false;
-    for (wire::GroupEntry& entry : entries) {
+    for (const wire::GroupEntry& entry : entries) {
+      if (missing_.erase(entry.key) == 0)
+        throw ProtocolError("a process group gets a value for a key that it does not wait for");
+      brought_bytes_ += entry.key.size() + entry.value.size();
+      wire::check_limit("bytes of a process group's store", brought_bytes_, kMaxStoreBytes);
       const auto* const bytes = reinterpret_cast<const uint8_t*>(entry.value.data());
       values_[entry.key].assign(bytes, bytes + entry.value.size());
     }
-    wire::check_limit("keys of a process group", values_.size(), wire::kMaxGroupEntries * 4);
     is_asked_ = true;
   }
   changed_.notify_all();
@@ -69,6 +73,7 @@ bool ExchangeStore::take_answer(const std::vector<std::string>& keys, wire::Grou
   answer.entries = std::move(untold_);
   untold_.clear();
   answer.missing = missing_of(keys);
+  missing_ = {answer.missing.begin(), answer.missing.end()};
   return true;
 }
 

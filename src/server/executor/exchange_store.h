@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -12,6 +13,10 @@
 #include "wire/group.h"
 
 namespace torch_remote::server {
+
+// Limit for the keys and values of one store. With values of at most 64 KiB (kMaxGroupValue), Gloo
+// needs less: each of at most about 500 ranks has a value with an address for every other rank.
+constexpr uint64_t kMaxStoreBytes = uint64_t{32} << 20;
 
 // The store by which an engine finds the other ranks: Note [Process groups] in wire/group.h. It
 // has what the engine has put in and what the client has brought. When the engine waits for
@@ -24,7 +29,8 @@ class ExchangeStore : public c10d::Store {
   // `tell` is called once for each bring(), and for the beginning.
   ExchangeStore(std::chrono::milliseconds timeout, Tell tell);
 
-  // Executor thread: values for the missing keys. False: nobody waits for any.
+  // Executor thread: values for the missing keys. False: nobody waits for any. Throws ProtocolError
+  // for a key that was not missing in the last answer.
   bool bring(std::vector<wire::GroupEntry> entries);
   // What the client has not been told yet, for its last answer. From then on a missing key is an
   // error.
@@ -57,6 +63,8 @@ class ExchangeStore : public c10d::Store {
   Mutex mutex_;
   CondVar changed_;
   std::unordered_map<std::string, std::vector<uint8_t>> values_ GUARDED_BY(mutex_);
+  uint64_t brought_bytes_ GUARDED_BY(mutex_) = 0;  // of keys and values that the client brought
+  std::unordered_set<std::string> missing_ GUARDED_BY(mutex_);  // in the last answer, not yet brought
   std::vector<wire::GroupEntry> untold_ GUARDED_BY(mutex_);
   bool is_asked_ GUARDED_BY(mutex_) = true;  // the client waits for an answer
   bool is_over_ GUARDED_BY(mutex_) = false;  // the client brings nothing more
