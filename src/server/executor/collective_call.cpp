@@ -14,6 +14,13 @@ int64_t Collective::check_rank(int64_t rank) const {
   return rank;
 }
 
+int64_t Collective::times_ranks(int64_t numel) const {
+  int64_t all = 0;
+  require(!__builtin_mul_overflow(numel, size(), &all), "gets ", numel, " elements for each of ",
+          size(), " ranks, which are too many");
+  return all;
+}
+
 void Collective::check_for_ranks(TensorList tensors) const {
   require(static_cast<int64_t>(tensors.size()) == size(), "gets ", tensors.size(), " tensors for ",
           size(), " ranks");
@@ -23,8 +30,11 @@ std::vector<int64_t> Collective::divide(TensorList tensors, at::IntArrayRef rows
   std::vector<int64_t> parts;
   if (tensors.size() != 1) {
     check_for_ranks(tensors);
-    for (const Tensor& tensor : tensors)
+    int64_t all = 0;
+    for (const Tensor& tensor : tensors) {
       parts.push_back(tensor.numel());
+      require(!__builtin_add_overflow(all, tensor.numel(), &all), "gets too many elements");
+    }
     return parts;
   }
   const Tensor& tensor = tensors[0];

@@ -33,6 +33,8 @@ class Collective {
 
   // Gives the rank, if there is one.
   int64_t check_rank(int64_t rank) const;
+  // So many elements from each rank. Throws if there is no such number.
+  int64_t times_ranks(int64_t numel) const;
   // One tensor for each rank.
   void check_for_ranks(at::TensorList tensors) const;
   // How many elements go to, or come from, each rank. `rows` divides the first dimension of a

@@ -104,10 +104,10 @@ void broadcast_(int64_t group, TensorList tensors, int64_t root) {
 
 void all_gather(int64_t group, TensorList outputs, const Tensor& input) {
   Collective collective(group);
-  const int64_t size = collective.size();
+  const int64_t numel = collective.times_ranks(input.numel());
   Tensor from = flat_input(input);
   if (outputs.size() == 1) {
-    check_same(outputs[0], input, input.numel() * size);
+    check_same(outputs[0], input, numel);
     Target target(outputs[0]);
     collective.engine()._allgather_base(target.flat(), from)->wait();
     return target.finish();
@@ -115,7 +115,7 @@ void all_gather(int64_t group, TensorList outputs, const Tensor& input) {
   collective.check_for_ranks(outputs);
   for (const Tensor& output : outputs)
     check_same(output, input, input.numel());
-  Tensor all = new_flat(input.numel() * size, input);
+  Tensor all = new_flat(numel, input);
   collective.engine()._allgather_base(all, from)->wait();
   spread(all, outputs);
 }
@@ -123,9 +123,9 @@ void all_gather(int64_t group, TensorList outputs, const Tensor& input) {
 void reduce_scatter(int64_t group, TensorList output, TensorList inputs, int64_t op) {
   Collective collective(group);
   const Tensor& result = only(output);
-  const int64_t size = collective.size();
+  const int64_t numel = collective.times_ranks(result.numel());
   if (inputs.size() == 1) {
-    check_same(inputs[0], result, result.numel() * size);
+    check_same(inputs[0], result, numel);
   } else {
     collective.check_for_ranks(inputs);
     for (const Tensor& input : inputs)

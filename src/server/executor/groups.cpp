@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/platform.h"
 #include "server/executor/engine.h"
@@ -19,13 +21,20 @@ constexpr uint64_t kMostSendBytes = uint64_t{256} << 20;
 
 thread_local Groups* current_groups = nullptr;
 
+bool is_any_address(const in6_addr& address) {
+  const bool is_four = IN6_IS_ADDR_V4MAPPED(&address);  // ::ffff:0.0.0.0
+  return IN6_IS_ADDR_UNSPECIFIED(&address) ||
+         (is_four && std::all_of(address.s6_addr + 12, address.s6_addr + 16,
+                                 [](uint8_t byte) { return byte == 0; }));
+}
+
 // An engine would look a name up, which a session may not do, and would listen at any address.
 void check_address(const std::string& address) {
   in6_addr six{};
   in_addr four{};
   if (::inet_pton(AF_INET, address.c_str(), &four) == 1 && four.s_addr != INADDR_ANY)
     return;
-  if (::inet_pton(AF_INET6, address.c_str(), &six) == 1 && !IN6_IS_ADDR_UNSPECIFIED(&six))
+  if (::inet_pton(AF_INET6, address.c_str(), &six) == 1 && !is_any_address(six))
     return;
   throw Refused("needs an IP address of this server, and the client names \"" + address + "\"");
 }

@@ -195,13 +195,31 @@ TEST_F(GroupsWithGloo, NumbersAndSizesFromTheWireAreCheckedBeforeTheEngineSeesTh
   exchange({2});
 }
 
+TEST_F(GroupsWithGloo, MoreElementsThanCanBeCountedAreRefused) {
+  with_two_ranks([](int) {
+    const Tensor half = at::full({1}, 1.0).expand({int64_t{1} << 62});
+    const Tensor one = at::full({1}, 1.0);
+    EXPECT_THROW((call<int64_t, TensorList, const Tensor&>("torch_remote::all_gather", 1, one,
+                                                           half)),
+                 Refused);
+    EXPECT_THROW((call<int64_t, TensorList, TensorList, int64_t>("torch_remote::reduce_scatter", 1,
+                                                                 half, one, 0)),
+                 Refused);
+    const std::vector<Tensor> both{half, half};
+    const std::vector<Tensor> ones{one, one};
+    EXPECT_THROW((call<int64_t, TensorList, TensorList, at::IntArrayRef, at::IntArrayRef>(
+                     "torch_remote::all_to_all", 1, both, ones, {}, {})),
+                 Refused);
+  });
+}
+
 TEST(Groups, AServerWithoutPeersOpensNone) {
   Rank rank(false);
   EXPECT_NE(rank.ask(Rank::opening(0, 1)).error.message.find("--peers"), std::string::npos);
 }
 
 TEST(Groups, AnAddressThatIsNoNumberIsRefused) {
-  for (const char* const address : {"", "localhost", "0.0.0.0", "::"}) {
+  for (const char* const address : {"", "localhost", "0.0.0.0", "::", "::ffff:0.0.0.0"}) {
     wire::GroupQuery query = Rank::opening(0, 1);
     query.address = address;
     EXPECT_EQ(Rank().ask(query).error.kind, wire::ErrorKind::kRefused) << address;
