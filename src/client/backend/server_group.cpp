@@ -13,6 +13,9 @@
 namespace torch_remote::client {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
 constexpr const char* kWhat = "a process group";
 
 // Never used twice, in any session.
@@ -34,7 +37,7 @@ void put(c10d::Store& store, const std::vector<wire::GroupEntry>& entries) {
 }
 
 std::vector<wire::GroupEntry> take(c10d::Store& store, const std::vector<std::string>& keys,
-                                   std::chrono::milliseconds timeout) {
+                                   milliseconds timeout) {
   const WithoutGil without_gil;
   store.wait(keys, timeout);
   std::vector<wire::GroupEntry> entries;
@@ -73,13 +76,19 @@ void ServerGroup::open(c10d::Store& store, const GroupPlace& group, uint8_t devi
       std::clamp<uint64_t>(static_cast<uint64_t>(std::max<int64_t>(group.timeout.count(), 1)), 1,
                            wire::kMaxGroupTimeout);
   query.address = server_address(session_);
+  const auto end = Clock::now() + milliseconds(query.timeout);
   while (true) {
     const auto answer = decode_answer(session_, ask(session_, query), wire::decode_group_answer);
+    if (!answer.is_open && answer.missing.empty())
+      refuse_answer(session_, ProtocolError("a process group is not open and waits for no key"));
     put(store, answer.entries);
     if (answer.is_open)
       return;
+    const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+    TORCH_CHECK(left.count() > 0, "a process group on ", session_.describe(device),
+                " was not open after ", query.timeout, " ms");
     query.action = wire::GroupAction::kGoOn;
-    query.entries = take(store, answer.missing, group.timeout);
+    query.entries = take(store, answer.missing, left);
   }
 }
 

@@ -67,12 +67,12 @@ std::vector<std::string> ExchangeStore::missing_of(const std::vector<std::string
 
 bool ExchangeStore::take_answer(const std::vector<std::string>& keys, wire::GroupAnswer& answer) {
   MutexLock lock(mutex_);
-  if (!is_asked_ || is_over_)
+  answer.missing = missing_of(keys);
+  if (!is_asked_ || is_over_ || answer.missing.empty())
     return false;
   is_asked_ = false;
   answer.entries = std::move(untold_);
   untold_.clear();
-  answer.missing = missing_of(keys);
   missing_ = {answer.missing.begin(), answer.missing.end()};
   return true;
 }

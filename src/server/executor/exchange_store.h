@@ -55,7 +55,7 @@ class ExchangeStore : public c10d::Store {
   using Clock = std::chrono::steady_clock;
 
   std::vector<std::string> missing_of(const std::vector<std::string>& keys) const REQUIRES(mutex_);
-  // Nothing to tell: an answer with these keys is under way.
+  // False: there is nothing to tell. The client is asked already, or the keys are there.
   bool take_answer(const std::vector<std::string>& keys, wire::GroupAnswer& answer);
   void wait_for_change(Clock::time_point end, const std::string& key);
 
