@@ -199,17 +199,21 @@ void all_to_all(int64_t group, TensorList outputs, TensorList inputs, at::IntArr
   spread(received, outputs);
 }
 
-// Does not wait: two ranks that send to each other, and receive afterwards, would wait for ever.
+// Does not wait for the other rank, unless many sends are under way: two ranks that send to each
+// other, and receive afterwards, would wait for ever.
 void send(int64_t group, const Tensor& tensor, int64_t peer, int64_t tag) {
   Collective collective(group);
   require(!collective.is_at(collective.check_rank(peer)), "cannot send to its own rank");
   require(tag >= 0 && tag <= INT32_MAX, "has no tag ", tag);
+  Sends& sends = Groups::current().sends();
+  if (tensor.is_cpu())
+    sends.make_room(tensor.nbytes());
   const c10::InferenceMode off(false);
   Tensors copy{new_flat(tensor.numel(), tensor)};
   copy[0].copy_(tensor.reshape({-1}));
   Work work = collective.engine().send(copy, static_cast<int>(peer), static_cast<int>(tag));
   if (tensor.is_cpu())
-    return collective.group().keep(std::move(work), copy[0]);
+    return sends.add(&collective.group(), std::move(work), copy[0].nbytes());
   work->wait();  // orders the streams
 }
 

@@ -64,7 +64,8 @@ class ExchangeStore : public c10d::Store {
   CondVar changed_;
   std::unordered_map<std::string, std::vector<uint8_t>> values_ GUARDED_BY(mutex_);
   uint64_t brought_bytes_ GUARDED_BY(mutex_) = 0;  // of keys and values that the client brought
-  std::unordered_set<std::string> missing_ GUARDED_BY(mutex_);  // in the last answer, not yet brought
+  std::unordered_set<std::string> missing_
+      GUARDED_BY(mutex_);  // in the last answer, not yet brought
   std::vector<wire::GroupEntry> untold_ GUARDED_BY(mutex_);
   bool is_asked_ GUARDED_BY(mutex_) = true;  // the client waits for an answer
   bool is_over_ GUARDED_BY(mutex_) = false;  // the client brings nothing more

@@ -1,8 +1,8 @@
 #include "server/executor/groups.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
+
+#include <arpa/inet.h>
 
 #include "base/error.h"
 #include "base/platform.h"
@@ -14,10 +14,6 @@ namespace torch_remote::server {
 namespace {
 
 constexpr const char* kWhat = "process group";
-
-// Copies that are being sent: more wait until the oldest has arrived.
-constexpr size_t kMostSends = 64;
-constexpr uint64_t kMostSendBytes = uint64_t{256} << 20;
 
 thread_local Groups* current_groups = nullptr;
 
@@ -41,9 +37,10 @@ void check_address(const std::string& address) {
 
 }  // namespace
 
-Group::Group(const Devices& devices, Replies& replies, const wire::GroupQuery& query,
+Group::Group(const Devices& devices, Replies& replies, Sends& sends, const wire::GroupQuery& query,
              uint64_t request)
     : replies_(replies),
+      sends_(sends),
       store_(c10::make_intrusive<ExchangeStore>(
           std::chrono::milliseconds(query.timeout),
           [this](const wire::GroupAnswer& told) { answer(told); })),
@@ -53,12 +50,7 @@ Group::Group(const Devices& devices, Replies& replies, const wire::GroupQuery& q
 Group::~Group() {
   store_->abandon();
   opening_.join();
-  try {
-    while (!sending_.empty())
-      wait_for_oldest();
-  } catch (const std::exception&) {
-    // The other rank is gone, and did not take what was sent to it.
-  }
+  sends_.finish(this);
 }
 
 void Group::open(const Devices& devices, const wire::GroupQuery& query) {
@@ -138,20 +130,6 @@ c10d::Backend& Group::engine() {
   return *engine_;
 }
 
-void Group::wait_for_oldest() {
-  const Sending oldest = std::move(sending_.front());
-  sending_.pop_front();
-  sending_bytes_ -= oldest.bytes;
-  oldest.work->wait();
-}
-
-void Group::keep(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& copy) {
-  sending_.push_back({std::move(work), copy.nbytes()});
-  sending_bytes_ += copy.nbytes();
-  while (sending_.size() > kMostSends || sending_bytes_ > kMostSendBytes)
-    wait_for_oldest();
-}
-
 Groups::Groups(const Devices& devices, Replies& replies, bool may_connect)
     : devices_(devices), replies_(replies), may_connect_(may_connect) {}
 
@@ -165,7 +143,7 @@ void Groups::open(uint64_t request, const wire::GroupQuery& query) {
   wire::check_limit("process groups of a session", groups_.size() + 1, wire::kMaxGroups);
   devices_.device(query.device);  // refuses one that is not there
   check_address(query.address);
-  groups_.emplace(query.group, std::make_unique<Group>(devices_, replies_, query, request));
+  groups_.emplace(query.group, std::make_unique<Group>(devices_, replies_, sends_, query, request));
 }
 
 void Groups::query(uint64_t request, wire::GroupQuery query) {

@@ -1,19 +1,18 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <unordered_map>
 
-#include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/mutex.h"
 #include "server/executor/devices.h"
 #include "server/executor/exchange_store.h"
 #include "server/executor/reply.h"
+#include "server/executor/sends.h"
 #include "wire/group.h"
 
 namespace torch_remote::server {
@@ -22,7 +21,8 @@ namespace torch_remote::server {
 class Group {
  public:
   // Begins to open; `request` is answered when the client must bring something, or all is done.
-  Group(const Devices& devices, Replies& replies, const wire::GroupQuery& query, uint64_t request);
+  Group(const Devices& devices, Replies& replies, Sends& sends, const wire::GroupQuery& query,
+        uint64_t request);
   // Waits for sends that are under way, for at most the timeout.
   ~Group();
   Group(const Group&) = delete;
@@ -33,26 +33,16 @@ class Group {
   // Throws if it is not open.
   c10d::Backend& engine();
 
-  // Keeps a copy that is sent until it has arrived. Waits for older ones if there are many.
-  void keep(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& copy);
-
  private:
-  struct Sending {
-    c10::intrusive_ptr<c10d::Work> work;
-    uint64_t bytes;
-  };
-
   // The thread that opens it.
   void open(const Devices& devices, const wire::GroupQuery& query);
   void answer(const wire::GroupAnswer& answer);
   void fail(wire::Error failure);
   uint64_t take_request();
-  void wait_for_oldest();
 
   Replies& replies_;
+  Sends& sends_;
   c10::intrusive_ptr<ExchangeStore> store_;
-  std::deque<Sending> sending_;
-  uint64_t sending_bytes_ = 0;
 
   Mutex mutex_;
   uint64_t request_ GUARDED_BY(mutex_);  // to be answered; 0: none
@@ -70,11 +60,14 @@ class Groups {
 
   // Answers the request, now or later.
   void query(uint64_t request, wire::GroupQuery query);
+
   // Afterwards no thread of theirs uses `replies`.
   void close_all() { groups_.clear(); }
 
   // For the operators of collectives. Throws Refused if there is none with this name.
   Group& find(int64_t name);
+
+  Sends& sends() { return sends_; }
 
   // The groups of the session whose executor thread this is. PyTorch calls a kernel without any
   // context, so it looks here. Throws Refused outside of an executor.
@@ -98,6 +91,7 @@ class Groups {
   const Devices& devices_;
   Replies& replies_;
   const bool may_connect_;
+  Sends sends_;  // of all groups
   std::unordered_map<uint64_t, std::unique_ptr<Group>> groups_;
 };
 

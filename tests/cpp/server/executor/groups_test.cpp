@@ -199,9 +199,9 @@ TEST_F(GroupsWithGloo, MoreElementsThanCanBeCountedAreRefused) {
   with_two_ranks([](int) {
     const Tensor half = at::full({1}, 1.0).expand({int64_t{1} << 62});
     const Tensor one = at::full({1}, 1.0);
-    EXPECT_THROW((call<int64_t, TensorList, const Tensor&>("torch_remote::all_gather", 1, one,
-                                                           half)),
-                 Refused);
+    EXPECT_THROW(
+        (call<int64_t, TensorList, const Tensor&>("torch_remote::all_gather", 1, one, half)),
+        Refused);
     EXPECT_THROW((call<int64_t, TensorList, TensorList, int64_t>("torch_remote::reduce_scatter", 1,
                                                                  half, one, 0)),
                  Refused);
