@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from . import _C
+
 _SHOWN = 5
 # What torch's allocators of the CPU say; CUDA's raise torch.OutOfMemoryError themselves.
 _NO_MEMORY = ("can't allocate memory", "not enough memory")
@@ -18,12 +20,40 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(each in text for each in _NO_MEMORY)
 
 
+def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """The address of the storage and its bytes; zeros for a tensor without one."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage._cdata, int(storage.nbytes())
+    except (RuntimeError, NotImplementedError):  # sparse and fake tensors
+        return 0, 0
+
+
+def _describe(tensor: torch.Tensor, size: int) -> str:
+    text = f"{size} bytes {tuple(tensor.shape)} {tensor.dtype} {tensor.device}"
+    made = _C.maker_of(tensor)
+    return f"{text} made at {made[0]}:{made[1]} in {made[2]}" if made else text
+
+
 def _largest_tensors() -> str:
-    tensors = {
-        id(each): each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)
-    }.values()
-    rows = sorted(((each.nbytes, each) for each in tensors), key=lambda row: -row[0])[:_SHOWN]
-    return ", ".join(f"{size} bytes {tuple(t.shape)} {t.dtype} {t.device}" for size, t in rows)
+    """The largest storages that Python's tensors have, and the lines that made them."""
+    found: dict[int, tuple[int, torch.Tensor]] = {}
+    for each in gc.get_objects():
+        if issubclass(type(each), torch.Tensor):
+            storage, size = _memory_of(each)
+            found[storage] = size, each
+    rows = sorted(found.values(), key=lambda row: -row[0])[:_SHOWN]
+    return ", ".join(_describe(tensor, size) for size, tensor in rows if size)
+
+
+def _free_memory() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()  # of the device in use
+
+
+def _with_figures(text: str) -> str:
+    free, total = torch.cuda.mem_get_info()
+    return f"{text}\n{free} of {total} bytes are free. The largest tensors: {_largest_tensors()}"
 
 
 def _is_of_another_call(error: BaseException) -> bool:
@@ -51,12 +81,20 @@ def on_error(error: BaseException, attempt: int) -> Any:
     """C++ calls this for an error of a hooked call: None leaves it, True tries again."""
     if _is_of_another_call(error):
         return None
-    if not is_out_of_memory(error):
+    if not is_out_of_memory(error) or _C.accelerator() == "cpu":  # see on_shortage()
         return explained(error)
     if attempt == 0:
-        gc.collect()
-        torch.cuda.empty_cache()  # of the device in use
+        _free_memory()
         return True
-    free, total = torch.cuda.mem_get_info()
-    text = f"{error}\n{free} of {total} bytes are free. The largest tensors: {_largest_tensors()}"
-    return _because_of(error, torch.OutOfMemoryError(text))
+    return _because_of(error, torch.OutOfMemoryError(_with_figures(str(error))))
+
+
+def on_shortage(text: str, attempt: int) -> str:
+    """C++ calls this when the CPU has no memory for a tensor of any operator.
+
+    The first time it frees what it can; the second time it returns the text of the error.
+    """
+    if attempt == 0:
+        _free_memory()
+        return ""
+    return _with_figures(text)

@@ -14,7 +14,7 @@ import torch
 
 from torch_remote_patches import Patches
 
-from . import _amp, _distributed, _kernels, _mps_names
+from . import _C, _amp, _distributed, _errors, _kernels, _mps_names
 from ._callers import truth_for_listed
 from ._log import warn_once
 from ._own import own_function
@@ -56,6 +56,8 @@ def install(accelerator: str) -> None:
         return
     target = make_target(accelerator)
     _target.append(target)
+    if accelerator == "cpu":
+        _C.install_host_allocator(_errors.on_shortage)
     modules = [importlib.import_module(f"torch.cuda.{name}") for name in _MODULES]
     for owner in (torch.cuda, *modules):
         _answer(owner, target)
@@ -77,6 +79,7 @@ def install(accelerator: str) -> None:
 
 
 def remove() -> None:
+    _C.remove_host_allocator()
     _changes.undo_all()
     _target.clear()
     # torch remembers the module of "cuda", which depends on the target.

@@ -209,15 +209,10 @@ class Target:
     reset_accumulated_host_memory_stats = reset_peak_host_memory_stats
 
     def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
-        if not 0 <= fraction <= 1:
-            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-        warn_once(
-            "torch.cuda.set_per_process_memory_fraction",
-            f"limits nothing on {self.kind}; use TorchDevice.memory_budget()",
-        )
+        raise NotImplementedError
 
     def get_per_process_memory_fraction(self, device: Any = None) -> float:
-        return 1.0
+        raise NotImplementedError
 
     def get_allocator_backend(self) -> str:
         return "native"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _host, _in_order
+from . import _C, _host, _in_order
 from ._target import Properties, Target, index_of
 
 
@@ -39,6 +39,7 @@ class CpuTarget(Target):
     device_of = _Block
 
     default_generators = (torch.default_generator,)
+    _fraction = 1.0
 
     def is_available(self) -> bool:
         return False
@@ -65,6 +66,22 @@ class CpuTarget(Target):
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
         _host.reset_peak()
+
+    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
+        """Counts the memory that the process has now, and the tensors that are made later."""
+        if not isinstance(fraction, float):
+            raise TypeError("Invalid type for fraction argument, must be `float`")
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        self._fraction = fraction
+        self._limit_memory(fraction)
+
+    def _limit_memory(self, fraction: float) -> None:
+        allowed = max(1, int(_host.total_bytes() * fraction))
+        _C.set_host_limit(0 if fraction == 1 else allowed, _host.resident_bytes())
+
+    def get_per_process_memory_fraction(self, device: Any = None) -> float:
+        return self._fraction
 
     def synchronize(self, device: Any = None) -> None:
         pass

@@ -61,7 +61,7 @@ class MpsTarget(CpuTarget):
     def reset_peak_memory_stats(self, device: Any = None) -> None:
         self._peak = int(torch.mps.current_allocated_memory())
 
-    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
+    def _limit_memory(self, fraction: float) -> None:
         torch.mps.set_per_process_memory_fraction(fraction)
 
     def manual_seed(self, seed: int) -> None:

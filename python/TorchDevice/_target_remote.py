@@ -17,6 +17,7 @@ _WITH_DEVICE = words(
     max_memory_cached memory_stats memory_stats_as_nested_dict mem_get_info
     reset_peak_memory_stats reset_accumulated_memory_stats reset_max_memory_allocated
     reset_max_memory_cached get_rng_state current_stream default_stream
+    get_per_process_memory_fraction
     """
 )
 _TELEMETRY = words(
@@ -25,6 +26,9 @@ _TELEMETRY = words(
     list_gpu_processes
     """
 )
+
+# The device is not their first argument, or they are classes.
+_OWN = ("device", "set_rng_state", "set_per_process_memory_fraction")
 
 
 def _or_refused(function: Any, name: str) -> Any:
@@ -50,7 +54,7 @@ class RemoteTarget(Target):
         self._module = module = getattr(torch, self.kind)  # whatever the override says
         for name in ANSWERED:
             function = getattr(module, name, None)
-            if function is not None and name not in ("device", "set_rng_state"):
+            if function is not None and name not in _OWN:
                 setattr(self, name, self._adapted(name, function))
 
         existing_index = self._existing_index
@@ -93,6 +97,9 @@ class RemoteTarget(Target):
 
     def snapshot_function(self, name: str) -> Any:
         return getattr(self._module.memory, name)
+
+    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
+        self._module.set_per_process_memory_fraction(fraction, self._existing_index(device))
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
         # Called from here, "cpu" is the CPU: a file of states may have been loaded elsewhere.

@@ -28,6 +28,7 @@ __all__ = [
     "_save_segment_usage",
     "_snapshot",
     "empty_cache",
+    "get_per_process_memory_fraction",
     "max_memory_allocated",
     "max_memory_cached",
     "max_memory_reserved",
@@ -43,6 +44,7 @@ __all__ = [
     "reset_max_memory_allocated",
     "reset_max_memory_cached",
     "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
 ]
 
 _ASK, _EMPTY_CACHE, _RESET_PEAKS, _RESET_TOTALS = range(4)
@@ -106,6 +108,26 @@ def empty_cache() -> None:
     for machine in _C.machine_ids():
         for index in _C.machine_devices(machine):
             _C.memory_figures(index, _EMPTY_CACHE)
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Limits the tensors of this process on the device to a part of its memory; 1.0: no limit.
+
+    A call whose results are over it raises `torch.OutOfMemoryError`, and is not sent. Waits once.
+    """
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    refuse_in_bad_fork()
+    if not _C.is_initialized():
+        _C.start_default()
+    _C.set_memory_fraction(existing_index(device), fraction)
+
+
+def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
+    """What `set_per_process_memory_fraction` has set; 1.0 without a limit."""
+    return _C.memory_fraction(existing_index(device))
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:

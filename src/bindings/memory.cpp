@@ -44,6 +44,16 @@ py::dict memory_figures(int device, int action) {
   return all;
 }
 
+void set_memory_fraction(int device, double fraction) {
+  const py::gil_scoped_release no_gil;
+  client::limit_device_memory(static_cast<c10::DeviceIndex>(device), fraction);
+}
+
+double memory_fraction(int device) {
+  const py::gil_scoped_release no_gil;
+  return client::device_memory_limit(static_cast<c10::DeviceIndex>(device));
+}
+
 // Numbers stacks, so that each is made into Python objects once.
 class StackNumbers {
  public:
@@ -152,6 +162,8 @@ py::tuple device_telemetry(int index) {
 
 void define_memory(py::module_& module) {
   module.def("memory_figures", torch::wrap_pybind_function(memory_figures));
+  module.def("set_memory_fraction", torch::wrap_pybind_function(set_memory_fraction));
+  module.def("memory_fraction", torch::wrap_pybind_function(memory_fraction));
   module.def("memory_history", memory_history);
   module.def("device_telemetry", torch::wrap_pybind_function(device_telemetry));
   module.def("allocation_stack", allocation_stack);

@@ -9,6 +9,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "redirect/errors.h"
+#include "redirect/large_tensors.h"
 #include "redirect/method_kinds.h"
 #include "redirect/original_to.h"
 #include "redirect/sites.h"
@@ -57,6 +58,7 @@ PyObject* call(const Slot& slot, PyObject* self, PyObject* args, PyObject* kwarg
     const SecondTry again;
     result = call_once(method, body, self, args, kwargs);
   }
+  note_large(result);
   return result;
 }
 

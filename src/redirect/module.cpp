@@ -12,7 +12,9 @@
 #include "redirect/callers.h"
 #include "redirect/errors.h"
 #include "redirect/generator_state.h"
+#include "redirect/host_allocator.h"
 #include "redirect/kernels.h"
+#include "redirect/large_tensors.h"
 #include "redirect/methods.h"
 #include "redirect/policy.h"
 #include "redirect/redirect.h"
@@ -201,6 +203,34 @@ PyObject* py_unhook(PyObject* /*self*/, PyObject* /*args*/) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* py_install_host_allocator(PyObject* /*self*/, PyObject* on_shortage) {
+  HANDLE_TH_ERRORS
+  install_host_allocator(on_shortage);
+  return none();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* py_remove_host_allocator(PyObject* /*self*/, PyObject* /*args*/) {
+  HANDLE_TH_ERRORS
+  remove_host_allocator();
+  return none();
+  END_HANDLE_TH_ERRORS
+}
+
+// set_host_limit(allowed, before): bytes.
+PyObject* py_set_host_limit(PyObject* /*self*/, PyObject* args) {
+  unsigned long long allowed = 0;
+  unsigned long long before = 0;
+  if (PyArg_ParseTuple(args, "KK", &allowed, &before) == 0)
+    return nullptr;
+  set_host_limit(allowed, before);
+  return none();
+}
+
+PyObject* py_maker_of(PyObject* /*self*/, PyObject* tensor) {
+  return maker_of(tensor);
+}
+
 PyObject* py_sites(PyObject* /*self*/, PyObject* /*args*/) {
   return list_sites();
 }
@@ -231,6 +261,10 @@ PyMethodDef functions[] = {
     {"hook_set_state", py_hook_set_state, METH_O, nullptr},
     {"install_kernels", py_install_kernels, METH_VARARGS, nullptr},
     {"unhook", py_unhook, METH_NOARGS, nullptr},
+    {"install_host_allocator", py_install_host_allocator, METH_O, nullptr},
+    {"remove_host_allocator", py_remove_host_allocator, METH_NOARGS, nullptr},
+    {"set_host_limit", py_set_host_limit, METH_VARARGS, nullptr},
+    {"maker_of", py_maker_of, METH_O, nullptr},
     {"sites", py_sites, METH_NOARGS, nullptr},
     {"count_left_out", py_count_left_out, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -7,8 +7,6 @@
 
 #include <frameobject.h>
 
-#include "redirect/ref.h"
-
 namespace torch_remote::redirect {
 namespace {
 
@@ -144,6 +142,15 @@ UserCall user_call() {
   const Ref frame = user_frame();
   return frame ? UserCall{frame.get(), offset_in(reinterpret_cast<PyFrameObject*>(frame.get()))}
                : UserCall{};
+}
+
+UserLine user_line() {
+  const Ref frame = user_frame();
+  if (!frame)
+    return {};
+  auto* const object = reinterpret_cast<PyFrameObject*>(frame.get());
+  return {Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(object))),
+          PyFrame_GetLineNumber(object)};
 }
 
 void count(Site& site) {

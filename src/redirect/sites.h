@@ -7,6 +7,7 @@
 #include <torch/csrc/python_headers.h>
 
 #include "redirect/policy.h"
+#include "redirect/ref.h"
 
 namespace torch_remote::redirect {
 
@@ -42,6 +43,14 @@ struct UserCall {
 };
 
 UserCall user_call();
+
+// The line of the user's program that runs now. Without a code outside Python.
+struct UserLine {
+  Ref code;
+  int number = 0;
+};
+
+UserLine user_line();
 
 // `api` lives for ever. Null where there is no site: outside Python, or if there are too many.
 Site* note(const char* api, const Request& asked, c10::Device used, Reason reason);

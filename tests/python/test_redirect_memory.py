@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,82 @@ def test_a_budget_limits_and_measures(used: str) -> None:
     assert z.sum().item() == 2048
 
 
+def test_a_fraction_of_the_memory_limits_the_tensors(used: str) -> None:
+    total = torch.cuda.get_device_properties("cuda").total_memory
+    fraction = (torch.cuda.memory_allocated() + 2**26) / total
+    torch.cuda.set_per_process_memory_fraction(fraction, "cuda:0")
+    try:
+        assert torch.cuda.get_per_process_memory_fraction() == fraction
+        for _ in range(8):  # what is freed can be used again
+            x = torch.ones(2**22, device="cuda")  # 16 MiB
+        with pytest.raises(torch.OutOfMemoryError, match="set_per_process_memory_fraction"):
+            torch.empty(2**26, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError, match="set_per_process_memory_fraction"):
+            x.expand(16, -1) + 1
+        with pytest.raises(torch.OutOfMemoryError, match="set_per_process_memory_fraction"):
+            torch.empty(0, device="cuda").resize_(2**26)
+        assert x.sum().item() == 2**22
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert torch.empty(2**26, device="cuda").device == x.device
+    assert torch.cuda.get_per_process_memory_fraction() == 1.0
+    with pytest.raises(ValueError, match="0~1"):
+        torch.cuda.set_per_process_memory_fraction(1.5)
+    with pytest.raises(TypeError, match="float"):
+        torch.cuda.set_per_process_memory_fraction(1)
+
+
 def test_no_memory_reads_as_a_cuda_program_expects(used: str) -> None:
+    large = torch.ones(2**20, device="cuda")
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
     with pytest.raises(torch.OutOfMemoryError, match="bytes are free") as raised:
         torch.empty(2**50, device="cuda")
     assert isinstance(raised.value, torch.cuda.OutOfMemoryError)
     assert "largest tensors" in str(raised.value)
-    assert isinstance(raised.value.__cause__, RuntimeError)
-    assert raised.value.__cause__ is not raised.value
+    assert f"{large.nbytes} bytes (1048576,) torch.float32 {used}" in str(raised.value)
+    assert f"made at {__file__}:{line} in test_no_memory" in str(raised.value)
     with pytest.raises(RuntimeError, match="negative dimension"):
         torch.empty(-1, device="cuda")
+
+
+def test_no_memory_for_any_operator_is_the_same_error(used: str) -> None:
+    huge = torch.ones(1, device="cuda").expand(2**25, 2**25)
+    with pytest.raises(torch.OutOfMemoryError):
+        huge + 1
+    with pytest.raises(torch.OutOfMemoryError):
+        huge.clone()
+
+
+OF_THE_CPU = """
+import gc, torch, TorchDevice
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+        self.tensor = torch.ones(2**24)
+
+def error_of(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return type(error).__name__
+
+gc.disable()
+huge = torch.ones(1).expand(2**25, 2**25)
+print(error_of(lambda: huge + 1))
+limit = torch.cuda.memory_allocated() + 2**26 + 2**25
+torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
+for _ in range(4):
+    Cycle()  # each has 64 MiB, which only the garbage collector frees
+print("freed")
+TorchDevice.disable()
+print(error_of(lambda: huge + 1), torch.ones(2**26).numel())
+"""
+
+
+def test_on_the_cpu_garbage_is_collected_first_and_disable_takes_everything_back() -> None:
+    printed = assert_runs(OF_THE_CPU, TORCHDEVICE_LOG_LEVEL="ERROR").splitlines()
+    assert printed == ["OutOfMemoryError", "freed", f"RuntimeError {2**26}"]
 
 
 def test_an_allocation_is_tried_again_once(used: str, monkeypatch: pytest.MonkeyPatch) -> None:

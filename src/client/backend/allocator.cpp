@@ -80,6 +80,18 @@ wire::MemoryFigures device_memory(c10::DeviceIndex index, wire::MemoryAction act
   return memory_figures(*place.session, place.device, action);
 }
 
+void limit_device_memory(c10::DeviceIndex index, double fraction) {
+  const DevicePlace place = Machines::instance().place(index < 0 ? current_device() : index);
+  limit_memory(*place.session, place.device, fraction);
+}
+
+double device_memory_limit(c10::DeviceIndex index) {
+  if (!Machines::instance().is_initialized())
+    return 1;
+  const DevicePlace place = Machines::instance().place(index < 0 ? current_device() : index);
+  return place.session->stream().memory(place.device).allowed_fraction();
+}
+
 DeviceStats RemoteAllocator::getDeviceStats(c10::DeviceIndex device) {
   const wire::MemoryFigures figures = device_memory(device, wire::MemoryAction::kAsk);
   DeviceStats stats;

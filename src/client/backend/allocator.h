@@ -34,4 +34,8 @@ class RemoteAllocator final : public c10::DeviceAllocator {
 // The figures of a device, after the action; none where no machine is connected. Waits.
 wire::MemoryFigures device_memory(c10::DeviceIndex index, wire::MemoryAction action);
 
+// See limit_memory() of memory_figures.h. Connects if no machine is connected.
+void limit_device_memory(c10::DeviceIndex index, double fraction);
+double device_memory_limit(c10::DeviceIndex index);
+
 }  // namespace torch_remote::client

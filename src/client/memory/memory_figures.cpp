@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include <c10/util/Exception.h>
 
@@ -38,7 +39,26 @@ wire::MemoryFigures memory_figures(Session& session, uint8_t device, wire::Memor
   return decode_answer(session, body, wire::decode_memory_figures);
 }
 
+void limit_memory(Session& session, uint8_t device, double fraction) {
+  const auto total =
+      static_cast<int64_t>(memory_figures(session, device, wire::MemoryAction::kAsk).total);
+  const int64_t allowed = fraction >= 1 ? std::numeric_limits<int64_t>::max()
+                                        : static_cast<int64_t>(static_cast<double>(total) * fraction);
+  DeviceMemory& memory = session.stream().memory(device);
+  memory.set_allowed(allowed, fraction);
+  memory.set_mark(total / 2, false);
+}
+
+void check_memory_limit(Session& session, uint8_t device, int64_t more) {
+  const DeviceMemory& memory = session.stream().memory(device);
+  TORCH_CHECK_WITH(OutOfMemoryError, memory.live() + more <= memory.allowed(),
+                   session.describe(device), " out of memory. The tensors of this program would have ",
+                   memory.live() + more, " bytes, and set_per_process_memory_fraction(",
+                   memory.allowed_fraction(), ") allows ", memory.allowed());
+}
+
 bool find_out_whether_it_fits(Session& session, uint8_t device) {
+  check_memory_limit(session, device, 0);
   DeviceMemory& memory = session.stream().memory(device);
   if (memory.is_exact())
     return true;

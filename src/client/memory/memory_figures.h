@@ -17,6 +17,8 @@ wire::MemoryFigures memory_figures(Session& session, uint8_t device, wire::Memor
 // The client knows how much its tensors have on each device. When that passes half of the device's
 // memory it asks the server, once, how much is free. When less than a twentieth of that is left,
 // calls are waited for, so that running out of memory is raised by the call itself, as with CUDA.
+// A limit that the program has set (limit_memory()) is checked here and not on the server: the mark
+// is never above it.
 bool find_out_whether_it_fits(Session& session, uint8_t device);
 
 // A call whose outputs are counted already may not find memory.
@@ -24,6 +26,11 @@ inline bool may_not_fit(Session& session, uint8_t device) {
   return session.stream().memory(device).is_above_mark() &&
          find_out_whether_it_fits(session, device);
 }
+
+// Limits the program's tensors on a device to a part of its memory; 1: no limit. Waits once.
+void limit_memory(Session& session, uint8_t device, double fraction);
+// Raises OutOfMemoryError if the program's tensors, with so many more bytes, are over that limit.
+void check_memory_limit(Session& session, uint8_t device, int64_t more);
 
 // A new storage of this size is to get its memory at once, so that torch.empty() itself raises.
 // Small ones do not wait for a machine that is still being started.

@@ -77,6 +77,8 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   const CallSite site{current_line(), record->server_device, kResizeSite};
   const uint64_t before = record->nbytes.load(std::memory_order_relaxed);
   uint64_t call = 0;
+  if (nbytes > before)
+    check_memory_limit(session, record->server_device, static_cast<int64_t>(nbytes - before));
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     set_bytes(*record, nbytes);
     if (!record->announced.load(std::memory_order_relaxed))

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 
 namespace torch_remote::client {
 
@@ -19,18 +21,31 @@ class DeviceMemory {
   // Until the first call it is not known how much the device has.
   bool has_mark() const { return mark_.load(std::memory_order_relaxed) >= 0; }
 
+  // The mark is never above what is allowed, so that the path of a call looks at the mark only.
   void set_mark(int64_t bytes, bool is_exact) {
-    mark_.store(bytes, std::memory_order_relaxed);
+    mark_.store(std::min(bytes, allowed()), std::memory_order_relaxed);
     is_exact_.store(is_exact, std::memory_order_relaxed);
   }
 
   // The mark came from what the server has free, not only from the device's size.
   bool is_exact() const { return is_exact_.load(std::memory_order_relaxed); }
 
+  // The program has limited its tensors to this many bytes. set_mark() has to follow.
+  void set_allowed(int64_t bytes, double fraction) {
+    allowed_.store(bytes, std::memory_order_relaxed);
+    fraction_.store(fraction, std::memory_order_relaxed);
+  }
+
+  int64_t allowed() const { return allowed_.load(std::memory_order_relaxed); }
+
+  double allowed_fraction() const { return fraction_.load(std::memory_order_relaxed); }
+
  private:
   std::atomic<int64_t> live_{0};
   std::atomic<int64_t> mark_{-1};
   std::atomic<bool> is_exact_{false};
+  std::atomic<int64_t> allowed_{std::numeric_limits<int64_t>::max()};
+  std::atomic<double> fraction_{1.0};
 };
 
 }  // namespace torch_remote::client
