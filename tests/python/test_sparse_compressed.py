@@ -144,6 +144,9 @@ USES: dict[str, Callable[[str], Any]] = {
     "zero_": lambda d: csr(d).zero_(),
     "fill_": lambda d: csr(d).fill_(2),
     "mul_": lambda d: csr(d).mul_(2),
+    # What C++ and formulas of autograd call; Python's operator calls mul.Tensor.
+    "mul.Scalar": lambda d: torch.ops.aten.mul.Scalar(csr(d), 2.0),
+    "mul_.Scalar": lambda d: torch.ops.aten.mul_.Scalar(csr(d), 2.0),
     "abs_": lambda d: csr(d).abs_(),
     "add_": lambda d: csr(d).add_(csr(d, DENSE.T.contiguous())),
     "copy_": lambda d: csr(d).copy_(csr(d) * 3),

@@ -194,6 +194,11 @@ bool has_gpu() noexcept {
   return ::access("/dev/nvidiactl", F_OK) == 0;
 }
 
+// CUDA reads the list up to the first number that is no GPU's.
+bool hides_every_gpu(const char* visible_devices) noexcept {
+  return visible_devices != nullptr && (*visible_devices == '\0' || *visible_devices == '-');
+}
+
 SandboxMode parse_sandbox(const std::string& text) {
   for (const SandboxMode mode : {SandboxMode::kAuto, SandboxMode::kOff, SandboxMode::kTrace})
     if (text == to_text(mode))

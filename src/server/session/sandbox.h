@@ -45,6 +45,8 @@ struct Sandbox {
 
 // Whether there is a GPU of NVIDIA, whether or not this process can use it.
 bool has_gpu() noexcept;
+// Whether this value of CUDA_VISIBLE_DEVICES shows no GPU to CUDA. Null: the variable is not set.
+bool hides_every_gpu(const char* visible_devices) noexcept;
 
 // What a session will have on this kernel.
 Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs);

@@ -287,7 +287,8 @@ Prepared::Prepared(const ServeOptions& options)
       files(confine_files(options.sandbox, needs_of(options))),
       devices(Devices::choose(options.device, options.simulated_devices)) {
   if (options.device == "auto" && !devices.is_cuda() && files.mode != SandboxMode::kOff &&
-      has_gpu() && c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA))
+      has_gpu() && !hides_every_gpu(std::getenv("CUDA_VISIBLE_DEVICES")) &&
+      c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA))
     log(LogLevel::kWarning, "the GPU cannot be used; try --sandbox off");
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -138,12 +139,15 @@ def main() -> None:
 
         mispredicted = lambda: torch_remote.stats().mispredicted  # noqa: E731
     results = {}
-    for key, case in chosen(options):
-        print(*key, flush=True)
-        before = mispredicted()
-        samples = record(case, options.device)
-        results[key] = {"samples": samples, "mispredicted": mispredicted() - before}
-    torch.save(results, options.out)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # suites.py: too late
+    try:
+        for key, case in chosen(options):
+            print(*key, flush=True)
+            before = mispredicted()
+            samples = record(case, options.device)
+            results[key] = {"samples": samples, "mispredicted": mispredicted() - before}
+    finally:
+        torch.save(results, options.out)
 
 
 if __name__ == "__main__":
