@@ -38,9 +38,7 @@ EXPECTED: dict[tuple[str, str], str] = {
         "to",
         "backward",
     ): "a sample names local CUDA, whose autograd PyTorch breaks beside another backend",
-    **{
-        ("to", variant): "the same; backward is part of it" for variant in ("vjp", "vmap of vjp")
-    },
+    **{("to", variant): "the same; backward is part of it" for variant in ("vjp", "vmap of vjp")},
     **{
         ("sgn", f"{layout}_backward"): "PyTorch has no such kernel; the error has another text"
         for layout in ("coo", "csr", "csc", "bsr", "bsc")
