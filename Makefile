@@ -25,7 +25,7 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel test-libraries test-transformers test-providers compat conformance nightly programs \
-        faults soak bench lint format asan tsan tsan-torch core-clang torch-clang fuzz fuzz-kernels gpu-build gpu-test clean
+        faults soak bench lint format asan tsan tsan-torch core-clang torch-clang macos fuzz fuzz-kernels gpu-build gpu-test clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 16
@@ -143,6 +143,9 @@ core-clang: setup-system setup-checks  ## The torch-free layers with clang's -Wt
 
 torch-clang: setup setup-checks  ## marshal, client and server with clang's -Wthread-safety -Werror: minutes to build
 	@tools/build.sh torch-clang
+
+macos: setup-system  ## Compile and link client, TorchDevice and bindings for macOS on arm64, by hand: nothing is run
+	@tools/macos.sh
 
 fuzz: setup setup-checks  ## Every fuzz target, FUZZ_SECONDS (120) in all (RELEASE=1: a release build of them)
 	@tools/build.sh fuzz$(if $(RELEASE),-release)

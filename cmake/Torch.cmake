@@ -7,11 +7,18 @@
 #   TORCH_REMOTE_PYTHON_COMMAND, TORCH_REMOTE_TORCH_{VERSION,LIB_DIR,INCLUDE_DIR}, TORCH_REMOTE_EXT_SUFFIX
 #   TORCH_REMOTE_TORCH_IS_BESIDE  torch is in the folder in which pip installs torch_remote
 #
+# A build for another system (cmake/macos-zig.cmake) sets TORCH_REMOTE_TORCH_HOME, the folder "torch"
+# of an unpacked wheel for that system, and TORCH_REMOTE_EXT_SUFFIX, how that system's Python names
+# extension modules. Python's headers are then those of the Python that is asked.
+#
 # Python runs with -I: inside pip's isolated build PYTHONPATH hides the environment that torch is
 # installed in, and -I does not look at PYTHONPATH. Nothing is imported: torch takes seconds.
+set(TORCH_REMOTE_TORCH_HOME "" CACHE PATH "Folder of a torch for another system; empty: Python's own")
 set(_torch_question [=[
-import importlib.util, json, pathlib, re, sysconfig
+import importlib.util, json, pathlib, re, sys, sysconfig
 def home(name):
+    if sys.argv[1]:
+        return pathlib.Path(sys.argv[1]).parent / name
     spec = importlib.util.find_spec(name)
     return pathlib.Path(spec.origin).parent if spec and spec.origin else None
 torch, torchgen = home("torch"), home("torchgen")
@@ -45,7 +52,8 @@ endif()
 # The answer is kept until another Python is named, another torch is installed in this one, or the
 # question changes.
 string(MD5 _torch_question_hash "${_torch_question}")
-set(_torch_stamp "${TORCH_REMOTE_PYTHON_COMMAND} ${_torch_question_hash}")
+set(_torch_asked "${TORCH_REMOTE_PYTHON_COMMAND} ${TORCH_REMOTE_TORCH_HOME} ${_torch_question_hash}")
+set(_torch_stamp "${_torch_asked}")
 if(TORCH_REMOTE_TORCH_ANSWER)
   string(JSON _torch_home GET "${TORCH_REMOTE_TORCH_ANSWER}" home)
   file(TIMESTAMP "${_torch_home}/version.py" _torch_time)
@@ -53,6 +61,7 @@ if(TORCH_REMOTE_TORCH_ANSWER)
 endif()
 if(NOT TORCH_REMOTE_TORCH_ANSWER OR NOT _torch_stamp STREQUAL "${TORCH_REMOTE_TORCH_STAMP}")
   execute_process(COMMAND ${TORCH_REMOTE_PYTHON_COMMAND} -I -c "${_torch_question}"
+                          "${TORCH_REMOTE_TORCH_HOME}"
                   OUTPUT_VARIABLE _torch_answer ERROR_VARIABLE _torch_error
                   RESULT_VARIABLE _torch_result)
   if(NOT _torch_result EQUAL 0)
@@ -66,8 +75,7 @@ if(NOT TORCH_REMOTE_TORCH_ANSWER OR NOT _torch_stamp STREQUAL "${TORCH_REMOTE_TO
   string(JSON _torch_home GET "${_torch_answer}" home)
   file(TIMESTAMP "${_torch_home}/version.py" _torch_time)
   set(TORCH_REMOTE_TORCH_ANSWER "${_torch_answer}" CACHE INTERNAL "What Python said about torch")
-  set(TORCH_REMOTE_TORCH_STAMP "${TORCH_REMOTE_PYTHON_COMMAND} ${_torch_question_hash} ${_torch_time}"
-      CACHE INTERNAL "")
+  set(TORCH_REMOTE_TORCH_STAMP "${_torch_asked} ${_torch_time}" CACHE INTERNAL "")
 endif()
 
 foreach(_key home version cxx11_abi cuda yaml python_include ext_suffix beside)
@@ -77,7 +85,9 @@ set(TORCH_REMOTE_TORCH_VERSION ${_torch_version})
 set(TORCH_REMOTE_TORCH_LIB_DIR ${_torch_home}/lib)
 set(TORCH_REMOTE_TORCH_INCLUDE_DIR ${_torch_home}/include)
 set(TORCH_REMOTE_TORCH_IS_BESIDE ${_torch_beside})
-set(TORCH_REMOTE_EXT_SUFFIX    ${_torch_ext_suffix})
+if(NOT TORCH_REMOTE_EXT_SUFFIX)
+  set(TORCH_REMOTE_EXT_SUFFIX ${_torch_ext_suffix})
+endif()
 message(STATUS "torch ${_torch_version} in ${_torch_home} (CUDA: ${_torch_cuda})")
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" _torch_minor "${_torch_version}")
 if(_torch_minor VERSION_LESS 2.11)
@@ -93,11 +103,14 @@ add_library(torch_remote_torch INTERFACE)
 target_include_directories(torch_remote_torch SYSTEM INTERFACE
   ${_torch_home}/include ${_torch_home}/include/torch/csrc/api/include)
 target_compile_definitions(torch_remote_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${_torch_cxx11_abi})
+set(_suffix ${CMAKE_SHARED_LIBRARY_SUFFIX})
 target_link_libraries(torch_remote_torch INTERFACE
-  ${TORCH_REMOTE_TORCH_LIB_DIR}/libtorch.so ${TORCH_REMOTE_TORCH_LIB_DIR}/libtorch_cpu.so
-  ${TORCH_REMOTE_TORCH_LIB_DIR}/libc10.so)
+  ${TORCH_REMOTE_TORCH_LIB_DIR}/libtorch${_suffix} ${TORCH_REMOTE_TORCH_LIB_DIR}/libtorch_cpu${_suffix}
+  ${TORCH_REMOTE_TORCH_LIB_DIR}/libc10${_suffix})
 # The wheel's libraries find CUDA's by their own rpath when they run; the linker need not see them.
-target_link_options(torch_remote_torch INTERFACE -Wl,--allow-shlib-undefined)
+if(NOT APPLE)
+  target_link_options(torch_remote_torch INTERFACE -Wl,--allow-shlib-undefined)
+endif()
 
 # Nobody names a symbol of these: they are linked for the CUDA kernels that they register.
 add_library(torch_remote_torch_cuda INTERFACE)
@@ -112,4 +125,9 @@ endif()
 add_library(torch_remote_torch_python INTERFACE)
 target_include_directories(torch_remote_torch_python SYSTEM INTERFACE ${_torch_python_include})
 target_link_libraries(torch_remote_torch_python INTERFACE
-  torch_remote_torch ${TORCH_REMOTE_TORCH_LIB_DIR}/libtorch_python.so)
+  torch_remote_torch ${TORCH_REMOTE_TORCH_LIB_DIR}/libtorch_python${_suffix})
+# The Python that loads an extension module has Python's own names; on Linux every module may want
+# names from the program that loads it.
+if(APPLE)
+  target_link_options(torch_remote_torch_python INTERFACE LINKER:-undefined,dynamic_lookup)
+endif()

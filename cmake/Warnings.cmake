@@ -4,7 +4,9 @@ add_library(torch_remote_warnings_torch INTERFACE)
 target_compile_options(torch_remote_warnings_torch INTERFACE
   -Wall -Wextra -Wpedantic -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align
   -Wimplicit-fallthrough
-  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+  $<$<CXX_COMPILER_ID:Clang,AppleClang>:-Wthread-safety>
+  # Torch's registration macros use __COUNTER__, which clang 22 calls an extension.
+  $<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,22>>:-Wno-c2y-extensions>
   $<$<BOOL:${TORCH_REMOTE_WERROR}>:-Werror>)
 
 add_library(torch_remote_warnings INTERFACE)

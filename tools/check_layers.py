@@ -12,6 +12,9 @@ Bytes of messages: only wire/ writes and reads them. Elsewhere nothing calls the
 wire::Writer and wire::Reader that move single values, and only what sorts received messages names
 a wire::Tag.
 
+Operating systems: headers that only one of them has are included only by files whose names end with
+_linux or _macos. The server may include those of Linux everywhere: it has no other system.
+
 Also: every folder of src/ has a row, and every sub-folder beside one that has a row; every "quoted"
 include is a file there, written from src/; and the macros that register something with PyTorch when
 a library is loaded stand in files named register.cpp only.
@@ -76,6 +79,20 @@ EXTERNAL = [
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 REGISTRATION = re.compile(r"^\s*(TORCH_LIBRARY\w*|(?:C10_|TORCH_)?REGISTER_\w+)\s*\(", re.M)
 
+# Headers that only one system has.
+HEADERS_OF = {
+    "linux": re.compile(
+        r"(linux|asm|netpacket|netlink)/|(seccomp|features|malloc|endian|byteswap|error)\.h$"
+        r"|sys/(auxv|epoll|eventfd|fanotify|inotify|personality|prctl|ptrace|sendfile|signalfd"
+        r"|sysinfo|sysmacros|timerfd|vfs)\.h$"
+    ),
+    "macos": re.compile(
+        r"(mach|mach-o|libkern|os|dispatch|CoreFoundation|Foundation)/"
+        r"|(crt_externs|libproc|Availability|TargetConditionals|AvailabilityMacros)\.h$"
+        r"|sys/(event|kern_control|proc_info|sysctl|ucred)\.h$"
+    ),
+}
+
 # Bytes of messages, and the files outside wire/ that may have them.
 VALUES = "u8|u32|u64|f64|varint|zigzag|raw|patch_u8"
 RAW = re.compile(rf"\b\w+\.(?:{VALUES})\(|wire::(?:Tag::k|Message\b)")
@@ -125,6 +142,11 @@ def check_file(src: Path, path: Path) -> list[str]:
             bad.append(f"{name}: {layer} may not include {header}")
         if quote == '"' and not (src / header).exists():
             bad.append(f'{name}: no file src/{header}; write "folder/file.h", and <…> for others\'')
+        bad += [
+            f"{name}: {header} is {system} only: include it in a file named *_{system}"
+            for system, pattern in HEADERS_OF.items()
+            if quote == "<" and pattern.match(header) and not is_for(system, path, layer)
+        ]
     file = path.relative_to(src).as_posix()
     if layer != "wire" and file not in MAY_BE_RAW:
         bad += [f"{name}: {found} belongs in wire/" for found in RAW.findall(text)]
@@ -133,6 +155,12 @@ def check_file(src: Path, path: Path) -> list[str]:
             f"{name}: {macro} belongs in a register.cpp" for macro in REGISTRATION.findall(text)
         ]
     return bad
+
+
+def is_for(system: str, path: Path, layer: str | None) -> bool:
+    """Whether a file is compiled on this system only."""
+    is_server = (layer or "").split("/")[0] == "server"
+    return path.stem.endswith(f"_{system}") or (is_server and system == "linux")
 
 
 def module_of(file: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
@@ -24,6 +25,19 @@ def server_path() -> Path:
         for folder in (Path(_C.__file__).parent, Path(__file__).parent)
     ]
     return next((program for program in programs if program.exists()), programs[0])
+
+
+def present_server_path() -> Path:
+    """The same, for who copies or runs it. Raises RuntimeError where there is none."""
+    path = server_path()
+    if path.exists():
+        return path
+    if sys.platform == "darwin":
+        raise RuntimeError(
+            "torch-remote has no server for macOS that could be copied or run here: install "
+            "torch-remote on the machine that you want to use, and connect to it"
+        )
+    raise RuntimeError(f"{path} is missing: run `make build` or `pip install .`")
 
 
 _ENDS_EMBEDDED = "stop(), or the end of this process, ends its server"

@@ -39,7 +39,17 @@ class Running:
     @property
     def is_forgotten(self) -> bool:
         """Whether the program that would have stopped it has ended without doing so."""
-        return not self.kept and not Path(f"/proc/{self.pid}").exists()
+        return not self.kept and not _runs(self.pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is another user's
+    return True
 
 
 def folder() -> Path:

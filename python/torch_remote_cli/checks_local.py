@@ -39,8 +39,13 @@ def check_server_program(url: str) -> Iterator[Finding]:
     name = "server program"
     program = server_program.find()
     if program is None:
+        if not server_program.IS_SUPPORTED and url != "local":
+            yield Finding(name, "ok", "there is none for this system, and none is needed")
+            return
         state = "problem" if url == "local" else "warning"
         remedy = "run `make build` or `pip install .`"
+        if not server_program.IS_SUPPORTED:
+            remedy = "set TORCH_REMOTE to a machine with a server, for example ssh://gpu-box"
         text = "torch-remote-server is missing: this machine cannot serve"
         if url == "local":
             text += ", and programs here use the embedded server"

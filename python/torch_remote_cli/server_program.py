@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
+IS_SUPPORTED = sys.platform == "linux"
 MISSING = (
-    "torch_remote/bin/torch-remote-server is not installed beside this command; build it with "
-    "`make build` or `pip install .`."
+    (
+        "torch_remote/bin/torch-remote-server is not installed beside this command; build it with "
+        "`make build` or `pip install .`."
+    )
+    if IS_SUPPORTED
+    else "torch-remote has no server for this system yet: serve on a machine with Linux."
 )
 
 

@@ -38,10 +38,8 @@ Fd message_socket() {
 
 // Whether the process that connected runs as this user, as the kernel reports it.
 bool is_of_this_user(const Fd& socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         peer.uid == ::geteuid();
+  const std::optional<PeerProcess> peer = peer_process(socket);
+  return peer && peer->uid == ::geteuid();
 }
 
 bool is_listening(const Fd& socket) {

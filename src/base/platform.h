@@ -14,8 +14,10 @@
 
 #include "base/fd.h"
 
-// Everything that differs between operating systems. Descriptors made here are close-on-exec.
-// Thread-safe. Throws std::system_error where nothing else is said.
+// Everything that differs between operating systems. A file x_linux.cpp or x_macos.cpp is compiled
+// on one of them; macOS has no server, and lacks what only the server needs.
+// Descriptors made here are close-on-exec. Thread-safe. Throws std::system_error where nothing else
+// is said.
 namespace torch_remote {
 
 std::pair<Fd, Fd> socket_pair();
@@ -27,6 +29,14 @@ Fd stream_socket(int family);
 // ConnectionError when the listener is shut down or accept() fails for good.
 Fd accept_connection(const Fd& listener);
 
+// The process at the other end of a connected Unix socket, as the kernel reports it.
+struct PeerProcess {
+  pid_t pid = -1;
+  uid_t uid = 0;
+};
+
+// Nothing: the kernel does not say.
+std::optional<PeerProcess> peer_process(const Fd& socket);
 // The peer of a connected socket, for logs: "pid 4711, uid 1000" or "127.0.0.1:40112".
 std::string describe_peer(const Fd& socket);
 // The address of this machine that a TCP connection has, in digits; empty for other sockets.
@@ -37,33 +47,13 @@ std::string identify_peer(const Fd& socket);
 
 struct Child {
   pid_t pid = -1;
-  Fd pidfd;  // readable once the process has ended; empty where the kernel has no pidfd
+  Fd pidfd;  // readable once the process has ended; empty where the kernel has none
 };
 
-// A spawned server finds the first inherited descriptor under this number.
-inline constexpr int kInheritedDescriptor = 3;
-
-// Starts a program in a new session (setsid), so that signals from our terminal do not reach it.
-// Standard input is /dev/null, standard output and error are ours. `inherited` become descriptors
-// kInheritedDescriptor and up; no others are passed on. Signal dispositions are the defaults. The
-// variables in `environment` are added to ours. `arguments` begins with the program's name. The
-// caller waits for the pid. May be called while other threads run.
-Child spawn_server(const std::string& path, const std::vector<std::string>& arguments,
-                   const std::vector<std::pair<std::string, std::string>>& environment,
-                   std::vector<Fd> inherited);
-
-// The same for the process of a session, with these differences: `environment` ("NAME=value") is
-// all that it has, standard output is our standard error, which it cannot read, nor write elsewhere
-// than at the end where it is a file, and it stays in our session, so that what ends a terminal's
-// programs ends it too.
-Child spawn_session(const std::string& path, const std::vector<std::string>& arguments,
-                    const std::vector<std::string>& environment, std::vector<Fd> inherited);
-// Sets close-on-exec on all descriptors but the standard ones: also on those that we inherited. For
-// C libraries with which spawn_session() cannot close them. Does nothing before Linux 5.11.
-void close_descriptors_in_programs() noexcept;
-
-// The same as spawn_server() for a command found in PATH; `standard` becomes its standard input and
-// output.
+// Starts a command found in PATH in a new session (setsid), so that signals from our terminal do
+// not reach it. `standard` becomes its standard input and output, standard error is ours; no other
+// descriptors are passed on. Signal dispositions are the defaults. The caller waits for the pid.
+// May be called while other threads run.
 Child spawn_command(const std::vector<std::string>& command, Fd standard);
 
 // Waits up to `patience` for the child to end and returns its waitpid() status, once: then the
@@ -72,35 +62,13 @@ std::optional<int> wait_for_end(Child& child, std::chrono::milliseconds patience
 // Waits up to `grace` for the child to end by itself, then kills it.
 void end_child(Child& child, std::chrono::milliseconds grace);
 
-// A descriptor that becomes readable when process `pid` ends. Throws std::system_error with ESRCH
-// when the process has ended and has been waited for.
-Fd watch_parent(pid_t pid);
-
-// Changes exit status 0 of this process to 1. All other exit handlers still run.
+// Changes exit status 0 of this process to 1. All other exit handlers still run. On macOS, where an
+// exit handler does not get the status, every status becomes 1.
 void fail_at_exit();
 
 // Zeroed memory without a file; processes that have the descriptor can map it. Nobody can change
 // its size: reading beyond the end of a mapped file would kill the reader.
 Fd shared_memory(const char* name, size_t bytes);
-
-// Two connected Unix sockets that keep message boundaries and can pass descriptors.
-std::pair<Fd, Fd> message_pair();
-// A socket with a name but no file that takes messages from processes of this user. Connections of
-// other users are closed. Empty when the name is taken.
-Fd named_socket(const std::string& name);
-// A socket to send one message to that name. Empty: no such socket, or another user's.
-Fd socket_to(const std::string& name);
-
-constexpr size_t kMaxPassed = 3;
-// Sends a message with 1 to kMaxPassed descriptors, without waiting. False: it was not sent.
-bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
-                      std::span<const int> passed) noexcept;
-// Waits for the next message and fills `message`. Messages of another length, from another user or
-// without a descriptor are skipped. Empty when the socket is closed.
-std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message) noexcept;
-// Takes the next message from a socket of message_pair(), without waiting. Empty: there is none, it
-// has another length, or it has no descriptor, as when this process can have no more of them.
-std::vector<Fd> take_descriptors(const Fd& over, std::span<std::byte> message) noexcept;
 
 // Writes text to a pipe, terminal or file, and waits up to `patience` for room. False: not all of
 // it was written.
@@ -126,7 +94,8 @@ void random_bytes(std::span<std::byte> into);  // for nonces and tokens
 // Whether another thread of this process is running or could run; false where that is unknown.
 bool other_threads_run();
 
-// Shown by `ps -L` and debuggers, cut after 15 characters.
+bool is_main_thread() noexcept;
+// Shown by `ps -L` and debuggers, cut after 15 characters (on macOS 63).
 void name_this_thread(const char* name) noexcept;
 // To be called first in each thread that we start. Blocks the signals meant for the process, so
 // that Python's main thread gets them and our system calls are not interrupted.
@@ -134,5 +103,50 @@ void begin_worker_thread(const char* name) noexcept;
 // Lets timed waits of this thread end within microseconds of the deadline; the kernel otherwise
 // adds about 50.
 void want_precise_waits() noexcept;
+
+// The rest is for starting a server and for the server itself: Linux only.
+
+// A spawned server finds the first inherited descriptor under this number.
+inline constexpr int kInheritedDescriptor = 3;
+
+// The same as spawn_command() for a program with a path, with these differences: standard input is
+// /dev/null, standard output is ours. `inherited` become descriptors kInheritedDescriptor and up.
+// The variables in `environment` are added to ours. `arguments` begins with the program's name.
+Child spawn_server(const std::string& path, const std::vector<std::string>& arguments,
+                   const std::vector<std::pair<std::string, std::string>>& environment,
+                   std::vector<Fd> inherited);
+
+// The same for the process of a session, with these differences: `environment` ("NAME=value") is
+// all that it has, standard output is our standard error, which it cannot read, nor write elsewhere
+// than at the end where it is a file, and it stays in our session, so that what ends a terminal's
+// programs ends it too.
+Child spawn_session(const std::string& path, const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& environment, std::vector<Fd> inherited);
+// Sets close-on-exec on all descriptors but the standard ones: also on those that we inherited. For
+// C libraries with which spawn_session() cannot close them. Does nothing before Linux 5.11.
+void close_descriptors_in_programs() noexcept;
+
+// A descriptor that becomes readable when process `pid` ends. Throws std::system_error with ESRCH
+// when the process has ended and has been waited for.
+Fd watch_parent(pid_t pid);
+
+// Two connected Unix sockets that keep message boundaries and can pass descriptors.
+std::pair<Fd, Fd> message_pair();
+// A socket with a name but no file that takes messages from processes of this user. Connections of
+// other users are closed. Empty when the name is taken.
+Fd named_socket(const std::string& name);
+// A socket to send one message to that name. Empty: no such socket, or another user's.
+Fd socket_to(const std::string& name);
+
+constexpr size_t kMaxPassed = 3;
+// Sends a message with 1 to kMaxPassed descriptors, without waiting. False: it was not sent.
+bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
+                      std::span<const int> passed) noexcept;
+// Waits for the next message and fills `message`. Messages of another length, from another user or
+// without a descriptor are skipped. Empty when the socket is closed.
+std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message) noexcept;
+// Takes the next message from a socket of message_pair(), without waiting. Empty: there is none, it
+// has another length, or it has no descriptor, as when this process can have no more of them.
+std::vector<Fd> take_descriptors(const Fd& over, std::span<std::byte> message) noexcept;
 
 }  // namespace torch_remote

@@ -5,8 +5,6 @@
 #include <thread>
 #include <vector>
 
-#include <unistd.h>
-
 #include <torch/csrc/Exceptions.h>
 
 #include "base/platform.h"
@@ -54,7 +52,7 @@ class TakingGil {
   TakingGil() {
     gil_takers.fetch_add(1);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (client::is_exiting() && getpid() != gettid()) {
+    if (client::is_exiting() && !is_main_thread()) {
       gil_takers.fetch_sub(1);
       client::park_if_exiting();
     }

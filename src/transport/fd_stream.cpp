@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/error.h"
+#include "base/sigpipe.h"
 #include "transport/gather.h"
 
 namespace torch_remote::transport {
@@ -19,6 +20,7 @@ constexpr int kSocketBuffer = 4 << 20;
 class SocketStream : public Stream {
  public:
   SocketStream(Fd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {
+    prevent_sigpipe(socket_);
     // TCP grows its buffers to several MiB unless a size is set; the size that may be set
     // (net.core.wmem_max) is often only 208 KiB. Unix sockets do not grow.
     const bool is_tcp = set_option(IPPROTO_TCP, TCP_NODELAY, 1);
@@ -44,11 +46,7 @@ class SocketStream : public Stream {
 
   void write(std::span<const std::span<const std::byte>> parts) override {
     for (Gather gather(parts); !gather.done();) {
-      const std::span<iovec> vectors = gather.vectors();
-      msghdr message{};
-      message.msg_iov = vectors.data();
-      message.msg_iovlen = vectors.size();
-      const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+      const ssize_t sent = send_parts(socket_, gather.vectors());
       if (sent >= 0)
         gather.advance(static_cast<size_t>(sent));
       else if (errno != EINTR)

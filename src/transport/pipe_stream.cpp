@@ -1,17 +1,16 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <ctime>
 #include <tuple>
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/platform.h"
+#include "base/sigpipe.h"
 #include "transport/fd_stream.h"
 #include "transport/gather.h"
 
@@ -21,35 +20,6 @@ namespace {
 bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK;
 }
-
-// Blocks SIGPIPE on this thread while it lives, and at the end discards one that this thread has
-// caused. One that was pending before stays pending.
-class HeldSigpipe {
- public:
-  HeldSigpipe() {
-    sigemptyset(&sigpipe_);
-    sigaddset(&sigpipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
-  }
-
-  ~HeldSigpipe() {
-    const timespec now{};
-    while (!was_pending_ && ::sigtimedwait(&sigpipe_, nullptr, &now) < 0 && errno == EINTR) {
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
-  HeldSigpipe(const HeldSigpipe&) = delete;
-  HeldSigpipe& operator=(const HeldSigpipe&) = delete;
-
- private:
-  sigset_t sigpipe_;
-  sigset_t before_;
-  bool was_pending_;
-};
 
 // Thread-safe as Stream requires. The peer of a pipe sees the end only when our descriptor is
 // closed, so shutdown() must close what another thread may be using. It makes `wake_` readable for
@@ -65,6 +35,7 @@ class PipeStream : public Stream {
     std::tie(wake_, wake_writer_) = pipe_pair();
     make_non_blocking(incoming_.get());
     make_non_blocking(outgoing_.get());
+    prevent_sigpipe(outgoing_);
   }
 
   ~PipeStream() override { PipeStream::shutdown(); }

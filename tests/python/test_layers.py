@@ -105,3 +105,32 @@ def test_bytes_of_messages_are_written_in_wire_only(tool: ModuleType, tmp_path: 
         "wire::Message",
         "wire::Tag::k",
     ]
+
+
+def test_headers_of_one_system_are_for_files_of_that_system(
+    tool: ModuleType, tmp_path: Path
+) -> None:
+    headers = "#include <linux/filter.h>\n#include <sys/epoll.h>\n#include <mach/mach.h>\n"
+    for name in ("low/x.cpp", "low/x_linux.cpp", "low/x_macos.cpp", "low/fine.cpp"):
+        path = tmp_path / "src" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#include <sys/socket.h>\n" if "fine" in name else headers)
+    advice = "include it in a file named"
+    assert tool.check(tmp_path / "src")[1] == [
+        f"src/low/x.cpp: linux/filter.h is linux only: {advice} *_linux",
+        f"src/low/x.cpp: sys/epoll.h is linux only: {advice} *_linux",
+        f"src/low/x.cpp: mach/mach.h is macos only: {advice} *_macos",
+        f"src/low/x_linux.cpp: mach/mach.h is macos only: {advice} *_macos",
+        f"src/low/x_macos.cpp: linux/filter.h is linux only: {advice} *_linux",
+        f"src/low/x_macos.cpp: sys/epoll.h is linux only: {advice} *_linux",
+    ]
+
+
+def test_the_server_includes_headers_of_linux_everywhere(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ALLOWED", {"server": []})
+    path = tmp_path / "src/server/x.cpp"
+    path.parent.mkdir(parents=True)
+    path.write_text("#include <sys/prctl.h>\n")
+    assert tool.check(tmp_path / "src")[1] == []

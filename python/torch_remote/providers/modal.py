@@ -38,7 +38,7 @@ from torch_remote_execution import modal_app
 from .. import _running
 from .._errors import ConnectionError
 from .._gpus import gpu_facts, prices_date
-from .._machines import server_path
+from .._machines import present_server_path
 from . import Endpoint, Spec, common
 from .ssh_install import start_script
 
@@ -210,7 +210,8 @@ def _prepare(spec: Spec, sdk: Any, tell: common.Progress) -> tuple[Any, Any]:
     with tempfile.TemporaryDirectory() as folder:
         start = Path(folder) / "torch-remote"
         start.write_text(start_script("python3"))
-        programs = {f"{FOLDER}/torch-remote-server": str(server_path()), _program(): str(start)}
+        server = str(present_server_path())
+        programs = {f"{FOLDER}/torch-remote-server": server, _program(): str(start)}
         image = modal_app.make_image(torch.__version__.partition("+")[0], programs=programs)
         return app, _call(spec.url, IMAGE_PATIENCE_S, lambda: image.build(app))
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from .. import _running
 from .._errors import ConnectionError
-from .._machines import server_path
+from .._machines import present_server_path
 from . import Endpoint, Spec, common
 
 OPTIONS = (*common.SERVE_OPTIONS, "disk", "image", "memory", "num_gpus")
@@ -127,7 +127,7 @@ def _make_identity() -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         server = subprocess.Popen(
             [
-                str(server_path()),
+                str(present_server_path()),
                 "--listen",
                 "tls://127.0.0.1:0",
                 "--token-file",

@@ -13,7 +13,7 @@ import sys
 
 from .. import _C, _progress
 from .._errors import ConnectionError
-from .._machines import server_path
+from .._machines import present_server_path
 from .ssh_errors import explain
 from .ssh_words import quoted
 
@@ -45,7 +45,7 @@ def install(ssh: list[str], host: str, python: str, connect_s: int) -> str:
 
     `connect_s`: how long ssh may take to connect.
     """
-    server = server_path().read_bytes()
+    server = present_server_path().read_bytes()
     start = start_script(python).encode()
     digest = hashlib.sha256(server + start).hexdigest()[:16]
     folder = f"~/.cache/torch-remote/{digest}"

@@ -2,19 +2,14 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <sstream>
 #include <utility>
-
-#include <unistd.h>
-
-#include <ATen/Parallel.h>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/platform.h"
-#include "base/session_page.h"
 #include "base/token_file.h"
+#include "client/session/embedded.h"
 #include "transport/delay_line.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
@@ -28,74 +23,6 @@ namespace {
 constexpr auto kDialPatience = std::chrono::seconds(10);
 
 constexpr std::chrono::milliseconds kGrace{500};
-// How many of the last calls an error lists.
-constexpr size_t kCallsInError = 8;
-
-// The embedded server's process, once it is started.
-struct Embedded {
-  Mutex mutex;
-  Child child GUARDED_BY(mutex);
-  int status GUARDED_BY(mutex) = 0;  // from waitpid(), once it has ended
-  SessionPage::View page GUARDED_BY(mutex);
-};
-
-// The server ends when its socket closes; if it does not (stopped, or in an operator) it is killed.
-void end_embedded(Embedded& embedded) {
-  MutexLock lock(embedded.mutex);
-  end_child(embedded.child, kGrace);
-}
-
-// How the process was killed and its last calls; empty if it was not killed.
-std::string examine_embedded(Embedded& embedded) {
-  MutexLock lock(embedded.mutex);
-  if (const auto status = wait_for_end(embedded.child, kGrace))
-    embedded.status = *status;
-  if (embedded.page == nullptr || embedded.child.pid > 0)
-    return {};
-  const std::string kill = describe_kill(embedded.status);
-  if (kill.empty())
-    return {};
-  const std::string calls = embedded.page->last_calls(kCallsInError);
-  return "the embedded server was " + kill + (calls.empty() ? "" : "; its last: " + calls);
-}
-
-// TORCH_REMOTE_LIBRARY, for the embedded server. Separated by colons, as in PATH.
-std::vector<std::string> libraries_from_environment() {
-  const char* value = std::getenv("TORCH_REMOTE_LIBRARY");
-  std::istringstream list(value == nullptr ? "" : value);
-  std::vector<std::string> libraries;
-  for (std::string library; std::getline(list, library, ':');)
-    if (!library.empty())
-      libraries.push_back(library);
-  return libraries;
-}
-
-std::unique_ptr<transport::Stream> start_embedded(const std::string& path,
-                                                  const std::vector<std::string>& options,
-                                                  int threads, Embedded& embedded) {
-  auto [ours, theirs] = socket_pair();
-  std::vector<std::string> arguments = {
-      "torch-remote-server", "serve",
-      "--session-fd",        std::to_string(kInheritedDescriptor),
-      "--parent-pid",        std::to_string(getpid()),
-      "--page-fd",           std::to_string(kInheritedDescriptor + 1)};
-  arguments.insert(arguments.end(), options.begin(), options.end());
-  for (const std::string& library : libraries_from_environment()) {
-    arguments.push_back("--library");
-    arguments.push_back(library);
-  }
-  // OpenMP reads its number of threads once, before the first CONTEXT message.
-  std::vector<Fd> inherited;
-  inherited.push_back(std::move(theirs));
-  inherited.push_back(SessionPage::make_memory());
-  SessionPage::View page = SessionPage::view(inherited.back());
-  Child child = spawn_server(path, arguments, {{"OMP_NUM_THREADS", std::to_string(threads)}},
-                             std::move(inherited));
-  MutexLock lock(embedded.mutex);
-  embedded.child = std::move(child);
-  embedded.page = std::move(page);
-  return transport::socket_stream(std::move(ours), "the embedded server");
-}
 
 // A command whose standard input and output are the connection: Note [Relaunch] in
 // server/listener/stdio.cpp.
@@ -199,19 +126,13 @@ transport::Address parse_url(const std::string& url) {
 Endpoint endpoint_to(const std::string& url, const std::string& server_path,
                      std::vector<std::string> embedded_options) {
   const std::string net = pretended_network();
+  if (url == "local") {
+    Endpoint embedded = embedded_server(server_path, std::move(embedded_options));
+    embedded.open = [open = std::move(embedded.open), net] { return with_delay(open(), net); };
+    return embedded;
+  }
   Endpoint endpoint;
   endpoint.url = url;
-  if (url == "local") {
-    const int threads = at::get_num_threads();
-    auto embedded = std::make_shared<Embedded>();
-    endpoint.open = [server_path, options = std::move(embedded_options), threads, embedded, net] {
-      return with_delay(start_embedded(server_path, options, threads, *embedded), net);
-    };
-    endpoint.clean_up = [embedded] { end_embedded(*embedded); };
-    endpoint.post_mortem = [embedded] { return examine_embedded(*embedded); };
-    endpoint.has_our_torch = true;
-    return endpoint;
-  }
   const transport::Address address = parse_url(url);
   const auto tls = address.scheme == "tls" ? transport::TlsContext::client(address) : nullptr;
   endpoint.redial = [address, net, tls](std::chrono::steady_clock::time_point deadline) {

@@ -12,6 +12,7 @@
 #include <c10/util/Exception.h>
 
 #include "base/duration.h"
+#include "base/platform.h"
 #include "client/session/errors.h"
 #include "transport/connection.h"
 
@@ -61,7 +62,7 @@ bool is_blocking() {
 }
 
 void park_if_exiting() {
-  if (!is_exiting() || getpid() == gettid())
+  if (!is_exiting() || is_main_thread())
     return;
   WithoutGil without_gil;
   while (true)

@@ -13,11 +13,10 @@ namespace torch_remote {
 namespace {
 
 std::string describe_process(const Fd& socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+  const std::optional<PeerProcess> peer = peer_process(socket);
+  if (!peer)
     return "a process of this machine";
-  return "pid " + std::to_string(peer.pid) + ", uid " + std::to_string(peer.uid);
+  return "pid " + std::to_string(peer->pid) + ", uid " + std::to_string(peer->uid);
 }
 
 }  // namespace
@@ -29,10 +28,8 @@ std::string identify_peer(const Fd& socket) {
   if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
     return "unknown";
   if (address.ss_family == AF_UNIX) {
-    ucred peer{};
-    size = sizeof peer;
-    const int failed = ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
-    return failed == 0 ? "uid " + std::to_string(peer.uid) : "unknown";
+    const std::optional<PeerProcess> peer = peer_process(socket);
+    return peer ? "uid " + std::to_string(peer->uid) : "unknown";
   }
   if (address.ss_family == AF_INET) {
     ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in&>(address).sin_addr, text.data(),
