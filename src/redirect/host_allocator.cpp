@@ -58,9 +58,8 @@ std::string ask_handler(const std::string& text, int attempt) {
 bool is_shortage(const std::string& text) {
   constexpr std::array<std::string_view, 3> kTexts = {"can't allocate memory", "not enough memory",
                                                       "out of memory"};
-  return std::any_of(kTexts.begin(), kTexts.end(), [&](std::string_view each) {
-    return text.find(each) != std::string::npos;
-  });
+  return std::any_of(kTexts.begin(), kTexts.end(),
+                     [&](std::string_view each) { return text.find(each) != std::string::npos; });
 }
 
 // Memory that is counted while a limit is set.

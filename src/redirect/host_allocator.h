@@ -19,8 +19,8 @@ namespace torch_remote::redirect {
 void install_host_allocator(PyObject* on_shortage);
 void remove_host_allocator();
 
-// `before` are the bytes that count already, of memory that was allocated earlier. An `allowed` of 0
-// takes the limit away.
+// `before` are the bytes that count already, of memory that was allocated earlier. If `allowed` is
+// 0, there is no limit.
 void set_host_limit(uint64_t allowed, uint64_t before);
 
 }  // namespace torch_remote::redirect

@@ -4,8 +4,8 @@
 
 namespace torch_remote::redirect {
 
-// Which lines of the user's program made the large tensors that are alive, for errors that say where
-// the memory went. Only calls that are hooked are known. All need the GIL.
+// Which lines of the user's program made the large tensors that are alive, for errors that say
+// where the memory went. Only calls that are hooked are known. All need the GIL.
 
 // The result of a hooked call: noted if it is a tensor of 1 MiB or more.
 void note_large(PyObject* result);

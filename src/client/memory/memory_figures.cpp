@@ -42,8 +42,9 @@ wire::MemoryFigures memory_figures(Session& session, uint8_t device, wire::Memor
 void limit_memory(Session& session, uint8_t device, double fraction) {
   const auto total =
       static_cast<int64_t>(memory_figures(session, device, wire::MemoryAction::kAsk).total);
-  const int64_t allowed = fraction >= 1 ? std::numeric_limits<int64_t>::max()
-                                        : static_cast<int64_t>(static_cast<double>(total) * fraction);
+  const int64_t allowed = fraction >= 1
+                              ? std::numeric_limits<int64_t>::max()
+                              : static_cast<int64_t>(static_cast<double>(total) * fraction);
   DeviceMemory& memory = session.stream().memory(device);
   memory.set_allowed(allowed, fraction);
   memory.set_mark(total / 2, false);
@@ -52,9 +53,10 @@ void limit_memory(Session& session, uint8_t device, double fraction) {
 void check_memory_limit(Session& session, uint8_t device, int64_t more) {
   const DeviceMemory& memory = session.stream().memory(device);
   TORCH_CHECK_WITH(OutOfMemoryError, memory.live() + more <= memory.allowed(),
-                   session.describe(device), " out of memory. The tensors of this program would have ",
-                   memory.live() + more, " bytes, and set_per_process_memory_fraction(",
-                   memory.allowed_fraction(), ") allows ", memory.allowed());
+                   session.describe(device),
+                   " out of memory. The tensors of this program would have ", memory.live() + more,
+                   " bytes, and set_per_process_memory_fraction(", memory.allowed_fraction(),
+                   ") allows ", memory.allowed());
 }
 
 bool find_out_whether_it_fits(Session& session, uint8_t device) {

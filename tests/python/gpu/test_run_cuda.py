@@ -1,6 +1,6 @@
 """`torch-remote run` of a script for CUDA on a GPU's server: the losses of local CUDA.
 
-Each run is a process of its own. The client's processes see no GPU, as on a laptop; the server's do.
+Each run is a process of its own. The client's see no GPU, as on a laptop; the server's do.
 """
 
 from __future__ import annotations
