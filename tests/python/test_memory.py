@@ -175,3 +175,27 @@ def test_without_a_machine_nothing_is_started() -> None:
         torch.remote.reset_peak_memory_stats()
         assert not torch.remote.is_initialized()
     """)
+
+
+def test_a_fraction_limits_this_program_and_no_call_over_it_is_sent() -> None:
+    x = torch.ones(MIB, device="remote")
+    total = torch.remote.mem_get_info()[1]
+    fraction = (torch.remote.memory_allocated() + 16 * MIB) / total
+    torch.remote.set_per_process_memory_fraction(fraction)
+    try:
+        with torch_remote.count() as counted:
+            for grow in (
+                lambda: x.expand(8, -1) + 1,
+                lambda: torch.empty(8 * MIB, device="remote"),
+                lambda: torch.empty(0, device="remote").resize_(8 * MIB),
+                lambda: torch.ones(8 * MIB).to("remote"),
+            ):
+                with pytest.raises(torch.OutOfMemoryError, match=r" out of memory\. .*fraction"):
+                    grow()
+            y = x * 2  # 4 MiB fit
+        assert (counted.calls, counted.syncs) == (1, 0)
+        assert y.sum().item() == 2 * MIB
+        assert torch.remote.get_per_process_memory_fraction() == fraction
+    finally:
+        torch.remote.set_per_process_memory_fraction(1.0)
+    assert (x.expand(8, -1) + 1).sum().item() == 16 * MIB
