@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from typing import Any
 
 import torch
 
 from torch_remote_patches import Patches
+
+from ._own import note
 
 
 def _autocast(init: Any, kind: str) -> Any:
@@ -17,6 +20,7 @@ def _autocast(init: Any, kind: str) -> Any:
         self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
     ) -> None:
         if device_type == "cuda":
+            note("torch.autocast", device_type, sys._getframe(1).f_globals.get("__name__", ""))
             device_type = kind
             dtype = torch.float16 if dtype is None else dtype  # CUDA's default
         init(self, device_type, dtype, *args, **kwargs)
@@ -27,7 +31,10 @@ def _autocast(init: Any, kind: str) -> Any:
 def _scaler(init: Any, kind: str) -> Any:
     @functools.wraps(init)
     def redirected(self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
-        init(self, kind if str(device).split(":")[0] == "cuda" else device, *args, **kwargs)
+        if str(device).split(":")[0] == "cuda":
+            note("torch.GradScaler", "cuda", sys._getframe(1).f_globals.get("__name__", ""))
+            device = kind
+        init(self, device, *args, **kwargs)
 
     return redirected
 

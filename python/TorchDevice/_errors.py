@@ -53,7 +53,9 @@ def _free_memory() -> None:
 
 def _with_figures(text: str) -> str:
     free, total = torch.cuda.mem_get_info()
-    return f"{text}\n{free} of {total} bytes are free. The largest tensors: {_largest_tensors()}"
+    largest = _largest_tensors()
+    shown = f" The largest tensors: {largest}" if largest else ""
+    return f"{text}\n{free} of {total} bytes are free.{shown}"
 
 
 def _is_of_another_call(error: BaseException) -> bool:
@@ -81,20 +83,9 @@ def on_error(error: BaseException, attempt: int) -> Any:
     """C++ calls this for an error of a hooked call: None leaves it, True tries again."""
     if _is_of_another_call(error):
         return None
-    if not is_out_of_memory(error) or _C.accelerator() == "cpu":  # see on_shortage()
+    if not is_out_of_memory(error):
         return explained(error)
     if attempt == 0:
         _free_memory()
         return True
     return _because_of(error, torch.OutOfMemoryError(_with_figures(str(error))))
-
-
-def on_shortage(text: str, attempt: int) -> str:
-    """C++ calls this when the CPU has no memory for a tensor of any operator.
-
-    The first time it frees what it can; the second time it returns the text of the error.
-    """
-    if attempt == 0:
-        _free_memory()
-        return ""
-    return _with_figures(text)

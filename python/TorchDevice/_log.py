@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import json
@@ -38,6 +39,7 @@ logger = logging.getLogger("TorchDevice")
 
 _QUIET, _NEW_SITES, _EVERY_CALL = range(3)
 _warned: set[tuple[str, str, int]] = set()
+_logged: set[tuple[str, int, str, str, str]] = set()
 _OURS = Path(__file__).parent
 _PACKAGES = (_OURS.name, "torch_remote", "torch_modal", "torch_remote_patches")
 # A call from within these is logged with the line of the program that called them.
@@ -52,6 +54,10 @@ _FOLDERS = [
 def _on_redirect(
     api: str, asked: str, used: str, reason: str, file: str, function: str, line: int, new: bool
 ) -> None:
+    # A line may make several calls, each of which is a site of its own for C++.
+    place = (file, line, api, asked, used)
+    new = new and place not in _logged
+    _logged.add(place)
     overridden = "override is on" in reason and asked != "cpu:-1"
     level = logging.DEBUG if not new else logging.WARNING if overridden else logging.INFO
     logger.log(
@@ -164,7 +170,10 @@ class Report(list[Site]):
 
 def sites() -> Report:
     """What was redirected so far, by file and line."""
-    return Report(sorted(Site(*each) for each in _C.sites()))
+    counts: collections.Counter[tuple[Any, ...]] = collections.Counter()
+    for *place, count in _C.sites():
+        counts[tuple(place)] += count
+    return Report(sorted(Site(*place, count) for place, count in counts.items()))
 
 
 def report(*, as_json: bool = False) -> Report:

@@ -14,17 +14,23 @@ import torch
 
 from torch_remote_patches import Patches
 
-from . import _C, _amp, _distributed, _errors, _kernels, _mps_names
+from . import _C, _amp, _distributed, _kernels, _mps_names
 from ._callers import truth_for_listed
 from ._log import warn_once
-from ._own import own_function
+from ._own import noted_function, own_function
 from ._table import ANSWERED, KERNELS, REFUSED, REFUSED_BELOW, SNAPSHOTS
 from ._target import Target, refusal
 
 _changes = Patches()
 _target: list[Target] = []
 # What libraries ask before they use something that only CUDA has.
-_PROBES = {"is_available", "is_initialized", "device_count", "is_bf16_supported"}
+_PROBES = {
+    "is_available",
+    "is_initialized",
+    "device_count",
+    "is_bf16_supported",
+    "get_device_properties",
+}
 _MODULES = ("memory", "random", "streams", "graphs")
 
 
@@ -57,7 +63,7 @@ def install(accelerator: str) -> None:
     target = make_target(accelerator)
     _target.append(target)
     if accelerator == "cpu":
-        _C.install_host_allocator(_errors.on_shortage)
+        _C.install_host_allocator()
     modules = [importlib.import_module(f"torch.cuda.{name}") for name in _MODULES]
     for owner in (torch.cuda, *modules):
         _answer(owner, target)
@@ -89,9 +95,11 @@ def remove() -> None:
 
 def _answer(owner: Any, target: Target) -> None:
     for name in ANSWERED & vars(owner).keys():
-        answer = own_function(getattr(target, name))
+        answer = getattr(target, name)
         if name in _PROBES:
             answer = truth_for_listed(answer, vars(owner)[name])
+        else:
+            answer = noted_function(answer, f"torch.cuda.{name}")
         _changes.patch(owner, name, answer)
     for name, advice in REFUSED.items():
         if name in vars(owner):

@@ -9,6 +9,7 @@ import torch.mps.profiler
 
 from torch_remote_patches import Patches
 
+from ._callers import truth_for_listed
 from ._own import own_function
 from ._target import Target
 
@@ -49,6 +50,9 @@ def install(changes: Patches, target: Target) -> None:
         for owner in (torch.mps, torch.mps.profiler):
             if hasattr(owner, name):
                 changes.patch(owner, name, _refused(name))
+    for name in ("is_available", "is_built"):
+        truth = getattr(torch.backends.mps, name)
+        changes.patch(torch.backends.mps, name, truth_for_listed(target.is_available, truth))
     # torch.profiler records the device in use, without Apple's signposts.
     for name in ("start", "stop"):
         changes.patch(torch.mps.profiler, name, lambda *args, **kwargs: None)

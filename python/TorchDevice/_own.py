@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from functools import wraps
 from typing import Any
+
+import torch
+
+from . import _C
 
 
 def own_function(function: Any) -> Any:
@@ -17,6 +22,30 @@ def own_function(function: Any) -> Any:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    del call.__wrapped__
+    return call
+
+
+def note(api: str, asked: str, caller: str) -> None:
+    """Counts a call of the user's program that is answered for another device than it names.
+
+    `caller` is the module of the frame that called. Torch's own calls do not count, and none does
+    while torch.compile traces it.
+    """
+    if not torch.compiler.is_compiling() and caller.partition(".")[0] != "torch":
+        _C.note_redirect(api, asked)
+
+
+def noted_function(function: Any, api: str) -> Any:
+    """The same as own_function(); each call of the user's program is logged and in the report."""
+    if inspect.isclass(function) or not callable(function):
+        return function
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        note(api, "cuda", sys._getframe(1).f_globals.get("__name__", ""))
         return function(*args, **kwargs)
 
     del call.__wrapped__

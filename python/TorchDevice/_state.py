@@ -11,7 +11,7 @@ import torch
 
 from torch_remote_patches import Patches
 
-from . import _C, _callers, _errors, _hardware, _hooks, _load, _log, _masquerade
+from . import _C, _callers, _errors, _hardware, _hooks, _load, _log, _masquerade, _target_cpu
 
 POLICIES = ("off", "foreign", "full")
 
@@ -107,6 +107,7 @@ def disable() -> None:
     _take_back()
     _C.set_toggled(False)
     _C.set_reads_as_cuda(False)
+    _target_cpu.forget_limits()
     _C.set_situation(0, False, 0, 0, _hardware.order())
 
 

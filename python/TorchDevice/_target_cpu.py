@@ -25,6 +25,15 @@ class _Block:
         pass
 
 
+_fractions: dict[str, float] = {}  # of memory, by kind of device: what the program has set
+
+
+def forget_limits() -> None:
+    """The CPU has no limit any more."""
+    _C.set_host_limit(0)
+    _fractions.pop("cpu", None)
+
+
 class CpuTarget(Target):
     kind = "cpu"
 
@@ -39,7 +48,6 @@ class CpuTarget(Target):
     device_of = _Block
 
     default_generators = (torch.default_generator,)
-    _fraction = 1.0
 
     def is_available(self) -> bool:
         return False
@@ -68,20 +76,21 @@ class CpuTarget(Target):
         _host.reset_peak()
 
     def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
-        """Counts the memory that the process has now, and the tensors that are made later."""
+        """Of the host's memory. Counts what the process has, and each tensor made from now on."""
+        self._check_index(device)
         if not isinstance(fraction, float):
             raise TypeError("Invalid type for fraction argument, must be `float`")
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-        self._fraction = fraction
         self._limit_memory(fraction)
+        _fractions[self.kind] = fraction
 
     def _limit_memory(self, fraction: float) -> None:
         allowed = max(1, int(_host.total_bytes() * fraction))
-        _C.set_host_limit(0 if fraction == 1 else allowed, _host.resident_bytes())
+        _C.set_host_limit(0 if fraction == 1 else allowed)
 
     def get_per_process_memory_fraction(self, device: Any = None) -> float:
-        return self._fraction
+        return _fractions.get(self.kind, 1.0)
 
     def synchronize(self, device: Any = None) -> None:
         pass

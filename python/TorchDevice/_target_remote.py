@@ -27,8 +27,12 @@ _TELEMETRY = words(
     """
 )
 
-# The device is not their first argument, or they are classes.
-_OWN = ("device", "set_rng_state", "set_per_process_memory_fraction")
+# What this class does itself: the device is not the first argument, or states may be elsewhere.
+_NOT_ADAPTED = words(
+    """
+    device set_rng_state set_rng_state_all set_per_process_memory_fraction
+    """
+)
 
 
 def _or_refused(function: Any, name: str) -> Any:
@@ -54,7 +58,7 @@ class RemoteTarget(Target):
         self._module = module = getattr(torch, self.kind)  # whatever the override says
         for name in ANSWERED:
             function = getattr(module, name, None)
-            if function is not None and name not in _OWN:
+            if function is not None and name not in _NOT_ADAPTED:
                 setattr(self, name, self._adapted(name, function))
 
         existing_index = self._existing_index

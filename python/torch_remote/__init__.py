@@ -135,7 +135,9 @@ def __dir__() -> list[str]:
 def _install(name: str) -> None:
     """Registers the backend with PyTorch under a name. The order of the steps matters."""
     _C.set_exception_types(_errors.BY_CLASS, _errors.BY_KIND, _errors.LOCAL_BY_KIND)
-    _C.set_library_folders([f"{Path(file).parent}/" for file in (torch.__file__, __file__)])
+    here = Path(__file__).parent
+    ours = [here, *(here.parent / each for each in ("TorchDevice", "torch_remote_patches"))]
+    _C.set_library_folders([f"{folder}/" for folder in (Path(torch.__file__).parent, *ours)])
     _C.set_server_path(str(server_path()))
     _C.set_start(_launch.start)
     _C.init()

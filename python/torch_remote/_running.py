@@ -43,6 +43,8 @@ class Running:
 
 
 def _runs(pid: int) -> bool:
+    if pid <= 0:  # a damaged record; the system takes such a number for a group of processes
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

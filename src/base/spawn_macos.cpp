@@ -88,7 +88,7 @@ class SpawnAttributes {
 Fd watch_process(pid_t pid) {
   Fd queue(::kqueue());
   if (!queue)
-    return {};
+    throw_system_errno("kqueue", errno);
   ::fcntl(queue.get(), F_SETFD, FD_CLOEXEC);
 
   struct kevent change {};

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include <frameobject.h>
 #include <pthread.h>
@@ -150,8 +151,7 @@ bool set_callers(PyObject* limits) {
 void set_worker_check(PyObject* function) {
   static const int registered = pthread_atfork(nullptr, nullptr, mark_child_process);
   static_cast<void>(registered);
-  Ref::steal(worker_check);
-  worker_check = Ref::share(function).release();
+  Ref::steal(std::exchange(worker_check, Ref::share(function).release()));
 }
 
 void mark_child_process() {

@@ -1,8 +1,11 @@
 #include "redirect/large_tensors.h"
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <c10/core/Storage.h>
 #include <c10/util/intrusive_ptr.h>
@@ -28,12 +31,19 @@ Makers& makers() {
   return *all;
 }
 
-// Drops the entries of freed storages, each time that the number of entries has doubled.
+// Drops the entries of freed storages, each time that the number of entries has doubled. The end of
+// a code object may run Python, which may come back here: so the entries end after the loop.
 void drop_freed() {
   static size_t most = kFewEntries;
   if (makers().size() < most)
     return;
-  std::erase_if(makers(), [](const auto& entry) { return entry.second.storage.expired(); });
+  std::vector<Maker> freed;
+  for (auto entry = makers().begin(); entry != makers().end();) {
+    const bool is_freed = entry->second.storage.expired();
+    if (is_freed)
+      freed.push_back(std::move(entry->second));
+    entry = is_freed ? makers().erase(entry) : std::next(entry);
+  }
   most = std::max(kFewEntries, 2 * makers().size());
 }
 
@@ -49,17 +59,27 @@ c10::StorageImpl* storage_of(PyObject* object) {
 
 }  // namespace
 
-void note_large(PyObject* result) {
+void note_large(PyObject* result) noexcept {
   c10::StorageImpl* const storage = storage_of(result);
   if (storage == nullptr || storage->sym_nbytes().maybe_as_int().value_or(0) < kLarge) [[likely]]
     return;
-  drop_freed();
-  const auto found = makers().find(storage);
-  if (found != makers().end())
-    return;  // `to` has returned its own tensor
-  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
-  const auto shared = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
-  makers().emplace(storage, Maker{Weak(shared), user_line()});
+  // Else the call has returned an argument, or a view of it, as `to` does.
+  const bool is_new = Py_REFCNT(result) == 1 && c10::raw::intrusive_ptr::use_count(storage) == 1;
+  if (!is_new)
+    return;
+  try {
+    drop_freed();
+    using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+    const auto shared = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
+    makers().insert_or_assign(storage, Maker{Weak(shared), user_line()});
+  } catch (const std::exception&) {
+    return;  // no memory
+  }
+}
+
+void forget_large_tensors() {
+  Makers forgotten;
+  forgotten.swap(makers());
 }
 
 PyObject* maker_of(PyObject* tensor) {

@@ -199,13 +199,14 @@ PyObject* py_unhook(PyObject* /*self*/, PyObject* /*args*/) {
   unhook_tensor_types();
   unhook_set_state();
   remove_kernels();
+  forget_large_tensors();
   return none();
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* py_install_host_allocator(PyObject* /*self*/, PyObject* on_shortage) {
+PyObject* py_install_host_allocator(PyObject* /*self*/, PyObject* /*args*/) {
   HANDLE_TH_ERRORS
-  install_host_allocator(on_shortage);
+  install_host_allocator();
   return none();
   END_HANDLE_TH_ERRORS
 }
@@ -217,18 +218,31 @@ PyObject* py_remove_host_allocator(PyObject* /*self*/, PyObject* /*args*/) {
   END_HANDLE_TH_ERRORS
 }
 
-// set_host_limit(allowed, before): bytes.
-PyObject* py_set_host_limit(PyObject* /*self*/, PyObject* args) {
-  unsigned long long allowed = 0;
-  unsigned long long before = 0;
-  if (PyArg_ParseTuple(args, "KK", &allowed, &before) == 0)
+PyObject* py_set_host_limit(PyObject* /*self*/, PyObject* bytes) {
+  const unsigned long long allowed = PyLong_AsUnsignedLongLong(bytes);
+  if (PyErr_Occurred() != nullptr)
     return nullptr;
-  set_host_limit(allowed, before);
+  set_host_limit(allowed);
   return none();
 }
 
 PyObject* py_maker_of(PyObject* /*self*/, PyObject* tensor) {
   return maker_of(tensor);
+}
+
+// note_redirect(api, asked): counts a call that Python has redirected, as the policy says now.
+PyObject* py_note_redirect(PyObject* /*self*/, PyObject* args) {
+  HANDLE_TH_ERRORS
+  const char* api = nullptr;
+  PyObject* asked = nullptr;
+  if (PyArg_ParseTuple(args, "sO", &api, &asked) == 0)
+    return nullptr;
+  const Request request = read_request(asked);
+  const Decision decision = decide(request, situation());
+  if (decision.is_redirected())
+    note(intern(api), request, device_of(decision), decision.reason);
+  return none();
+  END_HANDLE_TH_ERRORS
 }
 
 PyObject* py_sites(PyObject* /*self*/, PyObject* /*args*/) {
@@ -261,10 +275,11 @@ PyMethodDef functions[] = {
     {"hook_set_state", py_hook_set_state, METH_O, nullptr},
     {"install_kernels", py_install_kernels, METH_VARARGS, nullptr},
     {"unhook", py_unhook, METH_NOARGS, nullptr},
-    {"install_host_allocator", py_install_host_allocator, METH_O, nullptr},
+    {"install_host_allocator", py_install_host_allocator, METH_NOARGS, nullptr},
     {"remove_host_allocator", py_remove_host_allocator, METH_NOARGS, nullptr},
-    {"set_host_limit", py_set_host_limit, METH_VARARGS, nullptr},
+    {"set_host_limit", py_set_host_limit, METH_O, nullptr},
     {"maker_of", py_maker_of, METH_O, nullptr},
+    {"note_redirect", py_note_redirect, METH_VARARGS, nullptr},
     {"sites", py_sites, METH_NOARGS, nullptr},
     {"count_left_out", py_count_left_out, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

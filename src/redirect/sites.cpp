@@ -3,6 +3,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <frameobject.h>
@@ -127,13 +128,18 @@ void call_log(const Site& site, bool is_new) {
     return;
   is_logging = true;
   const Key& key = site.key;
+  const Ref called = Ref::share(log_function);
   const Ref result = Ref::steal(
-      PyObject_CallFunction(log_function, "ssssOOiO", key.api, to_text(site.asked).c_str(),
+      PyObject_CallFunction(called.get(), "ssssOOiO", key.api, to_text(site.asked).c_str(),
                             site.used.str().c_str(), to_text(site.reason), key.code->co_filename,
                             key.code->co_name, site.line, is_new ? Py_True : Py_False));
   is_logging = false;
-  if (!result)
-    PyErr_WriteUnraisable(log_function);
+  if (result)
+    return;
+  const bool is_interrupt = PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0;
+  PyErr_WriteUnraisable(called.get());
+  if (is_interrupt)
+    PyErr_SetInterrupt();  // the program gets its Ctrl-C after this call
 }
 
 }  // namespace
@@ -163,8 +169,7 @@ void count(Site& site) {
 
 void set_log(Log log, PyObject* function) {
   log_mode = log;
-  Ref::steal(log_function);
-  log_function = Ref::share(function).release();
+  Ref::steal(std::exchange(log_function, Ref::share(function).release()));
 }
 
 bool set_library_folders(PyObject* folders) {
@@ -202,8 +207,14 @@ Site* note(const char* api, const Request& asked, c10::Device used, Reason reaso
 }
 
 PyObject* list_sites() {
+  // Making Python objects may run the garbage collector, whose finalizers may add sites.
+  std::vector<const Site*> present;
+  for (const auto& [key, site] : sites())
+    present.push_back(&site);
   Ref list = Ref::steal(PyList_New(0));
-  for (const auto& [key, site] : sites()) {
+  for (const Site* const each : present) {
+    const Site& site = *each;
+    const Key& key = site.key;
     const Ref row = Ref::steal(Py_BuildValue(
         "(OOissssK)", key.code->co_filename, key.code->co_name, site.line, key.api,
         to_text(site.asked).c_str(), site.used.str().c_str(), to_text(site.reason), site.count));

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <utility>
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -112,8 +113,7 @@ PyObject* object_of(c10::Device device) {
 }
 
 void set_recount(PyObject* function) {
-  Ref::steal(recount_function);
-  recount_function = Ref::share(function).release();
+  Ref::steal(std::exchange(recount_function, Ref::share(function).release()));
 }
 
 void recount() {

@@ -67,13 +67,22 @@ struct Arguments {
   bool is_executed = false;
 };
 
+constexpr const char* kNotShown = "";  // the group of options that --help leaves out
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  torch-remote serve --listen unix:///tmp/gpu.sock\n"
+    "  torch-remote serve --listen tls://0.0.0.0:4711 --token-file ~/.torch-remote-token\n"
+    "  torch-remote serve --listen tcp://127.0.0.1:0 --token-file token --max-memory 20GiB";
+
 void describe(CLI::App& app, Arguments& arguments) {
+  app.footer(kExamples);
   app.add_option("--listen", arguments.listen,
                  "unix:///path, tcp://127.0.0.1:PORT (0 picks one) or tls://HOST:PORT");
   app.add_flag("--stdio", arguments.is_stdio,
                "one connection over standard input and output; run again, it resumes");
   app.add_flag("--resume", arguments.only_resumes, "with --stdio: begin no new session");
-  app.add_option("--session-fd", arguments.session_fd, "one session on an inherited socket");
+  app.add_option("--session-fd", arguments.session_fd, "one session on an inherited socket")
+      ->group(kNotShown);
   app.add_option("--token-file", arguments.token_file,
                  "a file with the token that clients must know; made if it is missing");
   app.add_option("--cert", arguments.cert,
@@ -124,10 +133,12 @@ void describe(CLI::App& app, Arguments& arguments) {
                "sessions may open TCP connections to those of other servers; without it, none");
   app.add_flag(kExecutedOption, arguments.is_executed,
                "a session of the listener that executes this; not for users")
-      ->group("");  // not shown by --help
-  app.add_option("--parent-pid", arguments.parent_pid, "end when that process ends");
+      ->group(kNotShown);
+  app.add_option("--parent-pid", arguments.parent_pid, "end when that process ends")
+      ->group(kNotShown);
   app.add_option("--page-fd", arguments.page_fd,
-                 "with --session-fd: shared memory for the session's figures and last calls");
+                 "with --session-fd: shared memory for the session's figures and last calls")
+      ->group(kNotShown);
 }
 
 LifetimeLimits limits_of(const Arguments& arguments) {
@@ -149,6 +160,7 @@ class UsageError : public std::invalid_argument {
 void check_usage(const Arguments& arguments) {
   try {
     static_cast<void>(limits_of(arguments));
+    static_cast<void>(parse_sandbox(arguments.sandbox));
     if (!arguments.lease.empty())
       static_cast<void>(parse_duration("--lease", arguments.lease));
     if (!arguments.max_memory.empty())
@@ -276,7 +288,7 @@ int main(int argc, char** argv) {
     app.parse(reversed);
     return torch_remote::server::run(arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? 0 : 2;  // 0: --help
   } catch (const torch_remote::server::UsageError& error) {
     std::fprintf(stderr, "torch-remote serve: %s\n", error.what());
     return 2;

@@ -199,3 +199,29 @@ def test_a_fraction_limits_this_program_and_no_call_over_it_is_sent() -> None:
     finally:
         torch.remote.set_per_process_memory_fraction(1.0)
     assert (x.expand(8, -1) + 1).sum().item() == 16 * MIB
+
+
+OVER_THE_LIMIT = """
+import torch, torch_remote
+x = torch.ones(2**20, device="remote")
+total = torch.remote.mem_get_info()[1]
+for more in (2**22, -1):
+    torch.remote.set_per_process_memory_fraction((torch.remote.memory_allocated() + more) / total)
+    try:
+        torch.empty(2**21, device="remote")
+    except torch.OutOfMemoryError:
+        print("empty", end=" ")
+    try:
+        x.expand(2, -1) + 1
+    except torch.OutOfMemoryError:
+        print("add", end=" ")
+    print(x.mul_(2)[0].item())  # needs no memory
+"""
+
+
+@pytest.mark.parametrize("blocking", ["0", "1"])
+def test_the_fraction_holds_in_blocking_mode_and_calls_without_new_memory_go_on(
+    blocking: str,
+) -> None:
+    printed = assert_runs(OVER_THE_LIMIT, TORCH_REMOTE_BLOCKING=blocking).splitlines()
+    assert printed == ["empty add 2.0", "empty add 4.0"]

@@ -13,6 +13,7 @@ from redirecting import redirected
 
 import torch_remote
 import TorchDevice
+from TorchDevice import _C
 
 
 def test_memory_snapshots_are_the_devices_own(remote: str, tmp_path: Path) -> None:
@@ -108,12 +109,7 @@ def test_no_memory_for_any_operator_is_the_same_error(used: str) -> None:
 
 
 OF_THE_CPU = """
-import gc, torch, TorchDevice
-
-class Cycle:
-    def __init__(self):
-        self.itself = self
-        self.tensor = torch.ones(2**24)
+import gc, threading, torch, TorchDevice
 
 def error_of(call):
     try:
@@ -121,22 +117,92 @@ def error_of(call):
     except RuntimeError as error:
         return type(error).__name__
 
+def limit_to(more):
+    now = torch.cuda.memory_allocated()
+    torch.cuda.set_per_process_memory_fraction((now + more) / torch.cuda.mem_get_info()[1])
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+        self.tensor = torch.ones(2**24)
+
+# What only the garbage collector frees can be used again.
 gc.disable()
-huge = torch.ones(1).expand(2**25, 2**25)
-print(error_of(lambda: huge + 1))
-limit = torch.cuda.memory_allocated() + 2**26 + 2**25
-torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
+limit_to(2**26 + 2**25)
 for _ in range(4):
-    Cycle()  # each has 64 MiB, which only the garbage collector frees
-print("freed")
+    Cycle()  # 64 MiB
+gc.collect()
+print("garbage", torch.ones(1).item())
+
+# So can what was made before the limit was set.
+torch.cuda.set_per_process_memory_fraction(1.0)
+old = torch.ones(2**26)  # 256 MiB
+limit_to(2**25)
+print("too much:", error_of(lambda: torch.ones(2**25)))
+del old
+print("freed", torch.ones(2**25).numel())
+
+# Over the limit, what needs no memory goes on.
+x = torch.ones(2**20)
+limit_to(-2**20)
+print("over it", error_of(lambda: x + 1), x.add_(1)[0].item(), torch.empty(0).numel())
+
+# Torch allocates under the lock of a generator, which another thread wants with the GIL.
+torch.cuda.set_per_process_memory_fraction(1.0)
+weights = torch.rand(2**24)
+limit_to(2**23)
+failed = []
+def sample():
+    for _ in range(10):
+        failed.append(error_of(lambda: torch.multinomial(weights, 4, replacement=True)))
+thread = threading.Thread(target=sample)
+thread.start()
+while thread.is_alive():
+    torch.default_generator.manual_seed(1)
+thread.join()
+print("threads", set(failed))
+
+TorchDevice.enable("foreign")  # keeps the limit
+print("kept", error_of(lambda: torch.ones(2**24)))
 TorchDevice.disable()
-print(error_of(lambda: huge + 1), torch.ones(2**26).numel())
+huge = torch.ones(1).expand(2**25, 2**25)
+print("disabled", error_of(lambda: huge + 1), error_of(lambda: x.resize_(2**50)))
+print(torch.ones(2**24).numel())
 """
 
 
-def test_on_the_cpu_garbage_is_collected_first_and_disable_takes_everything_back() -> None:
+def test_on_the_cpu_the_limit_is_that_of_the_process() -> None:
     printed = assert_runs(OF_THE_CPU, TORCHDEVICE_LOG_LEVEL="ERROR").splitlines()
-    assert printed == ["OutOfMemoryError", "freed", f"RuntimeError {2**26}"]
+    assert printed == [
+        "garbage 1.0",
+        "too much: OutOfMemoryError",
+        f"freed {2**25}",
+        "over it OutOfMemoryError 2.0 0",
+        "threads {'OutOfMemoryError'}",
+        "kept OutOfMemoryError",
+        "disabled RuntimeError RuntimeError",
+        f"{2**24}",
+    ]
+
+
+def test_only_a_call_that_has_made_a_tensor_is_named_as_its_maker(used: str) -> None:
+    x = torch.ones(2**20, device="cuda")
+    made = _C.maker_of(x)
+    assert made is not None and made[0] == __file__
+    y = x + 1
+    for unchanged in (y.to("cuda"), torch.as_tensor(y), y.cuda()):
+        assert _C.maker_of(unchanged) is None  # the addition is not known
+
+
+def test_control_c_while_memory_is_freed_is_raised(
+    used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TorchDevice._errors, "_free_memory", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        torch.empty(2**50, device="cuda")
 
 
 def test_an_allocation_is_tried_again_once(used: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 #include "client/call/dispatch.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <ATen/core/grad_mode.h>
 
@@ -286,9 +287,15 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   if (!signature->outputs_known)
     return ask_server(info, std::move(signature), capture, stack, device, place);
   Outputs outputs(*signature, capture, device, place);
-  const bool waits = must_tell_outcome(info, arguments, *signature) ||
-                     may_be_missing(place.session->faults(), capture) ||
-                     may_not_fit(*place.session, place.device);
+  const bool is_scarce = may_not_fit(*place.session, place.device);
+  if (C10_UNLIKELY(is_scarce)) {
+    const auto& sizes = signature->output_bytes;
+    check_memory_limit(*place.session, place.device,
+                       std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}),
+                       /*is_counted=*/true);
+  }
+  const bool waits = is_scarce || must_tell_outcome(info, arguments, *signature) ||
+                     may_be_missing(place.session->faults(), capture);
   const std::shared_ptr<Request> outcome = waits ? ask_for_outcome(place) : nullptr;
   if (!send_call(*place.session, signature, capture, outputs, arguments,
                  {current_line(), place.device, info.site_number}, outcome.get())) {

@@ -50,17 +50,17 @@ void limit_memory(Session& session, uint8_t device, double fraction) {
   memory.set_mark(total / 2, false);
 }
 
-void check_memory_limit(Session& session, uint8_t device, int64_t more) {
+void check_memory_limit(Session& session, uint8_t device, uint64_t added, bool is_counted) {
   const DeviceMemory& memory = session.stream().memory(device);
-  TORCH_CHECK_WITH(OutOfMemoryError, memory.live() + more <= memory.allowed(),
-                   session.describe(device),
-                   " out of memory. The tensors of this program would have ", memory.live() + more,
+  const int64_t wanted = memory.live() + (is_counted ? 0 : static_cast<int64_t>(added));
+  TORCH_CHECK_WITH(OutOfMemoryError, added == 0 || wanted <= memory.allowed(),
+                   session.describe(device), " out of memory. Tried to allocate ", added,
+                   " bytes. The tensors of this program would have ", wanted,
                    " bytes, and set_per_process_memory_fraction(", memory.allowed_fraction(),
                    ") allows ", memory.allowed());
 }
 
 bool find_out_whether_it_fits(Session& session, uint8_t device) {
-  check_memory_limit(session, device, 0);
   DeviceMemory& memory = session.stream().memory(device);
   if (memory.is_exact())
     return true;
@@ -70,7 +70,7 @@ bool find_out_whether_it_fits(Session& session, uint8_t device) {
   const auto half = static_cast<int64_t>(devices[device].total_memory / 2);
   memory.set_mark(half, false);
   if (memory.live() <= half || (session.welcome().capabilities & wire::kMemoryCapability) == 0)
-    return false;
+    return memory.is_above_limit();
   // What the server has free now, with the tensors that it does not know yet not taken off.
   const auto body =
       session.query(wire::QueryKind::kMemory, "memory figures", [&](wire::Writer& writer) {
@@ -93,10 +93,8 @@ bool find_out_whether_it_fits(Session& session, uint8_t device) {
 bool must_reserve(Session& session, uint8_t device, uint64_t nbytes) {
   if (nbytes == 0)
     return false;
-  if (is_blocking()) [[unlikely]]
-    return true;
   const bool may_wait = nbytes > kSmall || session.stream().memory(device).has_mark();
-  return may_wait && may_not_fit(session, device);
+  return (may_wait && may_not_fit(session, device)) || is_blocking();
 }
 
 // Reads the first byte: the server allocates a storage when it is first used.

@@ -78,7 +78,7 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   const uint64_t before = record->nbytes.load(std::memory_order_relaxed);
   uint64_t call = 0;
   if (nbytes > before)
-    check_memory_limit(session, record->server_device, static_cast<int64_t>(nbytes - before));
+    check_memory_limit(session, record->server_device, nbytes - before, /*is_counted=*/false);
   session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
     set_bytes(*record, nbytes);
     if (!record->announced.load(std::memory_order_relaxed))

@@ -56,8 +56,10 @@ c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {
   StorageRecord* record = make_record(*place.session, place.device, index, nbytes);
   c10::DataPtr data(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)),
                     record, &delete_record, c10::Device(c10::kPrivateUse1, index));
-  if (must_reserve(*place.session, place.device, nbytes)) [[unlikely]]
+  if (must_reserve(*place.session, place.device, nbytes)) [[unlikely]] {
+    check_memory_limit(*place.session, place.device, nbytes, /*is_counted=*/true);
     reserve(*record);
+  }
   return data;
 }
 

@@ -30,7 +30,10 @@ class DeviceMemory {
   // The mark came from what the server has free, not only from the device's size.
   bool is_exact() const { return is_exact_.load(std::memory_order_relaxed); }
 
-  // The program has limited its tensors to this many bytes. set_mark() has to follow.
+  // The tensors are over the limit that the program has set.
+  bool is_above_limit() const { return live() > allowed(); }
+
+  // The program limits its tensors to this many bytes. set_mark() has to follow.
   void set_allowed(int64_t bytes, double fraction) {
     allowed_.store(bytes, std::memory_order_relaxed);
     fraction_.store(fraction, std::memory_order_relaxed);

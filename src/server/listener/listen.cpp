@@ -35,7 +35,8 @@ bool may_fail_to_begin(const ServeOptions& options) {
 
 void log_sandbox(const ServeOptions& options) {
   const Sandbox sandbox = expected_sandbox(options.sandbox, needs_of(options));
-  log(sandbox.lacks.empty() ? LogLevel::kInfo : LogLevel::kWarning, "sandbox of sessions",
+  const bool is_whole = sandbox.mode != SandboxMode::kOff && sandbox.lacks.empty();
+  log(is_whole ? LogLevel::kInfo : LogLevel::kWarning, "sandbox of sessions",
       {{"sandbox", sandbox.describe()}});
 }
 

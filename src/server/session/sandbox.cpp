@@ -165,18 +165,21 @@ std::string in_words(int error) {
 }
 
 // Notes what a version of Landlock does not have; 0: there is none, because of `error`.
-void note_landlock(Sandbox& sandbox, int abi, int error) {
+void note_landlock(Sandbox& sandbox, int abi, int error, bool may_use_gpu) {
   sandbox.landlock = abi;
   if (abi == 0)
-    add_lack(sandbox, "no Landlock (" + in_words(error) + "): files can be read");
+    add_lack(sandbox, "no Landlock (" + in_words(error) + "): files can be read" +
+                          (may_use_gpu ? ", with CUDA also written" : ""));
   else if (abi < kLandlockWithSignals)
     add_lack(sandbox, "no signal scope");
 }
 
-// The rights that `serve` was told to leave to sessions.
-void note_kept(Sandbox& sandbox, const SandboxNeeds& needs) {
+// The rights that `serve` was told to leave to sessions, and those that CUDA needs.
+void note_kept(Sandbox& sandbox, const SandboxNeeds& needs, bool may_use_gpu) {
   if (needs.opens_connections)
     add_lack(sandbox, "--peers: TCP connections can be opened, the log written over");
+  else if (may_use_gpu)
+    sandbox.kept = "CUDA: the log can be written over";
 }
 
 // The kernel writes a core file whatever Landlock says. Where Landlock does not keep other sessions
@@ -226,7 +229,9 @@ std::string Sandbox::describe() const {
     text += (text.empty() ? "" : ", ") + ("Landlock ABI " + std::to_string(landlock));
   if (text.empty())
     text = "none";
-  return lacks.empty() ? text : text + "; " + lacks;
+  for (const std::string& more : {lacks, kept})
+    text += more.empty() ? "" : "; " + more;
+  return text;
 }
 
 Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs) {
@@ -235,11 +240,11 @@ Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs) {
   if (sandbox.mode == SandboxMode::kOff)
     return sandbox;
   const int abi = landlock_abi();
-  note_landlock(sandbox, abi, errno);
+  note_landlock(sandbox, abi, errno, has_gpu());
   sandbox.filters_calls = can_filter_calls();
   if (!sandbox.filters_calls)
     add_lack(sandbox, "no seccomp");
-  note_kept(sandbox, needs);
+  note_kept(sandbox, needs, has_gpu());
   return sandbox;
 }
 
@@ -257,7 +262,7 @@ Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs) {
     abi = 0;
     error = refused.code().value();
   }
-  note_landlock(sandbox, abi, error);
+  note_landlock(sandbox, abi, error, has_gpu());
   if (sandbox.mode == SandboxMode::kTrace && can_filter_calls())
     trace_opened_files();
   if (const int threads = count_threads(); abi > 0 && threads > 1)
@@ -277,7 +282,7 @@ void confine_calls(Sandbox& sandbox, const SandboxNeeds& needs, bool uses_cuda) 
   } catch (const std::system_error& refused) {
     add_lack(sandbox, "no seccomp (" + in_words(refused.code().value()) + ")");
   }
-  note_kept(sandbox, needs);
+  note_kept(sandbox, needs, uses_cuda);
 }
 
 }  // namespace torch_remote::server

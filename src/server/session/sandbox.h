@@ -38,6 +38,7 @@ struct Sandbox {
   int landlock = 0;  // its version; 0: files are not confined
   // What the kernel does not have or refused, and what sessions keep on request; for people.
   std::string lacks;
+  std::string kept;  // what sessions keep because CUDA needs it; for people
 
   // "seccomp, Landlock ABI 4; no signal scope"
   std::string describe() const;
