@@ -124,6 +124,31 @@ threading.Thread(target=work, daemon=True).start()
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
+def test_the_exit_waits_until_other_threads_sleep() -> None:
+    """One that has just returned from a remote call may still have to take the GIL, and Python must
+    not end before. A thread that computes for longer than the exit waits shows that it does."""
+    code = """
+import atexit, hashlib, threading, time
+times = []
+def tell():  # after torch_remote has ended its sessions
+    times.append(time.monotonic())
+    print(times[1] - times[0])
+atexit.register(tell)
+import torch_remote
+atexit.register(lambda: times.append(time.monotonic()))
+has_begun = threading.Event()
+def compute():
+    has_begun.set()
+    while True:  # without the GIL
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000)
+threading.Thread(target=compute, daemon=True).start()
+has_begun.wait()
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert float(done.stdout) >= 0.3  # kRunnerPatience
+
+
 def test_calls_that_a_silent_server_did_not_confirm_are_told() -> None:
     code = START + "os.kill(pid, signal.SIGSTOP)\ny = x.detach() + 1"
     done = run_python(code, TORCH_REMOTE_KEEPALIVE="2s")

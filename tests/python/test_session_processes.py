@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -72,6 +72,7 @@ def started(folder: Path, *options: str, **environment: str) -> Iterator[Server]
             stdout=subprocess.PIPE,
             stderr=written,
             text=True,
+            close_fds=False,  # a server may be started carelessly
             env={**os.environ, "TORCH_REMOTE_LOG": "info", **environment},
         )
     try:
@@ -144,11 +145,12 @@ def descriptors(pid: int) -> dict[int, str]:
 
 def test_a_session_has_no_descriptor_but_its_own(tmp_path: Path) -> None:
     kept = os.open(__file__, os.O_RDONLY)
-    os.set_inheritable(kept, True)  # somebody started the server carelessly
+    os.set_inheritable(kept, True)
     token = tmp_path / "token"
     options = ("--listen", "tcp://127.0.0.1:0", "--token-file", str(token))
     with ExitStack() as stack:
         server = stack.enter_context(started(tmp_path, *options))
+        assert __file__ in descriptors(server.pid).values()
         others = [
             stack.enter_context(torch_remote.connect(server.url, token_file=token))
             for _ in range(2)
@@ -246,6 +248,21 @@ def test_a_session_that_writes_anything_on_its_page_harms_nobody(tmp_path: Path)
             assert_works(machine)
 
 
+def test_a_session_that_says_it_is_used_in_the_future_does_not_keep_the_server_alive(
+    tmp_path: Path,
+) -> None:
+    with started(tmp_path, "--idle-timeout", "2s") as server:
+        with torch_remote.connect(server.url) as machine:
+            assert_works(machine)
+            pid = pid_of(machine)
+            scribble(pid, b"\x7f")
+            os.kill(pid, signal.SIGKILL)  # before it writes there again
+            with pytest.raises(Exception, match="session"):
+                assert_works(machine)
+        server.process.wait(DEADLINE)
+        assert "nobody has used it for its --idle-timeout" in server.log()
+
+
 def scribble(pid: int, pattern: bytes) -> None:
     ((begin, end),) = [(row[0], row[1]) for row in mappings(pid) if PAGE in row[4]]
     content = (pattern * (end - begin))[: end - begin]
@@ -260,6 +277,58 @@ def test_a_spare_that_is_killed_is_replaced_and_the_next_client_served(server: S
     assert wait_until(lambda: told in server.log())
     with torch_remote.connect(server.url) as machine:
         assert_works(machine)
+
+
+def test_a_spare_is_ready_again_before_the_next_client_comes(server: Server) -> None:
+    first = server.wait_for_spare()
+    with torch_remote.connect(server.url) as machine:
+        assert pid_of(machine) == first
+        assert server.wait_for_spare() != first
+
+
+def threads_of(pid: int) -> dict[int, str]:
+    """Their names."""
+    folder = Path(f"/proc/{pid}/task")
+    found = {}
+    for thread in folder.iterdir() if folder.exists() else ():
+        with suppress(OSError):  # it has ended meanwhile
+            found[int(thread.name)] = (thread / "comm").read_text().strip()
+    return found
+
+
+BUSY = """
+import torch, torch_remote
+x = torch.ones(2000, 2000, device="remote")
+(x @ x).sum().item()  # the server's libraries have started their threads
+print(torch_remote.machines()[0].status()["pid"], flush=True)
+for _ in range(1000):
+    x = x @ x
+x.sum().item()
+"""
+
+
+def test_a_session_whose_client_is_gone_ends_without_a_new_thread(tmp_path: Path) -> None:
+    """It has a call that runs, which has some time to end. The client may have used up the threads
+    that the process can have."""
+    with started(tmp_path, "--lease", "0s", OMP_NUM_THREADS="1") as server:
+        with subprocess.Popen(
+            [sys.executable, "-c", BUSY],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TORCH_REMOTE": server.url},
+        ) as client:
+            assert client.stdout is not None
+            pid = int(client.stdout.readline())
+            used = seconds_of(pid)
+            assert wait_until(lambda: seconds_of(pid) > used + 0.1)  # a call runs
+            before = threads_of(pid)
+            client.kill()
+        seen = before
+        while is_alive(pid):
+            seen = threads_of(pid) | seen
+            time.sleep(0.005)
+        assert seen == before
+        assert "session ended during a call" in server.log()
 
 
 def test_a_burst_of_clients_starts_few_processes_at_once(server: Server) -> None:

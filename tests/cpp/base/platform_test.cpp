@@ -246,13 +246,14 @@ TEST(SpawnSession, ItsStandardErrorCannotBeReadAndIsWrittenAtTheEndOnly) {
   {
     const ErrorTo error_to(log);
     const std::string script =
-        "echo second >&2; if cat <&2; then echo read >&3; else echo refused >&3; fi 2>/dev/null; "
-        "read line <&3; echo third >&1";
+        "echo second >&2; if cat <&2 >/dev/null 2>/dev/null; then echo read >&3; "
+        "else echo refused >&3; fi; read line <&3; echo third >&1";
     child = spawn_session("/bin/sh", {"sh", "-c", script}, {"PATH=/usr/bin:/bin"},
                           only(std::move(theirs)));
   }
   EXPECT_EQ(read_line(ours), "refused");
   ASSERT_EQ(::write(log.get(), "ours\n", 5), 5);  // not over what the child has written
+  ASSERT_EQ(::lseek(log.get(), 0, SEEK_SET), 0);  // and the child not over the beginning
   ASSERT_EQ(::write(ours.get(), "go\n", 3), 3);
   EXPECT_EQ(wait_for(child.pid), 0);
   ASSERT_EQ(::lseek(log.get(), 0, SEEK_SET), 0);

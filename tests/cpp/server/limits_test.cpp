@@ -145,6 +145,17 @@ TEST(ServerLimits, BulkReadsThatTheClientHasNotTaken) {
               HasSubstr("bytes of replies that the client has not taken"));
 }
 
+// While the connection is broken, calls wait as soon as half of the limit is used.
+TEST(ServerLimits, BytesOfBulkReadsMakeCallsWaitForABrokenConnection) {
+  Replies replies;
+  const Unsent connection(replies);
+  const std::vector<std::byte> bytes(1 << 20);
+  EXPECT_FALSE(replies.is_half_full());
+  for (uint64_t i = 0; i <= kMaxQueuedReplyBytes / 2 / bytes.size(); ++i)
+    replies.part(i + 1, bytes, nullptr, {});
+  EXPECT_TRUE(replies.is_half_full());
+}
+
 constexpr int64_t kFloats = 1 << 18;  // 1 MiB
 
 TEST(ServerLimits, CopiesThatAreMadeForReadsCountTowardsMaxMemory) {

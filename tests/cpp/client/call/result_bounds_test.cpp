@@ -101,6 +101,44 @@ TEST_F(ResultBoundsTest, EachOperatorHasItsOwnBound) {
   };
   EXPECT_EQ(unique(6), "(accepted)");
   EXPECT_THAT(unique(7), HasSubstr("at most 6"));
+
+  // The forms of unique() give the values and one number for each of them, or for each element.
+  const at::Tensor six = at::zeros({6});
+  const auto values = [](int64_t n) { return fresh({n}, Dtype::kFloat32); };
+  for (const int64_t n : {6, 7}) {
+    const auto expected = n == 6 ? ::testing::Matcher<std::string>("(accepted)")
+                                 : ::testing::Matcher<std::string>(HasSubstr("at most 6"));
+    const std::vector<wire::Result> three{values(n), fresh({6}), fresh({6})};
+    EXPECT_THAT(check("aten::_unique", "", {six, true, true}, {values(n), fresh({6})}), expected);
+    EXPECT_THAT(check("aten::unique_consecutive", "", {six, true, true, c10::IValue()}, three),
+                expected);
+    EXPECT_THAT(check("aten::unique_dim", "", {six, 0, true, true, true}, three), expected);
+    EXPECT_THAT(check("aten::unique_dim_consecutive", "", {six, 0, true, true}, three), expected);
+  }
+}
+
+TEST_F(ResultBoundsTest, ASparseTensorHasAtMostTheElementsOfItsArgument) {
+  const at::Tensor dense = at::zeros({2, 3});
+  const auto sparse = [](int64_t values) {
+    wire::Result result;
+    result.kind = wire::ResultKind::kSparse;
+    result.items = {fresh({2, 6}), fresh({values}, Dtype::kFloat32)};
+    return result;
+  };
+  const auto check_all = [&](int64_t values) {
+    const c10::IValue none;
+    const std::vector<wire::Result> results{sparse(values)};
+    return std::vector{
+        check("aten::_to_sparse", "sparse_dim", {dense, 2}, results),
+        check("aten::_to_sparse", "", {dense, none, none, none}, results),
+        check("aten::_to_sparse_csr", "", {dense, none}, results),
+        check("aten::_to_sparse_csc", "", {dense, none}, results),
+        check("aten::_to_sparse_bsr", "", {dense, std::vector<int64_t>{1, 1}, none}, results),
+        check("aten::_to_sparse_bsc", "", {dense, std::vector<int64_t>{1, 1}, none}, results),
+    };
+  };
+  EXPECT_THAT(check_all(6), ::testing::Each("(accepted)"));
+  EXPECT_THAT(check_all(37), ::testing::Each(HasSubstr("at most 36")));
 }
 
 // The values of its argument decide, so only the server's memory bounds it.
@@ -110,6 +148,15 @@ TEST_F(ResultBoundsTest, ResultsWithoutABoundFitIntoTheServersMemory) {
   };
   EXPECT_EQ(bincount(1 << 18), "(accepted)");
   EXPECT_THAT(bincount(1 << 19), HasSubstr("bytes, and at most 2097152 are possible"));
+  const at::Tensor numbers = at::zeros({6}, at::kLong);
+  EXPECT_THAT(check("aten::bincount", "", {numbers, c10::IValue(), 0}, {fresh({2, 2})}),
+              HasSubstr("2 dimensions"));
+  const auto repeat = [&](const wire::Result& result) {
+    return check("aten::repeat_interleave", "Tensor", {numbers, c10::IValue()}, {result});
+  };
+  EXPECT_EQ(repeat(fresh({9})), "(accepted)");
+  EXPECT_THAT(repeat(fresh({3, 3})), HasSubstr("2 dimensions"));
+  EXPECT_THAT(repeat(fresh({9}, Dtype::kFloat32)), HasSubstr("another dtype"));
 }
 
 TEST_F(ResultBoundsTest, ResultsHaveTheNumberAndKindThatTheOperatorHas) {

@@ -64,6 +64,24 @@ TEST_F(HandshakeTest, WithTheRightTokenBothSidesProveThatTheyKnowIt) {
       proof.proof, wire::make_proof(kToken, wire::Side::kClient, theirs, body_of(hello))));
 }
 
+// Else strangers who know the session's id could take its place among the handshakes.
+TEST_F(HandshakeTest, AClientThatResumesShowsTheProofOfItsRouteToAServerThatKnowsIt) {
+  const Ticket ticket{"1a2b3c4d", {}, ""};
+  for (const uint64_t capabilities : {wire::kRouteProofCapability, uint64_t{0}}) {
+    auto [ours, theirs] = transport::memory_pair();
+    auto resuming = std::async(std::launch::async, [&, &stream = *ours] {
+      shake_hands_again(stream, ticket, capabilities, 0, kPatience);
+    });
+    const Bytes bytes = read_exactly(*theirs, wire::kPreambleBytes);
+    theirs->shutdown();
+    EXPECT_THROW(resuming.get(), ConnectionError);
+    const wire::Preamble preamble =
+        wire::decode_preamble(std::span<const std::byte, wire::kPreambleBytes>(bytes));
+    const uint64_t proof = wire::route_proof(wire::resume_key(ticket.secret, ticket.token));
+    EXPECT_EQ(preamble.route_proof, capabilities == 0 ? 0 : proof);
+  }
+}
+
 TEST_F(HandshakeTest, TwoHandshakesHaveDifferentNonces) {
   auto handshake = connect("");
   const wire::Hello one = wire::decode_hello(read_client_hello(*server));

@@ -1,5 +1,7 @@
 #include "client/session/session.h"
 
+#include <algorithm>
+#include <functional>
 #include <future>
 #include <numeric>
 #include <thread>
@@ -61,15 +63,53 @@ class LeasedSessionTest : public SessionTest {
 
 TEST_F(LeasedSessionTest, OneThatIsStoppedDuringItsHandshakeIsClosedWhenTheServerWelcomesIt) {
   const Bytes hello = read_client_hello(server.stream());
-  std::thread stopping([&] { session.link().stop(kPatience, "the program ends"); });
+  auto stopping =
+      std::async(std::launch::async, [&] { session.link().stop(kPatience, "the program ends"); });
   while (!session.link().is_lost())
     std::this_thread::yield();
+  // A program that ends meanwhile could not close it any more.
+  EXPECT_EQ(stopping.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   send_block(server.stream(), body_of(server_hello("", hello)));
   wire::decode_proof(read_block(server.stream()));
   send_block(server.stream(), body_of(a_welcome()));
   server.start();
   EXPECT_EQ(server.wait_for_close_reason(), "the program ends");
-  stopping.join();
+  stopping.get();
+}
+
+// Lives while waits look for Ctrl-C by calling the function.
+class Interrupts {
+ public:
+  explicit Interrupts(std::function<void()> look) {
+    look_ = std::move(look);
+    python_hooks.check_signals = [] { look_(); };
+  }
+
+  ~Interrupts() { python_hooks.check_signals = nullptr; }
+
+ private:
+  static inline std::function<void()> look_;
+};
+
+TEST_F(SessionTest, WhatAnInterruptedCallGaveIsFreedAlsoIfItArrivesJustBefore) {
+  connect();
+  const RequestPtr request = ask();
+  request->names = 1;
+  request->first_name = 77;
+  const Interrupts interrupts([&] {
+    wire::Result result;
+    result.kind = wire::ResultKind::kFresh;
+    server.reply(request->id, body_of(std::vector<wire::Result>{result}));
+    while (!request->done)
+      std::this_thread::yield();
+    throw std::runtime_error("interrupted");
+  });
+  EXPECT_EQ(error_of([&] { session.wait(request, "an answer"); }), "interrupted");
+  submit(1);
+  const auto messages = server.wait_for_messages(3);
+  const auto freed = std::ranges::find(messages, wire::Tag::kFree, &Message::tag);
+  ASSERT_NE(freed, messages.end());
+  EXPECT_THAT(freed->names, ElementsAre(77));
 }
 
 TEST_F(SessionTest, WhatIsSubmittedBeforeTheConnectionIsThereIsSentFirst) {

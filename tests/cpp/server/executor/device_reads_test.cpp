@@ -4,6 +4,7 @@
 #include <future>
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -103,6 +104,43 @@ TEST_F(DeviceReadsTest, AFailureIsToldAfterThePieces) {
 
   EXPECT_EQ(failed.get_future().get(), 5U);
   client.close();
+}
+
+// No thread can be started while this lives: there is no memory for a stack of that size.
+class WithoutNewThreads {
+ public:
+  WithoutNewThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    pthread_attr_init(&huge);
+    pthread_attr_setstacksize(&huge, size_t{1} << 46);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+  }
+
+  ~WithoutNewThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+  WithoutNewThreads(const WithoutNewThreads&) = delete;
+  WithoutNewThreads& operator=(const WithoutNewThreads&) = delete;
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST_F(DeviceReadsTest, WithoutAThreadForItAReadFailsAndTheSessionGoesOn) {
+  Replies replies;
+  DeviceReads reads(replies,
+                    [this](uint64_t request, std::exception_ptr) { failed.set_value(request); });
+  {
+    const WithoutNewThreads limited;
+    EXPECT_NO_THROW(reads.add({5, at::full({kLargeRead / 4}, 1, at::kFloat), nullptr}));
+  }
+  auto told = failed.get_future();
+  ASSERT_EQ(told.wait_for(kPatience), std::future_status::ready);
+  EXPECT_EQ(told.get(), 5U);
 }
 
 TEST(ReadBlocks, ThereAreNoMoreThanTheLimitAndAFreeOneIsUsedAgain) {

@@ -101,6 +101,13 @@ TEST(Operators, AnUnknownOperatorOrOverloadSaysSo) {
 TEST(Operators, ASchemaWithAStorageOrAStreamIsRefused) {
   EXPECT_NE(refusal_of("aten::set_", "source_Storage"), "");
   EXPECT_NE(refusal_of("aten::record_stream"), "");
+  // Also in a library, whose operators the list does not name.
+  const OperatorTable library({{"aten::set_", "source_Storage"}, {"aten::record_stream", ""}},
+                              std::nullopt);
+  EXPECT_EQ(library.find({"aten::set_", "source_Storage", {}}).callee.refusal,
+            "takes a Storage, which cannot be sent");
+  EXPECT_EQ(library.find({"aten::record_stream", "", {}}).callee.refusal,
+            "takes a Stream, which cannot be sent");
 }
 
 TEST(Operators, RandomOperatorsAreKnownAsSuch) {

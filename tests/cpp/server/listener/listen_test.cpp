@@ -226,6 +226,7 @@ TEST_F(ListenTest, WithoutFreeDescriptorsSilentConnectionsGiveWay) {
 
   EXPECT_TRUE(shake_hands(*connect()).ok());
   EXPECT_GE(lines_with("too few descriptors are free"), 1);
+  EXPECT_GE(lines_with("a connection that had not begun a session was ended"), 1);
   EXPECT_LE(lines_with("too few descriptors are free"), LimitedLog::kMostLines);
   EXPECT_EQ(lines_with("too many connections"), 0);
 }

@@ -148,7 +148,10 @@ TEST(SessionLease, ASessionThatHoldsNothingDoesNotWaitForItsLease) {
   auto [theirs, ours] = transport::memory_pair();
   LeasedSession leased(std::move(ours));
   theirs.reset();
-  EXPECT_TRUE(leased.session.run());  // it returns
+  auto run = std::async(std::launch::async, [&] { return leased.session.run(); });
+  EXPECT_EQ(run.wait_for(kPatience), std::future_status::ready);
+  leased.session.expect_no_return();
+  EXPECT_TRUE(run.get());
 }
 
 TEST(SessionLease, ASessionThatHoldsATensorWaitsForItsClient) {
