@@ -11,7 +11,15 @@ import torch
 
 from torch_remote_patches import Patches
 
+from . import _C
 from ._own import note
+
+_REDIRECTED = ("cuda", "mps")
+
+
+def _used(kind: str) -> str:
+    """The device in use: the CPU under the override."""
+    return "cpu" if _C.is_overridden() else kind
 
 
 def _autocast(init: Any, kind: str) -> Any:
@@ -19,10 +27,10 @@ def _autocast(init: Any, kind: str) -> Any:
     def redirected(
         self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        if device_type == "cuda":
+        if device_type in _REDIRECTED and device_type != kind:
             note("torch.autocast", device_type, sys._getframe(1).f_globals.get("__name__", ""))
-            device_type = kind
-            dtype = torch.float16 if dtype is None else dtype  # CUDA's default
+            device_type = _used(kind)
+            dtype = torch.float16 if dtype is None else dtype  # the default of CUDA and MPS
         init(self, device_type, dtype, *args, **kwargs)
 
     return redirected
@@ -33,8 +41,19 @@ def _scaler(init: Any, kind: str) -> Any:
     def redirected(self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
         if str(device).split(":")[0] == "cuda":
             note("torch.GradScaler", "cuda", sys._getframe(1).f_globals.get("__name__", ""))
-            device = kind
+            device = _used(kind)
         init(self, device, *args, **kwargs)
+
+    return redirected
+
+
+def _custom(original: Any, kind: str) -> Any:
+    """custom_fwd() and custom_bwd(), which take the name of a device."""
+
+    @functools.wraps(original)
+    def redirected(fwd: Any = None, *, device_type: str, **kwargs: Any) -> Any:
+        used = kind if device_type in _REDIRECTED else device_type
+        return original(fwd, device_type=used, **kwargs)
 
     return redirected
 
@@ -52,6 +71,8 @@ def install(changes: Patches, kind: str) -> None:
     amp = importlib.import_module("torch.cuda.amp")
     modes = importlib.import_module("torch.cuda.amp.autocast_mode")
     for name in ("custom_fwd", "custom_bwd"):
-        function = functools.partial(getattr(torch.amp, name), device_type=kind)
+        original = getattr(torch.amp, name)
         for module in (amp, modes):
-            changes.patch(module, name, function)
+            changes.patch(module, name, functools.partial(original, device_type=kind))
+        for module in (torch.amp, autocast_mode):
+            changes.patch(module, name, _custom(original, kind))

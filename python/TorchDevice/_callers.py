@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# The part of torch.compile that calls a function of the program it compiles, for a constant.
+_TRACER = "torch._dynamo.variables.torch"
+
 
 @functools.cache
 def table() -> dict[str, str]:
@@ -31,8 +34,8 @@ def truth_for_listed(answer: Any, truth: Any) -> Any:
     @functools.wraps(truth)
     def call(*args: Any, **kwargs: Any) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        asked = answer if limit(caller) == "full" and not caller.startswith("torch.") else truth
-        return asked(*args, **kwargs)
+        is_user = limit(caller) == "full" and not caller.startswith("torch.")
+        return (answer if is_user or caller == _TRACER else truth)(*args, **kwargs)
 
     del call.__wrapped__
     return call

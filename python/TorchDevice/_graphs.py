@@ -11,6 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from ._log import warn_once
+
 _capturing: list[Graph] = []
 
 
@@ -33,6 +35,7 @@ class Graph:
     """Stands in for `torch.cuda.CUDAGraph`."""
 
     def __init__(self, keep_graph: bool = False) -> None:
+        warn_once("torch.cuda.CUDAGraph", "calls its operators again, one by one")
         self._calls: list[tuple[Any, Any, Any, list[torch.Tensor]]] = []
         self._recorder: _Recorder | None = None
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
+from ._log import warn_once
+
 
 class Stream(torch.Stream):  # type: ignore[misc]
     """A stream of a device that has only one: what is put on it is done in the program's order."""
 
     def __new__(cls, device: Any = None, priority: int = 0, **ids: Any) -> Any:
+        warn_once("torch.cuda.Stream", "runs everything in the program's order here")
         stream = super().__new__(cls, device="cpu")
         stream.priority = priority
         return stream
@@ -49,6 +52,15 @@ class Stream(torch.Stream):  # type: ignore[misc]
     @staticmethod
     def priority_range() -> tuple[int, int]:
         return 0, 0
+
+
+class _DefaultStream(Stream):
+    """The one that every program has: nothing is weaker there."""
+
+    def __new__(cls) -> Any:
+        stream = torch.Stream.__new__(cls, device="cpu")
+        stream.priority = 0
+        return stream
 
 
 class Event:
@@ -113,7 +125,7 @@ _default: list[Any] = []
 
 def default_stream(device: Any = None) -> Any:
     if not _default:
-        _default.append(Stream())
+        _default.append(_DefaultStream())
     return _default[0]
 
 

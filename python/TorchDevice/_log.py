@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,7 +80,7 @@ def _sync_level() -> None:
 def install() -> None:
     """Sets the level unless the user has, and a handler for stderr."""
     _C.set_library_folders(_FOLDERS)
-    level = os.environ.get("TORCHDEVICE_LOG_LEVEL", "INFO").upper()
+    level = os.environ.get("TORCHDEVICE_LOG_LEVEL", "").strip().upper() or "INFO"
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ValueError(
             f"TORCHDEVICE_LOG_LEVEL is {level}; it may be DEBUG, INFO, WARNING or ERROR"
@@ -116,18 +115,17 @@ def log_info(message: str, *args: object) -> None:
     logger.info(message, *args)
 
 
-def auto_log() -> Callable[[Any], Any]:
-    """A decorator, `@auto_log()`: logs each call of a function of the user's own, at INFO."""
+def auto_log(function: Any = None) -> Any:
+    """A decorator, `@auto_log()` or `@auto_log`: logs each call of the user's own function."""
+    if function is None:
+        return auto_log
 
-    def decorate(function: Any) -> Any:
-        @functools.wraps(function)
-        def logged(*args: Any, **kwargs: Any) -> Any:
-            logger.info("%s:%d: %s() is called", *_user_line(), function.__qualname__)
-            return function(*args, **kwargs)
+    @functools.wraps(function)
+    def logged(*args: Any, **kwargs: Any) -> Any:
+        logger.info("%s:%d: %s() is called", *_user_line(), function.__qualname__)
+        return function(*args, **kwargs)
 
-        return logged
-
-    return decorate
+    return logged
 
 
 class Site(NamedTuple):
@@ -173,11 +171,12 @@ def sites() -> Report:
     counts: collections.Counter[tuple[Any, ...]] = collections.Counter()
     for *place, count in _C.sites():
         counts[tuple(place)] += count
-    return Report(sorted(Site(*place, count) for place, count in counts.items()))
+    return Report(sorted(Site._make((*place, count)) for place, count in counts.items()))
 
 
-def report(*, as_json: bool = False) -> Report:
-    """Prints what was redirected: call site, asked, used, count. Returns it too."""
+def report(*, as_json: bool = False) -> Report | str:
+    """Prints what was redirected: call site, asked, used, count. Returns what it prints."""
     found = sites()
-    print(found.json() if as_json else found)
-    return found
+    printed = found.json() if as_json else found
+    print(printed)
+    return printed

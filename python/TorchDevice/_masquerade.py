@@ -32,6 +32,17 @@ _PROBES = {
     "get_device_properties",
 }
 _MODULES = ("memory", "random", "streams", "graphs")
+_RANDOM = {
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "initial_seed",
+    "get_rng_state",
+    "set_rng_state",
+    "get_rng_state_all",
+    "set_rng_state_all",
+}
 
 
 def make_target(accelerator: str) -> Target:
@@ -72,12 +83,19 @@ def install(accelerator: str) -> None:
         for name, advice in names.items():
             if hasattr(owner, name):
                 _changes.patch(owner, name, _refusing(f"{module}.{name}", advice))
+    # A name that torch.remote has, and torch's other device modules.
+    _changes.patch(
+        torch.cuda, "get_amp_supported_dtype", own_function(target.get_amp_supported_dtype)
+    )
+    _replace_random(target)
     _replace_private(target)
+    _refuse_tunable()
     _replace_nvtx()
     _replace_fork_rng(target)
     is_built = truth_for_listed(target.is_available, torch.backends.cuda.is_built)
     _changes.patch(torch.backends.cuda, "is_built", is_built)
     _replace_compiler(target)
+    _accept_overridden_devices(target)
     _distributed.install(_changes)
     _kernels.install(_changes, target.kind)
     _amp.install(_changes, target.kind)
@@ -104,6 +122,34 @@ def _answer(owner: Any, target: Target) -> None:
     for name, advice in REFUSED.items():
         if name in vars(owner):
             _changes.patch(owner, name, _refusing(name, advice))
+
+
+def _replace_random(target: Target) -> None:
+    """While the CPU override is on, random numbers come from the CPU's generator."""
+    if target.kind == "cpu":
+        return
+    of_the_cpu = make_target("cpu")
+    for owner in (torch.cuda, importlib.import_module("torch.cuda.random")):
+        for name in _RANDOM & vars(owner).keys():
+            chosen = _by_override(vars(owner)[name], getattr(of_the_cpu, name))
+            _changes.patch(owner, name, chosen)
+
+
+def _by_override(answer: Any, of_the_cpu: Any) -> Any:
+    @functools.wraps(answer)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (of_the_cpu if _C.is_overridden() else answer)(*args, **kwargs)
+
+    del call.__wrapped__
+    return call
+
+
+def _refuse_tunable() -> None:
+    """It tunes the choice of a GPU's kernels."""
+    tunable = importlib.import_module("torch.cuda.tunable")
+    for name in tunable.__all__:
+        advice = "it tunes kernels of a local GPU, and there is none"
+        _changes.patch(tunable, name, _refusing(f"tunable.{name}", advice))
 
 
 def _replace_private(target: Target) -> None:
@@ -167,6 +213,23 @@ def _replace_fork_rng(target: Target) -> None:
         return fork_rng((), *args, **kwargs)
 
     _changes.patch(torch.random, "fork_rng", of_the_cpu)
+
+
+def _accept_overridden_devices(target: Target) -> None:
+    """`torch.accelerator` takes the CPU for its device while the override makes all devices that.
+
+    Code of torch.compile makes the accelerator's device anew, to ask for its stream.
+    """
+    original = getattr(torch.accelerator, "_get_device_index", None)
+    if target.kind == "cpu" or original is None:
+        return
+
+    @functools.wraps(original)
+    def index_of(device: Any, optional: bool = False) -> int:
+        is_overridden = getattr(device, "type", None) == "cpu" and _C.is_overridden()
+        return int(original(None if is_overridden else device, optional or is_overridden))
+
+    _changes.patch(torch.accelerator, "_get_device_index", index_of)
 
 
 def _replace_compiler(target: Target) -> None:

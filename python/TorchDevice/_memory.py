@@ -55,8 +55,8 @@ class memory_budget(TorchDispatchMode):  # type: ignore[misc]
             return
         if self.limit is not None and self.allocated + size > self.limit:
             raise torch.OutOfMemoryError(
-                f"{name} on {tensor.device} needs {size} bytes, and the budget of {self.limit} "
-                f"bytes has {self.limit - self.allocated} left"
+                f"{tensor.device} out of memory. {name} needs {size} bytes, and the budget of "
+                f"{self.limit} bytes has {self.limit - self.allocated} left"
             )
         self._seen.add(key)
         self.allocated += size

@@ -23,7 +23,7 @@ def default_policy() -> str:
     """`full`, unless `TORCHDEVICE_POLICY` says otherwise. `TORCH_ALLOW_REDIRECTS=true` wins."""
     if os.environ.get("TORCH_ALLOW_REDIRECTS", "").strip().lower() == "true":
         return "full"
-    policy = os.environ.get("TORCHDEVICE_POLICY", "full").strip().lower()
+    policy = os.environ.get("TORCHDEVICE_POLICY", "").strip().lower() or "full"
     if policy not in POLICIES:
         raise ValueError(f"TORCHDEVICE_POLICY is {policy}; it may be full, foreign or off")
     return policy
@@ -59,8 +59,10 @@ def look_again() -> None:
     """torch_remote calls this at the end of its import, if TorchDevice was imported earlier."""
     if _enabled["policy"] == "off":
         return
+    before = _C.accelerator()
     _look_at_hardware()
-    _masquerade.install(_C.accelerator())
+    if before != _C.accelerator():
+        _masquerade.install(_C.accelerator())
 
 
 def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
@@ -78,8 +80,7 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
     if policy == "off":
         disable()
         return
-    if is_enabled():
-        _take_back()  # the override stays as it is
+    before = _C.accelerator() if is_enabled() else None
     _enabled.update(policy=policy, read_as=read_as)
     _log.install()
     _C.set_callers(_callers.table())
@@ -88,6 +89,10 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
     _C.set_worker_check(_is_data_worker, _is_child_process())
     _C.set_reads_as_cuda(read_as == "cuda")
     _look_at_hardware()
+    if before == _C.accelerator():
+        return  # what is installed stays, so that other threads see no moment without it
+    if before is not None:
+        _take_back()  # the override stays as it is
     _hooks.install()
     _load.install(_changes)
     accelerator = _C.accelerator()

@@ -111,11 +111,13 @@ class Target:
                 f"CUDA error: invalid device ordinal: {device}, and the last is {self.kind}:{last}"
             )
 
+    _is_initialized = False
+
     def init(self) -> None:
-        pass
+        self._is_initialized = True
 
     def is_initialized(self) -> bool:
-        return self.is_available()
+        return self._is_initialized or self.is_available()
 
     def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
         return False
@@ -138,6 +140,9 @@ class Target:
 
     def is_tf32_supported(self) -> bool:
         return False
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
 
     def get_arch_list(self) -> list[str]:
         return []

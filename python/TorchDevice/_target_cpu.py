@@ -109,3 +109,11 @@ class CpuTarget(Target):
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
         torch.default_generator.set_state(new_state)
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        """One state, so that a program that saves and restores all of them gets it back."""
+        return [self.get_rng_state()]
+
+    def memory_snapshot(self, mempool_id: Any = None) -> list[dict[str, Any]]:
+        """The CPU's memory has no segments that could be listed."""
+        return []

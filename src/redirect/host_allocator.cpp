@@ -21,9 +21,8 @@ namespace {
 // errors for that on the CPU.
 bool is_shortage(const std::string& text) {
   constexpr std::array<std::string_view, 2> kTexts = {"can't allocate memory", "not enough memory"};
-  return std::any_of(kTexts.begin(), kTexts.end(), [&](std::string_view each) {
-    return text.find(each) != std::string::npos;
-  });
+  return std::any_of(kTexts.begin(), kTexts.end(),
+                     [&](std::string_view each) { return text.find(each) != std::string::npos; });
 }
 
 // The limit and what counts towards it. Thread-safe.
@@ -61,8 +60,7 @@ class Limit {
     do {
       if (bytes > room - counted)
         return false;
-    } while (
-        !counted_.compare_exchange_weak(counted, counted + bytes, std::memory_order_relaxed));
+    } while (!counted_.compare_exchange_weak(counted, counted + bytes, std::memory_order_relaxed));
     return true;
   }
 
@@ -127,7 +125,7 @@ class HostAllocator final : public c10::Allocator {
       return original_.allocate(bytes);
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
-      TORCH_CHECK_WITH(OutOfMemoryError, !is_shortage(text), text);
+      TORCH_CHECK_WITH(OutOfMemoryError, !is_shortage(text), "CPU out of memory. ", text);
       throw;
     }
   }

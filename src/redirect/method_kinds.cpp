@@ -135,6 +135,11 @@ bool has_tensor(PyObject* args) {
 
 PyObject* run_follower(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* const asked = keyword(kwargs, names().device);
+  if (is_true(keyword(kwargs, names().pin_memory))) {
+    PyObject* const result = run_pinned(method, self, args, kwargs, asked);
+    if (result != nullptr || PyErr_Occurred() != nullptr)
+      return result;
+  }
   PyObject* const device = asked == nullptr ? nullptr : redirect(read_request(asked), method.api);
   if (device == nullptr)
     return method.original(self, args, kwargs);
@@ -189,9 +194,12 @@ PyObject* run_cuda(const Method& method, PyObject* self, PyObject* args, PyObjec
                                         keyword(kwargs, names().memory_format));
     return options ? move(self, device, options.get()) : nullptr;
   }
-  // A device of the accelerator itself, which CUDA's function would refuse.
+  // A device of the accelerator in use, which CUDA's function would refuse. Where that is the CPU,
+  // torch.device("cuda") is one of the CPU.
   PyObject* const named = argument(args, kwargs, 0, names().device);
-  if (request.kind != Kind::kRemote && request.kind != Kind::kMps)
+  const bool is_used = request.kind == Kind::kRemote || request.kind == Kind::kMps ||
+                       (request.kind == Kind::kCpu && accelerator_type() == c10::DeviceType::CPU);
+  if (!is_used)
     return method.original(self, args, kwargs);
   const Ref options = options_of_move(argument(args, kwargs, 1, names().non_blocking),
                                       keyword(kwargs, names().memory_format));

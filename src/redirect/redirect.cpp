@@ -100,15 +100,35 @@ bool is_kept(const TopFrame& frame, const Request& request, const Site* site) {
          !is_child_process() && !is_library(frame.code);
 }
 
-// Whether "cpu:-1" has toggled the override already for this call of the user's: a module asks for
-// each of its tensors. A direct use, and one from another line, toggles again.
+// Note [One use of cpu:-1]
+//
+// A module asks for "cpu:-1" once for each of its tensors, and all of these are one use, which
+// toggles the override once. One use is one execution of the library's function that the program
+// called. Its frame is marked by an object in its f_trace, which is free unless a debugger traces
+// it, and which goes with the frame: so the next execution of the same line is another use.
+constinit const void* live_mark = nullptr;  // of the last use, while its frame lives; needs the GIL
+
+void forget_mark(PyObject* mark) {
+  if (live_mark == mark)
+    live_mark = nullptr;
+}
+
+// Whether "cpu:-1" has toggled the override already for this use. A use by the program's own code
+// always toggles.
 bool is_same_use(const TopFrame& frame) {
-  static UserCall last;  // guarded by the GIL
-  const bool is_inner = frame.code != nullptr && is_library(frame.code);
-  const UserCall call = is_inner ? user_call() : UserCall{};
-  const bool is_same = is_inner && call == last;
-  last = call;
-  return is_same;
+  if (frame.code == nullptr || !is_library(frame.code))
+    return false;
+  const Ref called = called_library_frame();
+  const Ref found = called ? Ref::steal(PyObject_GetAttrString(called.get(), "f_trace")) : Ref();
+  if (found && found.get() == live_mark)
+    return true;
+  static int marked = 0;  // a capsule needs a pointer
+  const Ref mark = Ref::steal(PyCapsule_New(&marked, nullptr, forget_mark));
+  if (found && found.get() == Py_None && mark &&
+      PyObject_SetAttrString(called.get(), "f_trace", mark.get()) == 0)
+    live_mark = mark.get();
+  PyErr_Clear();
+  return false;
 }
 
 }  // namespace
@@ -160,6 +180,8 @@ PyObject* redirect(const Request& request, const char* api, Policy limit) {
     return object;
   }
   const Policy caller = caller_limit();
+  if (caller != Policy::kFull && request.kind == accelerator)
+    return nullptr;  // a library that names the accelerator itself means it, whatever the override
   if (request.kind == Kind::kToggle && caller != Policy::kFull)
     return nullptr;  // a library that only looks at the argument must not toggle the override
   now.policy = std::min(now.policy, caller);

@@ -144,10 +144,19 @@ void call_log(const Site& site, bool is_new) {
 
 }  // namespace
 
-UserCall user_call() {
-  const Ref frame = user_frame();
-  return frame ? UserCall{frame.get(), offset_in(reinterpret_cast<PyFrameObject*>(frame.get()))}
-               : UserCall{};
+Ref called_library_frame() {
+  Ref outermost;
+  Ref frame = Ref::share(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  while (frame) {
+    auto* const object = reinterpret_cast<PyFrameObject*>(frame.get());
+    const Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(object)));
+    if (!is_library(reinterpret_cast<PyCodeObject*>(code.get())))
+      break;
+    Ref back = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(object)));
+    outermost = std::move(frame);
+    frame = std::move(back);
+  }
+  return outermost;
 }
 
 UserLine user_line() {

@@ -34,15 +34,9 @@ void count(Site& site);
 // Whether the code is of torch or of this package, and not the user's.
 bool is_library(PyCodeObject* code);
 
-// The instruction of the user's program that runs now, in libraries that it called.
-struct UserCall {
-  const void* frame = nullptr;
-  int offset = 0;
-
-  bool operator==(const UserCall&) const = default;
-};
-
-UserCall user_call();
+// The frame of the library's function that the user's program has called, if one runs now: the
+// outermost of the library frames on top. Null otherwise.
+Ref called_library_frame();
 
 // The line of the user's program that runs now. Without a code outside Python.
 struct UserLine {

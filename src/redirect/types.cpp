@@ -190,7 +190,11 @@ PyObject* new_legacy(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
   const Hooked hooked = find_hooked(type);
   const Request request = {Kind::kCpu, kNoIndex};
-  if (is_off() || shares_memory(args) || kwargs != nullptr || !may_redirect(request))
+  PyObject* const device = keyword(kwargs, names().device);
+  const bool names_cpu =
+      device != nullptr && read_request(device).kind == Kind::kCpu && PyDict_GET_SIZE(kwargs) == 1;
+  if (is_off() || shares_memory(args) || (kwargs != nullptr && !names_cpu) ||
+      !may_redirect(request))
     return hooked.original(type, args, kwargs);
   return make_and_move(hooked.original, type, args, request, hooked.name);
   END_HANDLE_TH_ERRORS

@@ -26,7 +26,9 @@ class DeviceManager:
 
     @staticmethod
     def torch_device_replacement(device: Any = None, index: int | None = None) -> torch.device:
-        """The device that `torch.device(device, index)` gives a user. "cpu:-1" only tells."""
+        """What `torch.device(device, index)` is for a user; "cpu:-1" toggles the override."""
         asked = device if index is None else f"{device}:{index}"
-        used, _ = _C.decide(asked)
+        used, reason = _C.decide(asked)
+        if asked == "cpu:-1" and used is not None:
+            _C.set_toggled("on" in reason.split())
         return torch.device("cpu" if asked is None else asked) if used is None else used
