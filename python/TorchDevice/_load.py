@@ -22,8 +22,7 @@ def _restore(storage: Any, location: str) -> Any:
     used, _ = _C.decide(location)
     if used is None or location.startswith("cpu:-"):
         return None
-    if location != "cpu":
-        _C.note_redirect("torch.load", location)
+    _C.note_redirect("torch.load", location)
     return storage if used.type == "cpu" else storage.to(device=used)
 
 
