@@ -18,8 +18,9 @@ _REDIRECTED = ("cuda", "mps")
 
 
 def _used(kind: str) -> str:
-    """The device in use: the CPU under the override."""
-    return "cpu" if _C.is_overridden() else kind
+    """The device in use: the CPU under the override, which torch.compile cannot ask for."""
+    is_overridden = not torch.compiler.is_dynamo_compiling() and _C.is_overridden()
+    return "cpu" if is_overridden else kind
 
 
 def _autocast(init: Any, kind: str) -> Any:
@@ -28,7 +29,8 @@ def _autocast(init: Any, kind: str) -> Any:
         self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
     ) -> None:
         if device_type in _REDIRECTED and device_type != kind:
-            note("torch.autocast", device_type, sys._getframe(1).f_globals.get("__name__", ""))
+            if not torch.compiler.is_dynamo_compiling():
+                note("torch.autocast", device_type, sys._getframe(1).f_globals.get("__name__", ""))
             device_type = _used(kind)
             dtype = torch.float16 if dtype is None else dtype  # the default of CUDA and MPS
         init(self, device_type, dtype, *args, **kwargs)
@@ -40,7 +42,8 @@ def _scaler(init: Any, kind: str) -> Any:
     @functools.wraps(init)
     def redirected(self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
         if str(device).split(":")[0] == "cuda":
-            note("torch.GradScaler", "cuda", sys._getframe(1).f_globals.get("__name__", ""))
+            if not torch.compiler.is_dynamo_compiling():
+                note("torch.GradScaler", "cuda", sys._getframe(1).f_globals.get("__name__", ""))
             device = _used(kind)
         init(self, device, *args, **kwargs)
 
@@ -58,6 +61,13 @@ def _custom(original: Any, kind: str) -> Any:
     return redirected
 
 
+def _skip(functions: Any, eval_frame: Any) -> None:
+    """torch.compile, which does not compile torch's own __init__ of these, leaves ours too."""
+    skip_code = getattr(eval_frame, "skip_code", None)
+    for each in functions if skip_code else ():
+        skip_code(each.__code__)
+
+
 def install(changes: Patches, kind: str) -> None:
     """The classes stay the same; what they are told changes."""
     autocast_mode = importlib.import_module("torch.amp.autocast_mode")
@@ -66,6 +76,8 @@ def install(changes: Patches, kind: str) -> None:
     )
     scaler = torch.amp.GradScaler
     changes.patch(scaler, "__init__", _scaler(scaler.__init__, kind))
+    inits = (autocast_mode.autocast.__init__, scaler.__init__)
+    changes.change_module("torch._dynamo.eval_frame", functools.partial(_skip, inits))
     common = importlib.import_module("torch.cuda.amp.common")
     changes.patch(common, "amp_definitely_not_available", lambda: False)
     amp = importlib.import_module("torch.cuda.amp")

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 # The part of torch.compile that calls a function of the program it compiles, for a constant.
 _TRACER = "torch._dynamo.variables.torch"
 
@@ -33,6 +35,8 @@ def truth_for_listed(answer: Any, truth: Any) -> Any:
 
     @functools.wraps(truth)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # it traces a function of the program
+            return answer(*args, **kwargs)
         caller = sys._getframe(1).f_globals.get("__name__", "")
         is_user = limit(caller) == "full" and not caller.startswith("torch.")
         return (answer if is_user or caller == _TRACER else truth)(*args, **kwargs)

@@ -138,7 +138,8 @@ def _replace_random(target: Target) -> None:
 def _by_override(answer: Any, of_the_cpu: Any) -> Any:
     @functools.wraps(answer)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (of_the_cpu if _C.is_overridden() else answer)(*args, **kwargs)
+        is_overridden = not torch.compiler.is_dynamo_compiling() and _C.is_overridden()
+        return (of_the_cpu if is_overridden else answer)(*args, **kwargs)
 
     del call.__wrapped__
     return call

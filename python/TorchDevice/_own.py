@@ -31,10 +31,9 @@ def own_function(function: Any) -> Any:
 def note(api: str, asked: str, caller: str) -> None:
     """Counts a call of the user's program that is answered for another device than it names.
 
-    `caller` is the module of the frame that called. Torch's own calls do not count, and none does
-    while torch.compile traces it.
+    `caller` is the module of the frame that called. Torch's own calls do not count.
     """
-    if not torch.compiler.is_compiling() and caller.partition(".")[0] != "torch":
+    if caller.partition(".")[0] != "torch":
         _C.note_redirect(api, asked)
 
 
@@ -45,7 +44,8 @@ def noted_function(function: Any, api: str) -> Any:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        note(api, "cuda", sys._getframe(1).f_globals.get("__name__", ""))
+        if not torch.compiler.is_dynamo_compiling():  # torch.compile cannot trace what follows
+            note(api, "cuda", sys._getframe(1).f_globals.get("__name__", ""))
         return function(*args, **kwargs)
 
     del call.__wrapped__

@@ -100,8 +100,15 @@ def test_compiled_code_gets_the_answers_that_the_program_gets(used: str) -> None
     def branch(x: torch.Tensor) -> torch.Tensor:
         return x + 1 if torch.cuda.is_available() else x + 2
 
+    def device_in_use(x: torch.Tensor) -> torch.Tensor:
+        torch.cuda.synchronize()
+        with torch.autocast("cuda", enabled=False):
+            return x + torch.cuda.current_device()
+
     x = torch.zeros(1, device="cuda")
     assert torch.equal(torch.compile(branch, backend="eager")(x), branch(x))
+    compiled = torch.compile(device_in_use, backend="eager", fullgraph=used == "cpu")
+    assert torch.equal(compiled(x), x)
 
 
 def test_inductor_compiles_for_the_cpu() -> None:
