@@ -63,9 +63,10 @@ def _custom(original: Any, kind: str) -> Any:
 
 def _skip(functions: Any, eval_frame: Any) -> None:
     """torch.compile, which does not compile torch's own __init__ of these, leaves ours too."""
-    skip_code = getattr(eval_frame, "skip_code", None)
-    for each in functions if skip_code else ():
-        skip_code(each.__code__)
+    if not hasattr(eval_frame, "skip_code"):
+        return
+    for each in functions:
+        eval_frame.skip_code(each.__code__)
 
 
 def install(changes: Patches, kind: str) -> None:
