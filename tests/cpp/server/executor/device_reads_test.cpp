@@ -134,9 +134,10 @@ TEST_F(DeviceReadsTest, WithoutAThreadForItAReadFailsAndTheSessionGoesOn) {
   Replies replies;
   DeviceReads reads(replies,
                     [this](uint64_t request, std::exception_ptr) { failed.set_value(request); });
+  const at::Tensor value = at::full({kLargeRead / 4}, 1, at::kFloat);  // may start OpenMP's threads
   {
     const WithoutNewThreads limited;
-    EXPECT_NO_THROW(reads.add({5, at::full({kLargeRead / 4}, 1, at::kFloat), nullptr}));
+    EXPECT_NO_THROW(reads.add({5, value, nullptr}));
   }
   auto told = failed.get_future();
   ASSERT_EQ(told.wait_for(kPatience), std::future_status::ready);
