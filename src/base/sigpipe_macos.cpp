@@ -5,8 +5,8 @@
 
 namespace torch_remote {
 
-// A property of the open socket or pipe, so that nothing is left to do when it is written to. To
-// block the signal on one thread would not do: the kernel sends it to the process.
+// A property of the open socket or pipe, so that nothing is left to do when it is written to.
+// Blocking SIGPIPE on one thread does not help: macOS sends it to the process.
 void prevent_sigpipe(const Fd& descriptor) noexcept {
   ::fcntl(descriptor.get(), F_SETNOSIGPIPE, 1);
 }
