@@ -12,19 +12,21 @@ PYTEST = $(PYTHON) -m pytest -q --timeout=300
 WORKERS ?= $(shell echo $$(($(JOBS) > 7 ? 8 : $(JOBS) + 1)))
 IN_PARALLEL = -n $(WORKERS) --dist worksteal
 # Each of these files takes seconds, most of them to start processes: make test-fast leaves them out.
-SLOW = backend_device call_log command_line cuda_branches custom_operators data_parallel deploy \
-       device_module doctor examples exit fork limits local_kernels lost_device machines \
+SLOW = backend_device call_log command_line command_usage cuda_branches custom_operators \
+       data_parallel deploy device_module doctor examples exit fork launch limits local_kernels \
+       lost_device machines \
        needs_no_server notebook observability page patches programs progress providers \
-       providers_clusters providers_rented providers_ssh redirect redirect_examples redirect_run \
+       plain_output providers_clusters providers_rented providers_ssh redirect redirect_examples redirect_run \
        redirect_training seed_000 seed_001 \
-       seed_002 session_processes settings torch_modal_package tracing version_skew
+       seed_002 server_end session_limits session_processes settings socket_users strangers \
+       torch_modal_package tracing unused_machine version_skew
 
 # $(call need,path): one sentence when a part of the checkout is missing.
 need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not have." >&2; exit 1; }
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel test-libraries test-transformers test-providers compat conformance nightly programs \
+.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel test-libraries test-transformers test-pytorch test-providers compat conformance nightly programs \
         faults soak bench lint format asan tsan tsan-torch core-clang torch-clang macos fuzz fuzz-kernels gpu-build gpu-test clean
 
 help:            ## Show this list
@@ -67,6 +69,14 @@ test-transformers: build  ## Transformers' own tests of five models, CPU against
 	@tools/setup.sh transformers
 	@build/transformers/venv/bin/python tests/upstream/transformers_suite.py $(CHECKOUT) \
 		$(if $(FAMILY),--family $(FAMILY))
+
+# CHECKOUT is PyTorch's source tree at .venv's version: TESTING.md says which commit.
+test-pytorch: build  ## PyTorch's device-generic tests, CPU against remote (CHECKOUT=path FILE=indexing SHARD=1/8)
+	$(call need,tests/upstream)
+	@test -n "$(CHECKOUT)" || { echo "make $@ needs CHECKOUT, PyTorch's source tree: TESTING.md." >&2; exit 1; }
+	@tools/setup.sh pytorch
+	@build/pytorch/venv/bin/python tests/upstream/pytorch_suite.py $(CHECKOUT) \
+		$(if $(FILE),--file $(FILE)) $(if $(SHARD),--shard $(SHARD))
 
 test-providers: build  ## The Modal and Ray providers with their own SDKs, in an environment of their own
 	$(call need,tests/providers)
@@ -120,6 +130,7 @@ lint: setup-checks setup  ## Format, clang-tidy, ruff, mypy, the include table, 
 	@$(PYTHON) tools/check_classes.py
 	@$(PYTHON) tools/check_width.py
 	@$(PYTHON) tools/check_docs.py
+	@$(PYTHON) tools/check_promises.py
 
 format: setup-checks setup  ## Rewrite the sources in the project's format
 	@$(CXX_FILES) | xargs -r clang-format-14 -i

@@ -7,6 +7,7 @@ runs it on the accelerator there is. AMP=1 trains with autocast and a GradScaler
 
 import os
 import tempfile
+from array import array
 from pathlib import Path
 
 import torch
@@ -17,7 +18,8 @@ AMP = os.environ.get("AMP") == "1"
 
 
 def make_loader() -> DataLoader:
-    features = torch.from_numpy(torch.linspace(-1, 1, 256).cpu().numpy()).reshape(64, 4)
+    samples = array("f", (-1 + index / 127.5 for index in range(256)))
+    features = torch.frombuffer(samples, dtype=torch.float32).reshape(64, 4)
     labels = (features.sum(dim=1) > 0).long()
     shuffled = torch.Generator().manual_seed(1)
     return DataLoader(
@@ -77,7 +79,7 @@ def main() -> None:
     model.eval()
     with torch.no_grad():
         scores = model(torch.ones(1, 4, device="cuda")).softmax(dim=1)
-    print("scores", [f"{score:.9g}" for score in scores.cpu().numpy()[0]])
+    print("scores", [f"{score:.9g}" for score in scores.cpu().tolist()[0]])
     print("on", next(model.parameters()).device.type)
     torch.cuda.empty_cache()
 

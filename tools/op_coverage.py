@@ -66,7 +66,8 @@ LISTS = {
     ),
     "refused": (
         "Refused",
-        "They make quantized or mkldnn tensors: `NotImplementedError` at the call.",
+        "They make quantized or mkldnn tensors, or PyTorch's composition reads memory, which is "
+        "on the server: `NotImplementedError` at the call.",
     ),
 }
 HEAD = """\

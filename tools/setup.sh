@@ -7,6 +7,7 @@
 #   setup.sh python   the virtual environment .venv with torch and the tools
 #   setup.sh libraries  build/libraries-venv: what .venv has, and libraries of others
 #   setup.sh transformers  build/transformers/venv: what .venv has, and what those tests need
+#   setup.sh pytorch  build/pytorch/venv: the same for PyTorch's own tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/steps.sh
@@ -37,6 +38,9 @@ VISION="timm==1.0.30 torchvision==0.28.0"
 # For make test-transformers: the version that it was run with, and what the version's tests import.
 TRANSFORMERS="transformers==5.15.1 tokenizers<=0.23.0 pytest<9 pytest-timeout pytest-xdist
   parameterized httpx typer-slim datasets==5.2.0"
+
+# For make test-pytorch: PyTorch's conftest.py does not load in a later pytest.
+PYTORCH_TESTS="pytest==7.3.2 expecttest==0.3.0 pytest-timeout pytest-xdist==3.8.0 hypothesis scipy"
 
 # For tests/providers.
 PROVIDERS="modal==1.6.3 ray==2.60.0"
@@ -129,14 +133,14 @@ make_libraries_venv() {
   touch "$stamp"
 }
 
-make_transformers_venv() {
-  local folder=build/transformers/venv stamp
-  stamp=$folder/setup-$(echo "$TRANSFORMERS $(command -v python3)" | sha256sum | cut -c1-12)
+# make_suite_venv NAME PACKAGES: build/NAME/venv, in which a suite of others runs.
+make_suite_venv() {
+  local folder=build/$1/venv stamp
+  stamp=$folder/setup-$(echo "$2 $(command -v python3)" | sha256sum | cut -c1-12)
   [ ! -e "$stamp" ] || return 0
-  step "[1/2] virtual environment $folder" setup-transformers-venv make_venv_on_top $folder
+  step "[1/2] virtual environment $folder" "setup-$1-venv" make_venv_on_top "$folder"
   # shellcheck disable=SC2086
-  step "[2/2] $(echo $TRANSFORMERS)" setup-transformers \
-    $folder/bin/python -m pip install $TRANSFORMERS
+  step "[2/2] $(echo $2)" "setup-$1" "$folder/bin/python" -m pip install $2
   touch "$stamp"
 }
 
@@ -170,6 +174,10 @@ case ${1:-} in
     ;;
   python) make_venv ;;
   libraries) make_libraries_venv ;;
-  transformers) make_transformers_venv ;;
-  *) fail "usage: tools/setup.sh system|checks|programs|providers|python|libraries|transformers" ;;
+  transformers) make_suite_venv transformers "$TRANSFORMERS" ;;
+  pytorch) make_suite_venv pytorch "$PYTORCH_TESTS" ;;
+  *)
+    fail "usage: tools/setup.sh" \
+      "system|checks|programs|providers|python|libraries|transformers|pytorch"
+    ;;
 esac

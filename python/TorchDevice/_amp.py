@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 from typing import Any
 
@@ -32,7 +33,8 @@ def _autocast(init: Any, kind: str) -> Any:
             if not torch.compiler.is_dynamo_compiling():
                 note("torch.autocast", device_type, sys._getframe(1).f_globals.get("__name__", ""))
             device_type = _used(kind)
-            dtype = torch.float16 if dtype is None else dtype  # the default of CUDA and MPS
+            if dtype is None and device_type != "cpu":  # which has a default of its own
+                dtype = torch.float16  # the default of CUDA and MPS
         init(self, device_type, dtype, *args, **kwargs)
 
     return redirected
@@ -61,6 +63,16 @@ def _custom(original: Any, kind: str) -> Any:
     return redirected
 
 
+def _default_to_bfloat16(changes: Patches, init: Any) -> None:
+    """`torch.cuda.amp.autocast()` names float16, and the default of the CPU is bfloat16."""
+    function = inspect.unwrap(init)
+    before = function.__defaults__
+    changes.on_undo(lambda: setattr(function, "__defaults__", before))
+    function.__defaults__ = tuple(
+        torch.bfloat16 if each is torch.float16 else each for each in before
+    )
+
+
 def _skip(functions: Any, eval_frame: Any) -> None:
     """torch.compile, which does not compile torch's own __init__ of these, leaves ours too."""
     if not hasattr(eval_frame, "skip_code"):
@@ -83,6 +95,8 @@ def install(changes: Patches, kind: str) -> None:
     changes.patch(common, "amp_definitely_not_available", lambda: False)
     amp = importlib.import_module("torch.cuda.amp")
     modes = importlib.import_module("torch.cuda.amp.autocast_mode")
+    if kind == "cpu":
+        _default_to_bfloat16(changes, modes.autocast.__init__)
     for name in ("custom_fwd", "custom_bwd"):
         original = getattr(torch.amp, name)
         for module in (amp, modes):

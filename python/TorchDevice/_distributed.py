@@ -10,7 +10,9 @@ import torch
 from torch_remote_patches import Patches
 
 from . import _C
+from ._callers import truth_for_listed
 from ._log import warn_once
+from ._target import Target
 
 
 def _is_nccl(backend: Any) -> bool:
@@ -66,14 +68,38 @@ def _parallel(init: Any) -> Any:
 _INDICES = ("device_ids", "output_device")
 
 
-def install(changes: Patches) -> None:
+def _data_parallel(target: Target, init: Any) -> Any:
+    """`DataParallel(model, device_ids=[0, 1])`: those that exist, each once."""
+
+    @functools.wraps(init)
+    def redirected(
+        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0
+    ) -> None:
+        if target.kind == "cpu":
+            device_ids = output_device = None
+        if device_ids is not None:
+            device_ids = list(dict.fromkeys(map(target.existing_index, device_ids)))
+        if output_device is not None:
+            output_device = target.existing_index(output_device)
+        init(self, module, device_ids, output_device, dim)
+
+    return redirected
+
+
+def install(changes: Patches, target: Target) -> None:
+    make_init = functools.partial(_data_parallel, target)
+    changes.wrap(torch.nn.DataParallel, "__init__", make_init)
     if not torch.distributed.is_available():
         return
     from torch.distributed import distributed_c10d
 
-    for name, wrapped in (("init_process_group", _init), ("new_group", _group)):
-        function = wrapped(getattr(distributed_c10d, name))
+    # Programs ask before they name it: nccl is redirected.
+    is_nccl = truth_for_listed(lambda: True, distributed_c10d.is_nccl_available)
+    for name, function in (
+        ("init_process_group", _init(distributed_c10d.init_process_group)),
+        ("new_group", _group(distributed_c10d.new_group)),
+        ("is_nccl_available", is_nccl),
+    ):
         for module in (distributed_c10d, torch.distributed):
             changes.patch(module, name, function)
-    parallel = torch.nn.parallel.DistributedDataParallel
-    changes.patch(parallel, "__init__", _parallel(parallel.__init__))
+    changes.wrap(torch.nn.parallel.DistributedDataParallel, "__init__", _parallel)

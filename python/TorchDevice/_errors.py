@@ -35,13 +35,27 @@ def _describe(tensor: torch.Tensor, size: int) -> str:
     return f"{text} made at {made[0]}:{made[1]} in {made[2]}" if made else text
 
 
-def _largest_tensors() -> str:
+def _is_there(tensor: torch.Tensor, size: int, total: int) -> bool:
+    """Whether a tensor can have its memory: not if it is of the device meta, or was never made.
+
+    A tensor on a remote device exists here before its memory does there.
+    """
+    if tensor.device.type == "cpu":
+        return True
+    if tensor.device.type == "meta" or size > total:
+        return False
+    remote = sys.modules.get("torch_remote")
+    return remote is None or not remote._C.may_be_missing(tensor)
+
+
+def _largest_tensors(total: int) -> str:
     """The largest storages that Python's tensors have, and the lines that made them."""
     found: dict[int, tuple[int, torch.Tensor]] = {}
     for each in gc.get_objects():
         if issubclass(type(each), torch.Tensor):
             storage, size = _memory_of(each)
-            found[storage] = size, each
+            if _is_there(each, size, total):
+                found[storage] = size, each
     rows = sorted(found.values(), key=lambda row: -row[0])[:_SHOWN]
     return ", ".join(_describe(tensor, size) for size, tensor in rows if size)
 
@@ -53,7 +67,7 @@ def _free_memory() -> None:
 
 def _with_figures(text: str) -> str:
     free, total = torch.cuda.mem_get_info()
-    largest = _largest_tensors()
+    largest = _largest_tensors(total)
     shown = f" The largest tensors: {largest}" if largest else ""
     return f"{text}\n{free} of {total} bytes are free.{shown}"
 

@@ -25,6 +25,14 @@ _TENSOR_METHODS = {
     "type": "type",
     "record_stream": "record_stream",
 }
+# They draw numbers for a tensor, and may have a generator of another device.
+_DRAWS = ("bernoulli", "binomial", "multinomial", "poisson", "rrelu")
+_DRAWN_TENSORS = ("bernoulli", "multinomial")
+_DRAWN_IN_PLACE = (
+    "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_",
+    "uniform_",
+)  # fmt: skip
+_GENERATOR = ("get_state", "set_state", "manual_seed", "seed", "initial_seed", "clone_state")
 _AUTOCAST = {
     "is_autocast_enabled": "autocast_flag",
     "set_autocast_enabled": "autocast_flag",
@@ -61,6 +69,12 @@ def _methods() -> Iterator[tuple[Any, str, str]]:
         yield getattr(base, f"new_{name}"), "follower", f"Tensor.new_{name}"
     for name, kind in _TENSOR_METHODS.items():
         yield getattr(base, name), kind, f"Tensor.{name}"
+    for name in _DRAWS:
+        yield getattr(torch, name), "draw", f"torch.{name}"
+    for name in _DRAWN_TENSORS:
+        yield getattr(base, name), "draw", f"Tensor.{name}"
+    for name in _DRAWN_IN_PLACE:
+        yield getattr(base, name), "draw_in_place", f"Tensor.{name}"
     yield torch._C._nn._parse_to, "parse_to", "Module.to"
     yield torch._C._is_autocast_available, "autocast", "torch._is_autocast_available"
     for name, kind in _AUTOCAST.items():
@@ -84,11 +98,15 @@ def install() -> None:
     for name in _KINDS:
         _C.hook_type(getattr(torch, f"{name}Tensor"), "legacy")
         _C.hook_type(getattr(torch.cuda, f"{name}Tensor"), "legacy_cuda")
+        for module in (torch.sparse, torch.cuda.sparse):
+            if hasattr(module, f"{name}Tensor"):
+                _C.hook_type(getattr(module, f"{name}Tensor"), "sparse")
     _C.hook_instance_check(vars(type(torch.cuda.FloatTensor))["__instancecheck__"])
     with rehashing([torch._C._set_default_tensor_type]):
         _C.hook_default_type(torch._C._set_default_tensor_type)
-    _C.hook_set_state(torch._C.Generator.set_state)
-    for name in ("is_cuda", "device"):
+    for name in _GENERATOR:
+        _C.hook_generator(getattr(torch._C.Generator, name), name)
+    for name in ("is_cuda", "is_mps", "device"):
         _C.hook_getter(vars(torch._C.TensorBase)[name], name)
 
 

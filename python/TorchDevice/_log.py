@@ -59,9 +59,8 @@ def _on_redirect(
     _logged.add(place)
     overridden = "override is on" in reason and asked != "cpu:-1"
     level = logging.DEBUG if not new else logging.WARNING if overridden else logging.INFO
-    logger.log(
-        level, "%s:%d %s(): %s: %s -> %s (%s)", file, line, function, api, asked, used, reason
-    )
+    why = f" ({reason})" if reason else ""
+    logger.log(level, "%s:%d %s(): %s: %s -> %s%s", file, line, function, api, asked, used, why)
 
 
 def set_level(level: str | int) -> None:

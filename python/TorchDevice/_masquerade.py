@@ -14,9 +14,9 @@ import torch
 
 from torch_remote_patches import Patches
 
-from . import _C, _amp, _distributed, _kernels, _mps_names
+from . import _C, _amp, _comm, _compile, _distributed, _kernels, _mps_names
 from ._callers import truth_for_listed
-from ._log import warn_once
+from ._claim import if_claimed
 from ._own import noted_function, own_function
 from ._table import ANSWERED, KERNELS, REFUSED, REFUSED_BELOW, SNAPSHOTS
 from ._target import Target, refusal
@@ -31,6 +31,8 @@ _PROBES = {
     "is_bf16_supported",
     "get_device_properties",
 }
+# What a program is told if it is not to take the accelerator for CUDA.
+_NOT_CLAIMED = {"is_available": lambda: False, "device_count": lambda: 0}
 _MODULES = ("memory", "random", "streams", "graphs")
 _RANDOM = {
     "manual_seed",
@@ -92,11 +94,13 @@ def install(accelerator: str) -> None:
     _refuse_tunable()
     _replace_nvtx()
     _replace_fork_rng(target)
-    is_built = truth_for_listed(target.is_available, torch.backends.cuda.is_built)
+    is_built = if_claimed("cuda", target.is_available, _NOT_CLAIMED["is_available"])
+    is_built = truth_for_listed(is_built, torch.backends.cuda.is_built)
     _changes.patch(torch.backends.cuda, "is_built", is_built)
-    _replace_compiler(target)
+    _comm.install(_changes, target.kind)
+    _compile.install(_changes, target.kind)
     _accept_overridden_devices(target)
-    _distributed.install(_changes)
+    _distributed.install(_changes, target)
     _kernels.install(_changes, target.kind)
     _amp.install(_changes, target.kind)
     _mps_names.install(_changes, target)
@@ -114,6 +118,8 @@ def remove() -> None:
 def _answer(owner: Any, target: Target) -> None:
     for name in ANSWERED & vars(owner).keys():
         answer = getattr(target, name)
+        if name in _NOT_CLAIMED:
+            answer = if_claimed("cuda", answer, _NOT_CLAIMED[name])
         if name in _PROBES:
             answer = truth_for_listed(answer, vars(owner)[name])
         else:
@@ -231,26 +237,3 @@ def _accept_overridden_devices(target: Target) -> None:
         return int(original(None if is_overridden else device, optional or is_overridden))
 
     _changes.patch(torch.accelerator, "_get_device_index", index_of)
-
-
-def _replace_compiler(target: Target) -> None:
-    """torch.compile's default backend makes no code for remote devices."""
-    if target.kind in ("cpu", "mps"):
-        return
-    wrapper = torch._TorchCompileInductorWrapper
-    call = wrapper.__call__
-
-    @functools.wraps(call)
-    def compile_there(self: Any, model: Any, inputs: Any) -> Any:
-        tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
-        if not any(each.device.type == target.kind for each in tensors):
-            return call(self, model, inputs)
-        warn_once(
-            "torch.compile",
-            f"has no inductor for {target.kind} and uses the backend aot_eager",
-        )
-        from torch._dynamo.backends.debugging import aot_eager
-
-        return aot_eager(model, inputs)
-
-    _changes.patch(wrapper, "__call__", compile_there)

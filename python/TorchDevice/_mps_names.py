@@ -1,4 +1,7 @@
-"""`torch.mps.*` on machines that are not Apple's: the device in use answers."""
+"""`torch.mps.*` on machines that are not Apple's: the device in use answers.
+
+Whether MPS is there is the truth, unless programs are told that it is theirs (`_claim.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch.mps.profiler
 from torch_remote_patches import Patches
 
 from ._callers import truth_for_listed
+from ._claim import if_claimed
 from ._own import own_function
 from ._target import Target
 
@@ -25,7 +29,6 @@ def _refused(name: str) -> Any:
 
 def _answers(target: Target) -> dict[str, Any]:
     return {
-        "device_count": target.device_count,
         "synchronize": target.synchronize,
         "empty_cache": target.empty_cache,
         "manual_seed": target.manual_seed,
@@ -40,19 +43,29 @@ def _answers(target: Target) -> dict[str, Any]:
     }
 
 
+def _replace_probes(changes: Patches, owner: Any, answers: dict[str, Any]) -> None:
+    for name, answer in answers.items():
+        truth = getattr(owner, name, None)
+        if truth is None:  # torch.mps.is_available, in an older torch
+            continue
+        told = if_claimed("mps", answer, truth)
+        changes.patch(owner, name, truth_for_listed(told, truth))
+
+
 def install(changes: Patches, target: Target) -> None:
     if target.kind == "mps" or torch.backends.mps.is_built():
         return
     for name, answer in _answers(target).items():
         if hasattr(torch.mps, name):
             changes.patch(torch.mps, name, own_function(answer))
-    for name in ("compile_shader", "metal_capture"):
+    for name in ("compile_shader", "load_metallib", "metal_capture"):
         for owner in (torch.mps, torch.mps.profiler):
             if hasattr(owner, name):
                 changes.patch(owner, name, _refused(name))
-    for name in ("is_available", "is_built"):
-        truth = getattr(torch.backends.mps, name)
-        changes.patch(torch.backends.mps, name, truth_for_listed(target.is_available, truth))
+    probes = {"is_available": target.is_available, "is_built": target.is_available}
+    _replace_probes(changes, torch.backends.mps, probes)
+    count = {"device_count": lambda: int(target.is_available())}
+    _replace_probes(changes, torch.mps, {**count, "is_available": target.is_available})
     # torch.profiler records the device in use, without Apple's signposts.
     for name in ("start", "stop"):
         changes.patch(torch.mps.profiler, name, lambda *args, **kwargs: None)

@@ -11,6 +11,8 @@ import torch
 
 from . import _C
 
+_LIBRARIES = ("torch", "TorchDevice", "torch_remote", "torch_modal")
+
 
 def own_function(function: Any) -> Any:
     """A function object of its own that does the same; classes and values are returned as they are.
@@ -31,9 +33,9 @@ def own_function(function: Any) -> Any:
 def note(api: str, asked: str, caller: str) -> None:
     """Counts a call of the user's program that is answered for another device than it names.
 
-    `caller` is the module of the frame that called. Torch's own calls do not count.
+    `caller` is the module of the frame that called. Calls of torch and of ours do not count.
     """
-    if caller.partition(".")[0] != "torch":
+    if caller.partition(".")[0] not in _LIBRARIES:
         _C.note_redirect(api, asked)
 
 

@@ -11,9 +11,42 @@ import torch
 
 from torch_remote_patches import Patches
 
-from . import _C, _callers, _errors, _hardware, _hooks, _load, _log, _masquerade, _target_cpu
+from . import (
+    _C,
+    _callers,
+    _claim,
+    _default_generator,
+    _errors,
+    _hardware,
+    _hooks,
+    _load,
+    _log,
+    _masquerade,
+    _printing,
+    _target_cpu,
+)
 
 POLICIES = ("off", "foreign", "full")
+
+# Behind torch_remote's error for a forked process that uses its parent's device.
+_FORK_ADVICE = (
+    ". Under TorchDevice's policy `full`, tensors made on `cpu` or without a device are on the "
+    "remote device too: make those that forked processes use, such as the dataset of a DataLoader "
+    "with workers, inside `with TorchDevice.cpu_override():`, or set TORCHDEVICE_POLICY=foreign"
+)
+
+# Behind torch_remote's error for a tensor of the CPU among those of a remote device.
+_MIXING_ADVICE = {
+    "full": (
+        ". Under TorchDevice, tensors that share memory (from_numpy, frombuffer, from_dlpack) stay "
+        "on the CPU: move them with `.to(device)`, or work on the CPU inside "
+        "`with TorchDevice.cpu_override():`"
+    ),
+    "foreign": (
+        ". Under TorchDevice's policy `foreign`, tensors made on `cpu` or without a device stay on "
+        "the CPU: move them with `.to(device)`"
+    ),
+}
 
 _changes = Patches()
 _enabled: dict[str, Any] = {"policy": "off", "read_as": None}
@@ -27,6 +60,14 @@ def default_policy() -> str:
     if policy not in POLICIES:
         raise ValueError(f"TORCHDEVICE_POLICY is {policy}; it may be full, foreign or off")
     return policy
+
+
+def default_read_as() -> str | None:
+    """What `TORCHDEVICE_READ_AS` says, else None."""
+    read_as = os.environ.get("TORCHDEVICE_READ_AS", "").strip().lower() or None
+    if read_as not in (None, *_claim.NAMES):
+        raise ValueError(f"TORCHDEVICE_READ_AS is {read_as}; it may be cuda or mps")
+    return read_as
 
 
 def _is_data_worker() -> bool:
@@ -48,6 +89,16 @@ def _look_at_hardware(*, connect: bool = False) -> None:
     _C.set_situation(*hardware, policy, order)
     if _C.accelerator() == "remote" and "torch_remote" not in sys.modules:
         import torch_remote  # noqa: F401
+    _advise()
+
+
+def _advise() -> None:
+    """Tells torch_remote what to add to its errors."""
+    remote = sys.modules.get("torch_remote")
+    if remote is not None:
+        policy = _enabled["policy"] if uses_remote() else "off"
+        remote._C.set_fork_advice(_FORK_ADVICE if policy == "full" else "")
+        remote._C.set_mixing_advice(_MIXING_ADVICE.get(policy, ""))
 
 
 def _recount() -> None:
@@ -70,13 +121,15 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
 
     policy="full" follows the whole table of docs/redirection.md; "foreign" redirects only
     accelerators that are not here. read_as="cuda" makes the devices of redirected tensors read
-    as cuda, for programs that compare strings.
+    as cuda, for programs that compare strings; read_as="mps" is for programs written for Apple's
+    accelerator, and torch.cuda.is_available() is False then.
     """
     policy = default_policy() if policy is None else policy
     if policy not in POLICIES:
         raise ValueError(f"policy is {policy!r}; it may be 'full', 'foreign' or 'off'")
-    if read_as not in (None, "cuda"):
-        raise ValueError(f"read_as is {read_as!r}; it may be 'cuda' or None")
+    read_as = default_read_as() if read_as is None else read_as
+    if read_as not in (None, *_claim.NAMES):
+        raise ValueError(f"read_as is {read_as!r}; it may be 'cuda', 'mps' or None")
     if policy == "off":
         disable()
         return
@@ -87,7 +140,8 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
     _C.set_recount(_recount)
     _C.set_error_handler(_errors.on_error)
     _C.set_worker_check(_is_data_worker, _is_child_process())
-    _C.set_reads_as_cuda(read_as == "cuda")
+    _C.set_random(_default_generator.of_accelerator)
+    _set_read_as(read_as)
     _look_at_hardware()
     if before == _C.accelerator():
         return  # what is installed stays, so that other threads see no moment without it
@@ -95,9 +149,15 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
         _take_back()  # the override stays as it is
     _hooks.install()
     _load.install(_changes)
+    _printing.install(_changes, lambda: _enabled["read_as"])
     accelerator = _C.accelerator()
     _C.install_kernels(accelerator != "cuda", accelerator != "mps" and not _has_mps())
     _masquerade.install(accelerator)
+
+
+def _set_read_as(read_as: str | None) -> None:
+    _C.set_reads_as(read_as or "")
+    _claim.claim(read_as)
 
 
 def _has_mps() -> bool:
@@ -111,9 +171,10 @@ def disable() -> None:
     _enabled.update(policy="off", read_as=None)
     _take_back()
     _C.set_toggled(False)
-    _C.set_reads_as_cuda(False)
+    _set_read_as(None)
     _target_cpu.forget_limits()
     _C.set_situation(0, False, 0, 0, _hardware.order())
+    _advise()
 
 
 def _take_back() -> None:
@@ -124,6 +185,11 @@ def _take_back() -> None:
 
 def is_enabled() -> bool:
     return bool(_enabled["policy"] != "off")
+
+
+def uses_remote() -> bool:
+    """Whether the accelerator in use is torch_remote's; its changes to libraries ask."""
+    return bool(_C.accelerator() == "remote")
 
 
 def policy() -> str:

@@ -7,6 +7,7 @@ This class holds what is the same everywhere; `_target_cpu.py`, `_target_mps.py`
 from __future__ import annotations
 
 import collections
+import os
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,16 @@ def index_of(device: Any) -> int | None:
         return index
     _, colon, digits = str(device).partition(":")
     return int(digits) if colon else None
+
+
+def ranks_here() -> int:
+    """How many ranks torchrun has started on this computer; 1 without torchrun.
+
+    Each rank has a device of its own, which `cuda:<its local rank>` is redirected to. So a rank is
+    told of as many devices as there are ranks: `LOCAL_RANK % device_count()` and the like work.
+    """
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(ranks) if ranks.isdecimal() else 1
 
 
 def refusal(name: str, advice: str) -> NotImplementedError:
@@ -95,21 +106,17 @@ class Target:
         return True
 
     def device_count(self) -> int:
-        return 1
+        return ranks_here()
 
     def current_device(self) -> int:
         return 0
 
-    def set_device(self, device: Any) -> None:
-        self._check_index(device)
+    def existing_index(self, device: Any) -> int | None:
+        """The index that a device argument means; None: the current device."""
+        return 0
 
-    def _check_index(self, device: Any) -> None:
-        index = index_of(device) or 0
-        if index > 0 and index >= self.device_count():  # the first needs no count of the devices
-            last = max(1, self.device_count()) - 1
-            raise torch.AcceleratorError(
-                f"CUDA error: invalid device ordinal: {device}, and the last is {self.kind}:{last}"
-            )
+    def set_device(self, device: Any) -> None:
+        """There is one device: every index means it, as in `device="cuda:1"`."""
 
     _is_initialized = False
 
@@ -241,11 +248,13 @@ class Target:
         raise NotImplementedError
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
-        return [self.get_rng_state(index) for index in range(self.device_count())]
+        """One state, so that a program that saves and restores all of them gets it back."""
+        return [self.get_rng_state()]
 
     def set_rng_state_all(self, new_states: Any) -> None:
-        for index, state in enumerate(new_states):
-            self.set_rng_state(state, index)
+        """The first, where a file has the states of several devices."""
+        for state in list(new_states)[:1]:
+            self.set_rng_state(state)
 
     def synchronize(self, device: Any = None) -> None:
         raise NotImplementedError

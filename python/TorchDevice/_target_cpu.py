@@ -56,7 +56,6 @@ class CpuTarget(Target):
         return 0
 
     def get_device_properties(self, device: Any = None) -> Properties:
-        self._check_index(device)
         return Properties(_host.cpu_name(), 0, 0, _host.total_bytes(), _host.core_count())
 
     def memory_stats(self, device: Any = None) -> dict[str, Any]:
@@ -77,7 +76,6 @@ class CpuTarget(Target):
 
     def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
         """Of the host's memory. Counts what the process has, and each tensor made from now on."""
-        self._check_index(device)
         if not isinstance(fraction, float):
             raise TypeError("Invalid type for fraction argument, must be `float`")
         if not 0 <= fraction <= 1:
@@ -109,10 +107,6 @@ class CpuTarget(Target):
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
         torch.default_generator.set_state(new_state)
-
-    def get_rng_state_all(self) -> list[torch.Tensor]:
-        """One state, so that a program that saves and restores all of them gets it back."""
-        return [self.get_rng_state()]
 
     def memory_snapshot(self, mempool_id: Any = None) -> list[dict[str, Any]]:
         """The CPU's memory has no segments that could be listed."""

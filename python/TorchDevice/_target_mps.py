@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import _host
-from ._target import Properties
+from ._target import Properties, ranks_here
 from ._target_cpu import CpuTarget
 
 
@@ -26,10 +26,9 @@ class MpsTarget(CpuTarget):
         return True
 
     def device_count(self) -> int:
-        return 1
+        return ranks_here()
 
     def get_device_properties(self, device: Any = None) -> Properties:
-        self._check_index(device)
         memory = int(torch.mps.recommended_max_memory())
         cores = int(torch.backends.mps.get_core_count())
         return Properties("MPS (CUDA Compatible)", 7, 0, memory, cores, is_integrated=1)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from torch_remote_cli import replace_package_run
+from torch_remote_cli import replace_package_run, set_up_run
 
 replace_package_run()
 
@@ -57,6 +57,7 @@ from . import (  # noqa: E402
     _kernels,
     _launch,
     _nested,
+    _notebook,
     _optimizers,
     _parallel,
     _patches,
@@ -224,3 +225,5 @@ def _tell_redirect() -> None:
 _install("modal" if "torch_modal" in sys.modules else "remote")
 _warn_of_local_cuda()
 _tell_redirect()
+_notebook.watch_cells()
+set_up_run()

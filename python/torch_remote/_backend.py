@@ -56,6 +56,7 @@ def simulate(devices: int) -> None:
 
 
 _has_peers = False  # embedded servers may connect to others
+_EVERYWHERE = "--peers=0.0.0.0/0,::/0"  # where this process could connect to itself
 
 
 def allow_connections() -> None:
@@ -67,7 +68,7 @@ def allow_connections() -> None:
 
 def _set_embedded_options() -> None:
     options = ["--device", "cpu", "--devices", str(_simulated)] if _simulated else []
-    _C.set_embedded_options([*options, "--peers"] if _has_peers else options)
+    _C.set_embedded_options([*options, _EVERYWHERE] if _has_peers else options)
 
 
 def default_devices() -> int:
@@ -92,11 +93,7 @@ def device_count() -> int:
 
 def refuse_in_bad_fork() -> None:
     """Raises in a forked child, which cannot use its parent's sessions."""
-    if _C.is_in_bad_fork():
-        raise RuntimeError(
-            f"Cannot re-initialize {name()} in forked subprocess. To use {name()} with "
-            "multiprocessing, you must use the 'spawn' start method"
-        )
+    _C.refuse_in_bad_fork()
 
 
 def start_default() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import _C
-from ._patches import patch
+from ._patches import leave_to_python, patch
 
 
 def install() -> None:
@@ -26,6 +26,7 @@ def install() -> None:
         finally:
             _C.leave_backward()
 
+    leave_to_python(run_backward)  # or torch.compile warns that it cannot compile it
     # `torch.autograd` has its own reference to the function.
     patch(torch.autograd.graph, "_engine_run_backward", run_backward)
     patch(torch.autograd, "_engine_run_backward", run_backward)

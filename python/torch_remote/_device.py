@@ -47,6 +47,7 @@ from ._memory import (
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
+from ._optimizers import forget_done
 from ._random import (
     default_generators,
     get_rng_state,
@@ -143,7 +144,7 @@ __all__ = [
     "temperature",
     "utilization",
 ]
-__all__ += _tensor_types.NAMES
+__all__ += [*_tensor_types.NAMES, *_tensor_types.STORAGES]
 
 
 def __getattr__(attribute: str) -> Any:
@@ -152,6 +153,8 @@ def __getattr__(attribute: str) -> Any:
         return is_initialized()
     if attribute in _tensor_types.NAMES:
         return _tensor_types.tensor_type(attribute)
+    if attribute in _tensor_types.STORAGES:
+        return _tensor_types.storage_type(attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
 
 
@@ -224,6 +227,7 @@ def synchronize(device: DeviceLike = None) -> None:
     index = existing_index(device)
     if _C.is_initialized():
         _C.synchronize(index)
+        forget_done()
 
 
 def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Refuses what needs an address in this process: DLPack, CUDA's array interface, queues.
+"""Refuses what needs an address in this process: DLPack, CUDA's array interface, queues, map_().
 
 A remote tensor has no address here. The errors say what to do instead. Pickles of devices import
 this package, without which torch does not know their name.
@@ -47,6 +47,21 @@ def _refuse_array_interface(interface: property) -> property:
     return property(checked, doc=interface.__doc__)
 
 
+def _refuse_per_element(method: Any) -> Any:
+    @functools.wraps(method)
+    def checked(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if is_ours(self):
+            called = method.__name__
+            raise TypeError(
+                f"{called} is only implemented on CPU tensors: it calls a Python function for each "
+                f"element, and those of this tensor are on {self.device}; use PyTorch's operators, "
+                f"or tensor.copy_(tensor.cpu().{called}(...))"
+            )
+        return method(self, *args, **kwargs)
+
+    return checked
+
+
 def _refuse_to_send(text: str) -> None:
     raise RuntimeError(text)
 
@@ -86,6 +101,8 @@ def install() -> None:
     to_dlpack = _refuse_dlpack(torch.utils.dlpack.to_dlpack)
     for module in (torch, torch.utils.dlpack):
         patch(module, "to_dlpack", to_dlpack)
+    for method in ("apply_", "map_", "map2_"):
+        patch(torch.Tensor, method, _refuse_per_element(getattr(torch.Tensor, method)))
     reducers: dict[type, Any] = vars(ForkingPickler)["_extra_reducers"]
     for kind in (torch.Tensor, torch.nn.Parameter):
         patch_item(reducers, kind, _reduce_tensor)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from . import _C, _config, _launch, _running, providers
 from ._running import Running
 from .providers import Endpoint, Provider
+from .providers.common import ENDED
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ def up(url: str, name: str | None = None) -> Running:
     """Launches a machine that no program stops, and tries to reach it."""
     target = _config.target_of(url)
     scheme, _, _ = target.url.partition("://")
-    if scheme in (*providers.DIALLED, "local"):
+    if scheme == "local":
+        raise ValueError(f"{url} needs no `up`: each program starts that server for itself")
+    if scheme in providers.DIALLED:
         raise ValueError(f"{url} is a server that runs already: connect to it")
     provider = providers.find_provider(scheme)
     spec = providers.parse_url(target.url, target.options)
@@ -72,10 +75,13 @@ def find(name: str) -> Listed | None:
 
 def listed(everywhere: bool, ask: bool = True) -> list[Listed]:
     """The machines of this user's files; `everywhere`: also those that providers list."""
-    found = [
-        Listed(each.name, each.provider, each.endpoint, each, _state(each) if ask else "")
-        for each in _running.read_all()
-    ]
+    found = []
+    for each in _running.read_all():
+        state = _state(each) if ask else ""
+        if state == ENDED and each.is_forgotten:  # it has ended with its program
+            _running.forget(each.name)
+        else:
+            found.append(Listed(each.name, each.provider, each.endpoint, each, state))
     if not everywhere:
         return found
     known = {each.endpoint.handle for each in found}

@@ -56,6 +56,7 @@ class Launched:
         return str(explain(self.endpoint, error)) if explain is not None else ""
 
 
+_has_asked = False  # whether this process has asked for a machine by way of Python
 launched: dict[int, Launched] = {}  # by the machine's id
 reserved: dict[int, Spec] = {}  # what is launched when the index is first used
 wanted_devices = 1  # of the default machine, at least
@@ -70,6 +71,8 @@ def connect_url(url: str, token: str | None = None, index: int | None = None) ->
 
     Returns its id.
     """
+    global _has_asked
+    _has_asked = True
     running = None if _config.is_known(url) else _running.find(url)
     if running is not None:
         return _connect_to(_launched_before(running), index)
@@ -85,6 +88,11 @@ def connect_url(url: str, token: str | None = None, index: int | None = None) ->
         raise ValueError(f"'{url}' is not an address: {error}") from None
     spec = providers.parse_url(target.url, target.options)
     return _connect_to(launch(provider, spec), index)
+
+
+def has_used_machine() -> bool:
+    """Whether this process has asked for any machine, also in vain."""
+    return _has_asked or _C.is_initialized() or _C.counters()["frames"] > 0
 
 
 def start(index: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import cache
 from html import escape
@@ -13,8 +13,11 @@ from pathlib import Path
 
 import torch
 
+from torch_remote_cli.output import printable_lines
+
 from . import _C, _config, _launch
 from ._backend import name
+from ._optimizers import forget_done
 
 
 @cache
@@ -62,8 +65,12 @@ class Machine:
     @property
     def devices(self) -> list[torch.device]:
         """Its devices, with their indices in this process. May wait for the handshake."""
-        ids = (self.id, *_launch.others_of(self.id))
-        return [torch.device(name(), index) for each in ids for index in _C.machine_devices(each)]
+        indices = [index for each in self._servers() for index in _C.machine_devices(each)]
+        return [torch.device(name(), index) for index in indices]
+
+    def _servers(self) -> tuple[int, ...]:
+        """The ids of its sessions: one with each of its servers."""
+        return (self.id, *_launch.others_of(self.id))
 
     def status(self) -> dict[str, str]:
         """Its url, host, pid, session, torch_version and state; `ends` says who stops it and when.
@@ -84,7 +91,7 @@ class Machine:
         """What its server has printed, where a provider launched it; else where that is."""
         of_provider = _launch.launched.get(self.id)
         if of_provider is not None:
-            return of_provider.provider.logs(of_provider.endpoint)
+            return printable_lines(of_provider.provider.logs(of_provider.endpoint))
         url = _C.machine_summary(self.id)[0]
         if url == "local":
             return "(an embedded server prints its log to the standard error of this process)"
@@ -101,7 +108,7 @@ class Machine:
     def _stop(self, wait: bool, end: Callable[[int], None]) -> None:
         with ExitStack() as stack:  # each is stopped, also if one before it raises a failure
             stack.callback(end, self.id)
-            for each in (*_launch.others_of(self.id), self.id):
+            for each in reversed(self._servers()):
                 stack.callback(_C.machine_stop, each, wait)
 
     def __enter__(self) -> Machine:
@@ -126,22 +133,30 @@ class Machine:
 
     def __repr__(self) -> str:
         """Does not wait: before the handshake it lists the devices known so far."""
-        url, indices, state = _C.machine_summary(self.id)
-        devices = ", ".join(f"{name()}:{index}" for index in indices)
+        servers = [_C.machine_summary(each) for each in self._servers()]
+        devices = ", ".join(f"{name()}:{index}" for _, indices, _ in servers for index in indices)
+        url, state = servers[0][0], _joined(state for _, _, state in servers)
         return f"Machine(id={self.id}, url={url!r}, devices=[{devices}], state={state!r})"
 
     def _repr_html_(self) -> str:
         """For notebooks: its state, and a table of its devices. Does not wait."""
-        url, indices, state = _C.machine_summary(self.id)
-        known = _C.machine_properties(self.id)  # none before the handshake
-        host = f" on {known[0]['host']}" if known else ""
-        rows = "".join(
-            _html_row("td", *_describe_device(index, properties))
-            for index, properties in zip_longest(indices, known)
-        )
+        hosts, states, rows = [], [], ""
+        for each in self._servers():
+            _, indices, state = _C.machine_summary(each)
+            known = _C.machine_properties(each)  # none before the handshake
+            states.append(state)
+            hosts += [str(known[0]["host"])] if known else []
+            for index, properties in zip_longest(indices, known):
+                rows += _html_row("td", *_describe_device(index, properties))
+        host = f" on {_joined(hosts)}" if hosts else ""
         head = _html_row("th", "device", "name", "kind", "memory")
-        title = escape(f"Machine {self.id}: {url}{host}, {state}")
+        title = escape(f"Machine {self.id}: {self.url}{host}, {_joined(states)}")
         return f"<table><caption>{title}</caption>{head}{rows}</table>"
+
+
+def _joined(words: Iterable[str]) -> str:
+    """Each word once."""
+    return ", ".join(dict.fromkeys(words))
 
 
 def _html_row(tag: str, *cells: str) -> str:
@@ -205,3 +220,4 @@ def synchronize() -> None:
     for machine_id in _C.machine_ids():
         for index in _C.machine_devices(machine_id):
             _C.synchronize(index)
+    forget_done()

@@ -10,6 +10,7 @@ from typing import Any
 
 from . import _C
 from ._backend import DeviceLike, existing_index, refuse_in_bad_fork
+from ._optimizers import forget_done
 from ._snapshot import (
     _allocation_traceback,
     _dump_snapshot,
@@ -52,6 +53,7 @@ _ASK, _EMPTY_CACHE, _RESET_PEAKS, _RESET_TOTALS = range(4)
 
 def _figures(device: DeviceLike, action: int = _ASK) -> dict[str, int]:
     refuse_in_bad_fork()
+    forget_done()
     return _C.memory_figures(existing_index(device), action)
 
 
@@ -104,6 +106,7 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
 
 def empty_cache() -> None:
     """Gives back memory that the servers' allocators, and this process, keep for later tensors."""
+    forget_done()
     _C.empty_host_memory()
     for machine in _C.machine_ids():
         for index in _C.machine_devices(machine):

@@ -14,18 +14,14 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import sys
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from types import FrameType
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
@@ -33,57 +29,32 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from . import _C, _backend
-from ._patches import on_undo, patch
+from . import _C
+from ._patches import leave_to_python, on_undo, patch
 
-State = dict[Any, Any]
-
-
-@dataclass(eq=False)
-class _Note:
-    """What a step of an optimizer, or a method of a `GradScaler`, has found."""
-
-    thread: int
-    begin: dict[int, int]  # the last call of each session before it
-    found: _Optimizer | _Scaler
-    end: dict[int, int] | None = None  # the last call of each session in it; None: it runs
+# By id(): a program's optimizer may have an __eq__ of its own.
+_noted: dict[int, tuple[weakref.ref[Any], _C.Notes]] = {}
 
 
-_notes: weakref.WeakKeyDictionary[Any, deque[_Note]] = weakref.WeakKeyDictionary()
+def _keep(owner: object, notes: _C.Notes) -> None:
+    key = id(owner)
+    _noted[key] = (weakref.ref(owner, lambda _: _noted.pop(key, None)), notes)
 
 
-def _begin(owner: object, devices: Iterable[int], found: _Optimizer | _Scaler) -> _Note:
-    thread = _C.current_thread()
-    calls = dict(_C.call_number(device) for device in devices)
-    notes = _notes.setdefault(owner, deque())
-    for note in _aborted(owner, notes, thread, running=_depth(owner) - 1):
-        note.end = {session: calls.get(session, last) for session, last in note.begin.items()}
-    _forget_done(notes)
-    notes.append(_Note(thread, calls, found))
-    return notes[-1]
-
-
-def _aborted(owner: object, notes: deque[_Note], thread: int, running: int) -> list[_Note]:
+def _aborted(owner: object, notes: _C.Notes, running: int) -> list[_C.Note]:
     """Steps that ended with an exception: PyTorch calls no hook after them."""
-    unended = [note for note in notes if note.end is None and note.thread == thread]
-    return [] if isinstance(owner, GradScaler) else unended[: len(unended) - max(running, 0)]
+    thread = _C.current_thread()
+    unended = [n for n in notes.all() if not n.has_ended and n.thread == thread]
+    return [] if isinstance(owner, GradScaler) else unended[: max(len(unended) - running, 0)]
 
 
-def _end(note: _Note, devices: Iterable[int]) -> None:
-    calls = dict(_C.call_number(device) for device in devices)
-    note.end = {session: calls.get(session, last) for session, last in note.begin.items()}
+def forget_done() -> None:
+    """Frees state that the program has replaced since the last step, and notes keep alive.
 
-
-def _forget_done(notes: deque[_Note]) -> None:
-    """The server reports a failure before it says that the call is done."""
-    done = 0
-    for note in notes:
-        if note.end is None or any(_C.calls_done(of) < call for of, call in note.end.items()):
-            break
-        done += 1
-    if done and not any(_C.has_failure(note.thread) for note in notes):  # asked last
-        for _ in range(done):
-            notes.popleft()
+    Functions that wait for a device call it, and those that ask for its memory.
+    """
+    for _, notes in list(_noted.values()):
+        notes.forget_done()
 
 
 def _depth(owner: object) -> int:
@@ -120,148 +91,158 @@ def _take_back(session: int, since: int) -> None:
 
 
 def _restore_all(session: int, since: int) -> None:
+    """Nothing that one optimizer or tensor does keeps the others from being restored."""
+    objects = gc.get_objects()
+    groups: list[Any] = []  # their parameters are not in `objects` after gc.freeze()
+    errors: list[tuple[type, Exception]] = []
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        for reference, notes in list(_noted.values()):
+            if (owner := reference()) is not None:
+                found = _attempt(_add_groups, owner, groups)
+                found += _restore_late(owner, notes, session, since)
+                errors += [(type(owner), error) for error in found]
+        _C.drop_missing_gradients(session, since, objects, groups)
+    for kind, error in errors[:1]:  # at the end, because a warning may be made an error
+        text = f"{kind.__name__} is not wholly restored after a failed call: {error}"
+        warnings.warn(text, stacklevel=2)
+
+
+def _add_groups(owner: object, groups: list[Any]) -> None:
+    groups.extend(getattr(owner, "param_groups", ()))
+
+
+def _restore_late(owner: object, notes: _C.Notes, session: int, since: int) -> list[Exception]:
     thread = _C.current_thread()
-    with torch.no_grad():
-        for owner, notes in list(_notes.items()):
-            aborted = _aborted(owner, notes, thread, running=_depth(owner))
-            for note in [note for note in reversed(notes) if note.thread == thread]:
-                is_late = note.end is None or note.end.get(session, 0) >= since
-                if is_late and note not in aborted:
-                    _restore(owner, note)
-                    notes.remove(note)
-        for leaf in _leaves():
-            if leaf.grad is not None and _C.is_missing(session, since, leaf.grad):
-                leaf.grad = None
+    own = [note for note in reversed(notes.all()) if note.thread == thread]
+    aborted = _aborted(owner, notes, running=_depth(owner)) if own else []
+    errors: list[Exception] = []
+    for note in own:
+        is_late = not note.has_ended or note.ended_since(session, since)
+        if is_late and note not in aborted:
+            errors += _attempt(_restore, note.found, owner, errors)
+            notes.remove(note)
+            notes.end(note)
+    return errors
 
 
-def _restore(owner: Any, note: _Note) -> None:
+def _restore(found: Any, owner: Any, errors: list[Exception]) -> None:
+    restore = _restore_optimizer if isinstance(found, _C.FoundState) else _restore_scaler
+    errors.extend(restore(found, owner))
+
+
+def _attempt(action: Callable[..., object], *args: Any) -> list[Exception]:
     try:
-        note.found.restore(owner)
-    except Exception as error:  # the other optimizers are restored all the same
-        kind = type(owner).__name__
-        warnings.warn(f"{kind} is not restored after a failed call: {error}", stacklevel=2)
-
-
-def _leaves() -> Iterator[Tensor]:
-    with torch._C.DisableTorchFunctionSubclass():
-        for each in gc.get_objects():
-            if issubclass(type(each), Tensor) and each.is_leaf and each.grad is not None:
-                yield each
+        action(*args)
+    except Exception as error:
+        return [error]
+    return []
 
 
 # --- optimizers
 
 
-def _is_counter(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_cpu and value.dim() == 0
-
-
-def _devices(optimizer: Optimizer) -> set[int]:
-    parameters = (each for group in optimizer.param_groups for each in group["params"])
-    return {each.device.index or 0 for each in parameters if _backend.is_ours(each)}
-
-
-class _Optimizer:
+def _restore_optimizer(found: _C.FoundState, optimizer: Any) -> Iterator[Exception]:
     """Its state and groups. Of tensors on the CPU without dimensions, counters, also the values."""
+    if found.error is not None:
+        yield found.error
+    if found.error is not None or optimizer.state is not found.state:
+        return
+    known = set(map(id, found.owners))
+    for owner in [owner for owner in found.state if id(owner) not in known]:
+        yield from _attempt(found.state.pop, owner)
+    for owner, state in zip(found.owners, found.states(), strict=False):
+        yield from _attempt(_restore_one, found.state, owner, state)
+    yield from _attempt(found.restore_counters)
+    yield from _attempt(_restore_groups, found, optimizer)
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.state_id = id(optimizer.state)  # load_state_dict() makes another
-        self.state = {owner: self._copy(state) for owner, state in optimizer.state.items()}
-        self.groups = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in optimizer.param_groups
-        ]
-        dicts = [of for of in (*self.state.values(), *self.groups) if isinstance(of, dict)]
-        self.counters = [value for of in dicts for value in of.values() if _is_counter(value)]
-        values = [counter.double() for counter in self.counters]
-        self.values = torch.stack(values) if values else None
 
-    @staticmethod
-    def _copy(state: Any) -> Any:
-        if not isinstance(state, dict):
-            return state
-        return {k: list(v) if isinstance(v, list) else v for k, v in state.items()}
+def _restore_groups(found: _C.FoundState, optimizer: Optimizer) -> None:
+    """Only what the step has changed in them."""
+    befores = found.groups()
+    afters = found.groups_after() or [{} for _ in befores]
+    for group, before, after in zip(optimizer.param_groups, befores, afters, strict=False):
+        changed = {k: v for k, v in before.items() if k != "params" and after.get(k) is not v}
+        group.update(changed)
 
-    def keep_changed(self, optimizer: Optimizer) -> None:
-        """Only entries of the groups that the step has changed are its own to restore."""
-        for group, before in zip(optimizer.param_groups, self.groups, strict=False):
-            for key in [key for key, value in before.items() if group.get(key) is value]:
-                del before[key]
 
-    def restore(self, optimizer: Optimizer) -> None:
-        if id(optimizer.state) != self.state_id:
-            return
-        for owner in [owner for owner in optimizer.state if owner not in self.state]:
-            del optimizer.state[owner]
-        for owner, before in self.state.items():
-            state = optimizer.state[owner]
-            if isinstance(state, dict) and isinstance(before, dict):
-                state.clear()
-                state.update(before)
-            else:
-                optimizer.state[owner] = before
-        for group, before in zip(optimizer.param_groups, self.groups, strict=False):
-            group.update(before)
-        if self.values is not None:
-            for counter, value in zip(self.counters, self.values, strict=True):
-                counter.copy_(value)
+def _restore_one(states: Any, owner: Any, before: Any) -> None:
+    state = states.get(owner)
+    if isinstance(state, dict) and isinstance(before, dict):
+        state.clear()
+        state.update(before)
+    else:
+        states[owner] = before
 
 
 def _before_step(optimizer: Optimizer, *_: Any) -> None:
-    devices = _devices(optimizer)
-    if not devices:
+    if torch.compiler.is_compiling():  # first: Dynamo cannot trace the rest
         return
-    if os.environ.get("TORCH_REMOTE_CHECK_STEPS") == "1":
-        for device in devices:
-            _C.synchronize(device)
-    _begin(optimizer, devices, _Optimizer(optimizer))
+    _C.check_calls_before_step(optimizer)
+    known = _noted.get(id(optimizer))
+    notes = _C.Notes() if known is None else known[1]
+    try:
+        unended = notes.begin(optimizer)
+    except Exception:  # the step is made all the same
+        return
+    if known is None and unended > 0:
+        _keep(optimizer, notes)
+    if unended > 1:
+        for aborted in _aborted(optimizer, notes, running=max(_depth(optimizer), 1)):
+            notes.end(aborted)
 
 
 def _after_step(optimizer: Optimizer, *_: Any) -> None:
-    # The last that has not ended: the step() of a subclass calls that of its base.
-    unended = [note for note in _notes.get(optimizer, ()) if note.end is None]
-    if unended and isinstance(unended[-1].found, _Optimizer):
-        _end(unended[-1], _devices(optimizer))
-        unended[-1].found.keep_changed(optimizer)
+    if torch.compiler.is_compiling() or (known := _noted.get(id(optimizer))) is None:
+        return
+    known[1].end_last(optimizer)
 
 
 # --- GradScaler
 
 
-class _Scaler:
-    """What a `GradScaler` knows of its optimizers."""
-
-    def __init__(self, scaler: GradScaler) -> None:
-        self.known = {of: dict(state) for of, state in scaler._per_optimizer_states.items()}
-
-    def restore(self, scaler: GradScaler) -> None:
-        scaler._per_optimizer_states.clear()
-        scaler._per_optimizer_states.update(self.known)
+def _restore_scaler(known: dict[int, Any], scaler: Any) -> list[Exception]:
+    """`known` is what it knew of its optimizers."""
+    scaler._per_optimizer_states.clear()
+    return _attempt(scaler._per_optimizer_states.update, known)
 
 
-def _all_devices() -> set[int]:
-    return {index for machine in _C.machine_ids() for index in _C.machine_summary(machine)[1]}
+def _all_devices() -> list[int]:
+    return [index for machine in _C.machine_ids() for index in _C.machine_summary(machine)[1]]
 
 
-def _noted(change: Callable[..., Any]) -> Callable[..., Any]:
+def _noted_change(change: Callable[..., Any]) -> Callable[..., Any]:
     """`change` is a method of GradScaler that changes what it knows of its optimizers."""
 
     @functools.wraps(change)
     def noted(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # first: Dynamo cannot trace the rest
+            return change(scaler, *args, **kwargs)
         if not scaler._enabled or not _C.is_initialized():
             return change(scaler, *args, **kwargs)
-        note = _begin(scaler, _all_devices(), _Scaler(scaler))
+        if id(scaler) not in _noted:
+            _keep(scaler, _C.Notes())
+        notes = _noted[id(scaler)][1]
+        known = {of: dict(state) for of, state in scaler._per_optimizer_states.items()}
+        note = _C.Note(_all_devices(), known)
+        notes.add(note)
         try:
             return change(scaler, *args, **kwargs)
         finally:
-            _end(note, _all_devices())
+            notes.end(note)
 
     return noted
 
 
 def install() -> None:
+    # PyTorch breaks the graph in every step() of its optimizers. So if torch.compile leaves what
+    # calls the hooks to Python, a compiled step() has a note, and no graph is broken for it.
+    for each in Optimizer.profile_hook_step.__code__.co_consts:
+        if isinstance(each, CodeType):
+            leave_to_python(each)
+    for hook in (_before_step, _after_step):
+        leave_to_python(hook, with_callees=True)
     on_undo(register_optimizer_step_pre_hook(_before_step).remove)
     on_undo(register_optimizer_step_post_hook(_after_step).remove)
     for name in ("unscale_", "step", "update"):
-        patch(GradScaler, name, _noted(vars(GradScaler)[name]))
+        patch(GradScaler, name, _noted_change(vars(GradScaler)[name]))
     _C.set_take_back(_take_back)

@@ -16,7 +16,7 @@ from torch._utils import _get_available_device_type
 from torch.nn.parallel import DataParallel, _functions
 
 from ._backend import is_ours, max_devices, name
-from ._patches import patch
+from ._patches import patch, wrap
 
 
 def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> tuple[torch.Tensor, ...]:
@@ -63,9 +63,8 @@ def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) ->
     return out.copy_(torch.cat([tensor.to(out.device) for tensor in tensors], dim))
 
 
-def _replace(function: Callable[..., Any]) -> None:
+def _by_device(function: Callable[..., Any], theirs: Any) -> Callable[..., Any]:
     """A torch built with CUDA has its own function, which is kept for CUDA tensors."""
-    theirs = getattr(torch._C, function.__name__, None)
 
     @functools.wraps(function)
     def chosen(*args: Any) -> Any:
@@ -73,7 +72,7 @@ def _replace(function: Callable[..., Any]) -> None:
             return function(*args)
         return theirs(*args)
 
-    patch(torch._C, function.__name__, chosen)
+    return chosen
 
 
 def _is_elsewhere(module: torch.nn.Module) -> bool:
@@ -84,12 +83,11 @@ def _is_elsewhere(module: torch.nn.Module) -> bool:
     return first is None or not is_ours(first)
 
 
-def _wrap_modules_elsewhere() -> None:
+def _checked_init(init: Any) -> Any:
     """Keeps a CPU model that is wrapped without `device_ids` on the CPU."""
-    init, forward = DataParallel.__init__, DataParallel.forward
 
     @functools.wraps(init)
-    def checked_init(
+    def checked(
         self: Any, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0
     ) -> None:
         if device_ids is not None or not _is_elsewhere(module):
@@ -99,16 +97,19 @@ def _wrap_modules_elsewhere() -> None:
         self.module, self.device_ids = module, []
         self.output_device, self.dim = output_device, dim
 
+    return checked
+
+
+def _checked_forward(forward: Any) -> Any:
     @functools.wraps(forward)
-    def checked_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+    def checked(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # first: Dynamo cannot trace the rest
             return forward(self, *inputs, **kwargs)
         if not self.device_ids and not _is_elsewhere(self.module):
             _choose_devices(self)  # the model was moved after it was wrapped
         return forward(self, *inputs, **kwargs)
 
-    patch(DataParallel, "__init__", checked_init)
-    patch(DataParallel, "forward", checked_forward)
+    return checked
 
 
 def _choose_devices(parallel: Any) -> None:
@@ -154,8 +155,9 @@ def install() -> None:
         _gather,
         _gather_out,
     ):
-        _replace(function)
+        wrap(torch._C, function.__name__, functools.partial(_by_device, function))
     # PyTorch sizes this list at the first scatter; a machine may be connected later.
     patch(_functions, "_streams", [None] * max_devices())
-    _wrap_modules_elsewhere()
+    wrap(DataParallel, "__init__", _checked_init)
+    patch(DataParallel, "forward", _checked_forward(DataParallel.forward))
     _keep_autocast()

@@ -137,9 +137,14 @@ def find(name: str) -> Running | None:
         return None
 
 
+def names() -> list[str]:
+    """Of all machines."""
+    return [path.stem for path in folder().glob("*.json")]
+
+
 def read_all() -> list[Running]:
     """All machines, the oldest first."""
-    found = [find(path.stem) for path in folder().glob("*.json")]
+    found = [find(each) for each in names()]
     return sorted((each for each in found if each is not None), key=lambda each: each.started)
 
 

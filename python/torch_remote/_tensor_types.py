@@ -1,4 +1,4 @@
-"""`torch.remote.FloatTensor` and the like: the names that `tensor.type()` returns.
+"""`torch.remote.FloatTensor`, `FloatStorage` and the like: what `type()`, `storage_type()` return.
 
 PyTorch makes such classes for the CPU and CUDA only. `tensor.type(cls)` reads the name that the
 class was created with, so that name has dots.
@@ -6,10 +6,12 @@ class was created with, so that name has dots.
 
 from __future__ import annotations
 
+import types
 from functools import cache
 from typing import Any
 
 import torch
+from torch.storage import _dtype_to_storage_type_map, _LegacyStorage
 
 from ._backend import is_ours, name
 
@@ -25,6 +27,10 @@ NAMES = [
     "LongTensor",
     "ShortTensor",
 ]
+# As torch.cuda has them: all but those of quantized tensors.
+STORAGES = {
+    kind: dtype for dtype, kind in _dtype_to_storage_type_map().items() if not kind.startswith("Q")
+}
 
 
 class _TensorType(type):
@@ -74,3 +80,17 @@ def tensor_type(class_name: str) -> type:
         "dtype": getattr(torch, class_name).dtype,
     }
     return _TensorType(f"{module}.{class_name}", (), facts)
+
+
+class _Storage(_LegacyStorage):  # type: ignore[misc]
+    @classmethod
+    def from_buffer(cls, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"from_buffer: Not available for {name()} storage")
+
+
+@cache
+def storage_type(class_name: str) -> type:
+    """The class of one of STORAGES. PyTorch takes the device from the name of its module."""
+    dtype = STORAGES[class_name]
+    facts = {"__module__": f"torch.{name()}", "dtype": dtype, "_dtype": dtype}
+    return types.new_class(class_name, (_Storage,), exec_body=lambda names: names.update(facts))

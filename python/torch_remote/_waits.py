@@ -33,7 +33,7 @@ class WaitTable(tuple[Waits, ...]):
 
 def _duration(seconds: float) -> str:
     if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} µs"
+        return f"{seconds * 1e6:.0f} us"
     return f"{seconds * 1e3:,.1f} ms" if seconds < 0.1 else f"{seconds * 1e3:,.0f} ms"
 
 

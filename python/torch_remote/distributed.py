@@ -7,10 +7,14 @@ tensors go from server to server, by Gloo or NCCL, and this process waits for no
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -26,7 +30,9 @@ _groups: dict[_Key, list[Any]] = {}  # a c10d Backend for each rank
 def allow_connections() -> None:
     """Embedded servers that start from now on may connect to other servers.
 
-    `init_process_group("remote")` calls this. Other servers need `torch-remote serve --peers`.
+    `init_process_group("remote")` calls this, and so does the import in a process that may be a
+    rank: of torchrun, of `mp.spawn`, or with RANK and WORLD_SIZE set. Other servers need
+    `torch-remote serve --peers`.
     """
     _backend.allow_connections()
 
@@ -107,10 +113,81 @@ def _make_backend(options: Any, _: Any) -> Any:
     )
 
 
+# Note [Local ranks]
+#
+# Programs name a rank's device by its local rank: `device_ids=[LOCAL_RANK]`. But a rank that has a
+# server of its own has device 0. In the calls of torch.distributed such an index means the rank's
+# device, if there is no device of that index.
+
+
+def _is_missing(index: Any) -> bool:
+    return isinstance(index, int) and index >= _backend.device_count()
+
+
+def _only_device(module: torch.nn.Module) -> int | None:
+    """The index of our device that has all of the module; None if there is none or another."""
+    tensors = list(chain(module.parameters(), module.buffers()))
+    is_one = len({tensor.device for tensor in tensors}) == 1
+    return tensors[0].device.index if is_one and _backend.is_ours(tensors[0]) else None
+
+
+def _wrapping(init: Any) -> Any:
+    """DistributedDataParallel.__init__() that takes local ranks."""
+
+    @functools.wraps(init)
+    def initialize(
+        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any,
+        **kwargs: Any,
+    ) -> None:  # fmt: skip
+        own = _only_device(module) if device_ids else None
+        if own is not None:
+            device_ids = [own if _is_missing(each) else each for each in device_ids]
+            output_device = own if _is_missing(output_device) else output_device
+        init(self, module, device_ids, output_device, *args, **kwargs)
+
+    return initialize
+
+
+def _waiting(barrier: Any) -> Any:
+    """torch.distributed.barrier() that takes local ranks."""
+
+    @functools.wraps(barrier)
+    def wait(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+        accelerator = torch.accelerator.current_accelerator()
+        is_ours = accelerator is not None and accelerator.type == _backend.name()
+        if is_ours and device_ids and _is_missing(device_ids[0]):
+            device_ids = None
+        return barrier(group, async_op, device_ids)
+
+    return wait
+
+
+def _take_local_ranks() -> None:
+    _patches.wrap(torch.nn.parallel.DistributedDataParallel, "__init__", _wrapping)
+    barrier = _waiting(torch.distributed.barrier)
+    for module in (torch.distributed, torch.distributed.distributed_c10d):
+        _patches.patch(module, "barrier", barrier)
+
+
+def _may_be_rank() -> bool:
+    """Whether a launcher may have started this process as a rank: torchrun, mp.spawn, Slurm."""
+    # A spawned process imports its main module before it has a parent.
+    is_spawned = getattr(multiprocessing.current_process(), "_inheriting", False)
+    return bool(
+        torch.distributed.is_torchelastic_launched()
+        or is_spawned
+        or multiprocessing.parent_process() is not None
+        or {"RANK", "WORLD_SIZE"} <= os.environ.keys()
+    )
+
+
 def _install() -> None:
     """Makes torch.distributed know the backend."""
     if not torch.distributed.is_available():
         return
+    _take_local_ranks()
+    if _may_be_rank():
+        allow_connections()  # a rank may use its server before it joins the others
     backend, name = torch.distributed.Backend, _backend.name()
     with _patches.noting(backend):
         backend.register_backend(name, _make_backend, extended_api=True, devices=[name])

@@ -6,6 +6,7 @@ This file is imported by every `import torch` (see `_autoload`), so it imports a
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a command line and returns its exit status; docs/command_line.md lists them."""
     from .dispatch import main as run
 
+    os.environ.pop("TORCH_REMOTE_RUN", None)  # a redirected program's child, but no part of it
     return run(arguments)
 
 
@@ -37,12 +39,57 @@ def _autoload() -> None:
     """`import torch` calls this (entry point `torch.backends`). Does nothing unless asked to."""
     if os.environ.get("TORCH_REMOTE_AUTOLOAD") == "1":
         import torch_remote  # noqa: F401
-    if "TORCH_REMOTE_RUN" in os.environ:
+    set_up_run()
+    url = os.environ.get("TORCH_REMOTE")
+    # Equal in a child of `torch-remote run` that its parent has left alone.
+    is_of_run = os.environ.get("TORCH_REMOTE_RUN") or url == os.environ.get("TORCH_REMOTE_RUN_ON")
+    if url and not is_of_run:
+        atexit.register(_tell_if_unused, os.getpid())
+    _explain_checkpoints()
+
+
+def set_up_run() -> None:
+    """Does what `torch-remote run` has asked for, for this process and its children; else nothing.
+
+    Called at the end of `import torch`. If torch_remote imports torch, that is in the middle of
+    torch_remote's import, which therefore calls this at its end.
+    """
+    package = sys.modules.get("torch_remote")
+    is_half_imported = package is not None and not hasattr(package, "__version__")
+    if os.environ.get("TORCH_REMOTE_RUN") and not is_half_imported:
         from . import run_setup
 
-        if run_setup.is_wanted():
-            run_setup.set_up()
-    _explain_checkpoints()
+        run_setup.set_up()
+
+
+# Programs that start others, which may use the machine. They run by `-m`, or a script imports them.
+_LAUNCHERS = ("torch.distributed.run", "accelerate.commands.launch", "deepspeed.launcher.runner")
+
+
+def _tell_if_unused(pid: int) -> None:
+    """At exit: TORCH_REMOTE named a machine, and this program has not asked for it."""
+    launch = sys.modules.get("torch_remote._launch")
+    url = os.environ.get("TORCH_REMOTE", "").partition("?")[0]
+    is_command = "torch_remote_cli.errors" in sys.modules  # of ours
+    main_spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    main_name = getattr(main_spec, "name", None)
+    is_launcher = any(each in sys.modules or each == main_name for each in _LAUNCHERS)
+    processes = sys.modules.get("multiprocessing.process")
+    is_child = processes is not None and processes.parent_process() is not None
+    # Its processes may have used the machine.
+    has_children = any(each.startswith("multiprocessing.popen_") for each in sys.modules)
+    if is_command or is_launcher or is_child or has_children:
+        return
+    if launch is not None and launch.has_used_machine():
+        return
+    if not url or os.getpid() != pid or sys.stderr is None:
+        return
+    if launch is None:
+        script = sys.argv[0] if sys.argv[0].endswith(".py") else "SCRIPT"
+        why = f"this program does not import torch_remote; `torch-remote run {script}` uses it"
+    else:
+        why = "this program has made no tensor on that device"
+    print(f"torch_remote: TORCH_REMOTE={url} was not used: {why}", file=sys.stderr)
 
 
 def _explain_checkpoints() -> None:
@@ -54,8 +101,17 @@ def _explain_checkpoints() -> None:
 
 def _refuse_location(storage: object, location: str) -> None:
     device = location.partition(":")[0]
-    if device in ("remote", "modal"):
+    if device not in ("remote", "modal"):
+        return
+    import torch
+
+    name = torch._C._get_privateuse1_backend_name()
+    if name in ("remote", "modal"):  # the other one: a process has one name for the device
         raise RuntimeError(
-            f"this file has tensors of {location}: import torch_{device} before torch.load(), or "
-            'give it map_location="cpu"'
+            f"this file has tensors of {location}, and in this process the device is named {name}: "
+            f'give torch.load() map_location="{name}" or "cpu"'
         )
+    raise RuntimeError(
+        f"this file has tensors of {location}: import torch_{device} before torch.load(), or "
+        'give it map_location="cpu"'
+    )

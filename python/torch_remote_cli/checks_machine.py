@@ -106,19 +106,15 @@ def about_extension(facts: dict[str, Any]) -> Iterator[Finding]:
 
 def about_machine(url: str, facts: dict[str, Any], wants_gpu: bool) -> Iterator[Finding]:
     if "error" in facts:
-        remedy = (
-            "copy the server's --token-file here, and name it by --token-file or "
-            "TORCH_REMOTE_TOKEN_FILE"
-            if facts["is_about_the_token"]
-            else "start the server there (`torch-remote serve --listen URL`), and check the "
-            "address and the forwarded port"
-        )
-        yield Finding("machine", "problem", f"{url}: {facts['error']}", remedy)
+        text = facts["error"]
+        text = text if url.partition("?")[0] in text else f"{url}: {text}"
+        remedy = facts["remedy"] or "run with TORCH_REMOTE_LOG=debug, and read the server's log"
+        yield Finding("machine", "problem", text, remedy)
         return
     devices = facts["devices"]
     first = devices[0]
     text = (
-        f"{len(devices)} × {first['name']} ({first['kind']}, {bytes_text(first['total_memory'])})"
+        f"{len(devices)} x {first['name']} ({first['kind']}, {bytes_text(first['total_memory'])})"
     )
     yield Finding("machine", "ok", f"{url} on {facts['host']}: {text}")
     yield from about_versions(facts)

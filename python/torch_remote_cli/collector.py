@@ -14,7 +14,7 @@ from .errors import CommandError
 from .figures import Figures, OperatorFigures
 
 INTERVAL = 1.0
-RECENT = 60  # readings: the operators of the last minute
+RECENT = 60  # readings: the operators of the last 60 s
 LOG_BYTES, LOG_LINES = 64 << 10, 200
 SHOWN_OPERATORS = 15
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from .errors import INTERRUPTED, OK, WRONG_USAGE, CommandError
+from .output import printable_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -45,8 +48,8 @@ options:
 
 first steps:
   torch-remote doctor                                      is everything here in order?
-  torch-remote serve --listen unix:///tmp/gpu.sock         on the machine with the GPU
-  torch-remote run --on unix:///tmp/gpu.sock train.py      in another terminal
+  torch-remote serve --listen unix://$XDG_RUNTIME_DIR/torch-remote/gpu.sock
+  torch-remote run --on unix://$XDG_RUNTIME_DIR/torch-remote/gpu.sock train.py   in another terminal
 """
 
 
@@ -98,7 +101,7 @@ def guarded(command: str, arguments: list[str]) -> int:
         sys.stdout.flush()
         return status
     except CommandError as error:
-        print(f"torch-remote {command}: {error}", file=sys.stderr)
+        print(f"torch-remote {command}: {printable_lines(str(error))}", file=sys.stderr)
         return error.status
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -107,7 +110,16 @@ def guarded(command: str, arguments: list[str]) -> int:
         return OK
 
 
+def print_in_any_encoding() -> None:
+    """What a terminal cannot show, such as a path's letter in ASCII, is escaped and no error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError, ValueError):  # a stream that is closed, or is another file now
+                stream.reconfigure(errors="backslashreplace")
+
+
 def main(arguments: list[str] | None = None) -> int:
+    print_in_any_encoding()
     arguments = sys.argv[1:] if arguments is None else arguments
     command = arguments[0] if arguments else "--help"
     if command in COMMANDS:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UNREACHABLE, CommandError
+from .output import printable
+from .socket_user import AnotherUser, check_user
 
 TIMEOUT = 5.0  # seconds; the server answers in milliseconds
 MOST_BYTES = 16 << 20
@@ -110,7 +112,8 @@ def parse(text: str) -> Figures:
             continue
         name, value = match[1], float(match[3])
         labels = {
-            key: re.sub(r"\\(.)", r"\1", text) for key, text in _LABEL.findall(match[2] or "")
+            key: printable(re.sub(r"\\(.)", r"\1", text))
+            for key, text in _LABEL.findall(match[2] or "")
         }
         if name == "info":
             figures.host, figures.torch = labels.get("host", ""), labels.get("torch", "")
@@ -170,6 +173,7 @@ def read_text(path: Path) -> str:
         with socket.socket(socket.AF_UNIX) as door:
             door.settimeout(TIMEOUT)
             door.connect(str(path))
+            check_user(door)
             data = bytearray()
             while len(data) < MOST_BYTES and (part := door.recv(1 << 16)):
                 data += part
@@ -183,6 +187,11 @@ def _why_not(path: Path, error: Exception) -> str:
         return f"there is no socket {path}: start a server with `--metrics unix://{path}`"
     if isinstance(error, ConnectionRefusedError):
         return f"nobody listens on {path}: its server has ended; start it again"
+    if isinstance(error, AnotherUser):
+        return (
+            f"the figures of {path} are not trusted: {error}. If that is the server's user, run "
+            f"this command as that user: sudo -u '#{error.listener}' torch-remote ..."
+        )
     if isinstance(error, PermissionError):
         return f"{path} belongs to another user: run this command as the server's user"
     if isinstance(error, TimeoutError):

@@ -28,4 +28,4 @@ def describe(finding: Finding) -> str:
     if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
         state = f"\x1b[{_COLORS[finding.state]}m{state}\x1b[0m"
     line = f"{state} {finding.check:<16} {printable(finding.text)}"
-    return line + (f"\n{' ' * 26}→ {printable(finding.remedy)}" if finding.remedy else "")
+    return line + (f"\n{' ' * 25}-> {printable(finding.remedy)}" if finding.remedy else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import socket
 import statistics
 import sys
 import time
@@ -13,25 +12,37 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from .errors import REFUSED, UNREACHABLE, WRONG_USAGE, CommandError
+from .errors import FAILED, WRONG_USAGE, CommandError
 from .output import Progress
+from .troubles import trouble_of
 
 if TYPE_CHECKING:
     import torch
 
     import torch_remote
 
-DIAL_S = 8
+
+DEFAULT = "TORCH_REMOTE, else local"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, default: str = DEFAULT) -> None:
+    """The server and its token. `run` has them too, but its first word is the script."""
+    parser.add_argument("url", nargs="?", metavar="URL", help="the same as --on URL")
+    parser.add_argument("--on", metavar="URL", help=f"the server; default: {default}")
     parser.add_argument(
         "--token-file",
         metavar="FILE",
         help="a copy of the server's token file; default: TORCH_REMOTE_TOKEN_FILE",
     )
+
+
+def named_url(options: argparse.Namespace) -> str | None:
+    """The server that the command line names; None if it names none."""
+    if options.url is not None and options.on is not None:
+        raise CommandError("name the server once: URL or --on URL", WRONG_USAGE)
+    named: str | None = options.on if options.url is None else options.url
+    return named
 
 
 def default_url() -> str:
@@ -46,15 +57,20 @@ def default_url() -> str:
         raise CommandError(str(error), WRONG_USAGE) from None
 
 
-@cache
 def configuration() -> ModuleType | None:
-    """torch_remote._config, without its package, which imports torch; None if it is not there."""
+    """torch_remote._config; None if it is not there."""
+    return load_alone("_config.py")
+
+
+@cache
+def load_alone(name: str) -> ModuleType | None:
+    """A file of torch_remote without the package, which imports torch; None if it is not there."""
     package = importlib.util.find_spec("torch_remote")
     folders = package.submodule_search_locations or () if package else ()
-    path = next((p for p in (Path(f) / "_config.py" for f in folders) if p.exists()), None)
+    path = next((p for p in (Path(f) / name for f in folders) if p.exists()), None)
     if path is None:
         return None
-    spec = importlib.util.spec_from_file_location("torch_remote_cli._configuration", path)
+    spec = importlib.util.spec_from_file_location(f"torch_remote_cli._{path.stem}_alone", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look there
@@ -63,44 +79,28 @@ def configuration() -> ModuleType | None:
 
 
 def check_url(url: str) -> None:
-    """Refuses what is no URL and no name of the configuration file, before torch is imported."""
-    config = configuration()
+    """Refuses what is no URL and no name of a machine, before torch is imported."""
+    config, running = configuration(), load_alone("_running.py")
     try:
-        if config is not None:
-            config.target_of(url)
+        if config is None or running is None or is_launched(url):
+            return
+        config.target_of(url)
     except ValueError as error:
         raise CommandError(str(error), WRONG_USAGE) from None
 
 
-def check_reachable(url: str) -> None:
-    """Whether something accepts connections at an address that is dialled. Sends nothing."""
-    config = configuration()
-    address = str(config.target_of(url).url) if config is not None else url
-    parts = urlsplit(address)
-    try:
-        if parts.scheme == "unix":
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(DIAL_S)
-                probe.connect(parts.path)
-        elif parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
-            socket.create_connection((parts.hostname, parts.port), DIAL_S).close()
-    except ValueError:
-        return  # the script's process says what is wrong with the URL
-    except OSError as error:
-        raise CommandError(
-            f"cannot use {address}: {error.strerror or error}. What to do: start a server there "
-            "with `torch-remote serve --listen URL`, or check the address and the forwarded port",
-            UNREACHABLE,
-        ) from None
-
-
-def is_about_the_token(message: str, url: str) -> bool:
-    return "token" in message.replace(url, "")
+def is_launched(url: str) -> bool:
+    """Whether it is the name of a machine that `torch-remote ps` lists."""
+    config, running = configuration(), load_alone("_running.py")
+    if config is None or running is None or config.is_known(url):
+        return False
+    return url in running.names()
 
 
 def connect(url: str, token_file: str | None, quiet: bool) -> torch_remote.Machine:
     """Connects and waits for the handshake."""
     check_url(url)
+    check_token(url, token_file)
     with Progress(f"connecting to {url}", quiet):
         try:
             import torch_remote
@@ -109,14 +109,26 @@ def connect(url: str, token_file: str | None, quiet: bool) -> torch_remote.Machi
         try:
             machine = torch_remote.connect(url, token_file=token_file)
             machine.devices  # noqa: B018  waits for the handshake
-        except torch_remote.ConnectionError as error:
-            status = REFUSED if is_about_the_token(str(error), url) else UNREACHABLE
-            raise CommandError(str(error), status) from error
-        except ValueError as error:  # a URL that is none
-            raise CommandError(str(error), WRONG_USAGE) from error
-        except RuntimeError as error:
-            raise CommandError(str(error), UNREACHABLE) from error
+        except (ValueError, RuntimeError) as error:
+            trouble = trouble_of(error)
+            raise CommandError(trouble.sentence(), trouble.status) from error
     return machine
+
+
+def check_token(url: str, token_file: str | None) -> None:
+    """Refuses a token file that cannot be used, which no server has to say."""
+    option = "--token-file" if token_file else "TORCH_REMOTE_TOKEN_FILE"
+    name = token_file or os.environ.get("TORCH_REMOTE_TOKEN_FILE")
+    if not name or (url == "local" and not token_file):
+        return
+    path = Path(name).expanduser()
+    try:
+        is_empty = not path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text file"
+        raise CommandError(f"{option}: cannot read {path}: {why}", FAILED) from None
+    if is_empty:
+        raise CommandError(f"{option}: there is no token in {path}", FAILED)
 
 
 def round_trips(device: torch.device, seconds: float, most: int) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -33,7 +34,7 @@ def counted(count: int, noun: str) -> str:
 def duration_text(seconds: float) -> str:
     """93 is "1m 33s", 0.0021 is "2.1 ms"."""
     if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} µs"
+        return f"{seconds * 1e6:.0f} us"
     if seconds < 1:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 60:
@@ -46,9 +47,19 @@ def duration_text(seconds: float) -> str:
     return f"{hours}h {minutes}m" if hours else f"{minutes}m {rest}s"
 
 
+# C0 but newline and tab, DEL, C1, Unicode's controls of direction; as readable() of base/utf8.h.
+# And what is left of bytes that are not UTF-8, which cannot be printed.
+_CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+
+
+def printable_lines(text: str) -> str:
+    """A text that others wrote, without what could change the terminal or the order of letters."""
+    return re.sub(f"[{_CONTROLS}]", chr(0xFFFD), text)
+
+
 def printable(text: str) -> str:
-    """Without control characters, which could change the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    """The same as one line: for names."""
+    return re.sub(f"[{_CONTROLS}\n\t]", chr(0xFFFD), text)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -100,11 +111,11 @@ class Progress:
         if self._end.wait(1):
             return
         if not sys.stderr.isatty():
-            print(f"{self._what} …", file=sys.stderr, flush=True)
+            print(f"{self._what} ...", file=sys.stderr, flush=True)
             return
         while True:
             passed = time.monotonic() - begin
-            print(f"\r{self._what} … {passed:.0f} s ", end="", file=sys.stderr, flush=True)
+            print(f"\r{self._what} ... {passed:.0f} s ", end="", file=sys.stderr, flush=True)
             if self._end.wait(1):
                 break
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)

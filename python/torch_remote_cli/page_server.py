@@ -6,24 +6,29 @@
     GET  /metrics      cookie or Bearer              the server's text, for Prometheus
 
 Nothing here changes anything. The token is compared in constant time, is in no log, and reaches the
-page in the fragment of its URL, which browsers do not send.
+page in the fragment of its URL, which browsers do not send. Who shows neither token nor cookie gets
+one answer for each connection; the head of a request has at most 4 KiB.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import json
 import re
+import socket
+import sys
 from collections.abc import Iterable
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from .collector import Collector
 from .errors import CommandError
+from .page_connections import MOST, Connections
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -44,10 +49,30 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 LOOPBACK_NAMES = {"localhost", "127.0.0.1", "[::1]"}
+MOST_HEAD = 4096  # bytes of a request's line and headers
+
+
+class HeadTooLong(Exception):
+    pass
+
+
+class HeadReader(io.BufferedReader):
+    """Reads the lines of requests, of each at most MOST_HEAD bytes."""
+
+    left = 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        most = self.left + 1
+        line = super().readline(most if size is None or size < 0 else min(size, most))
+        self.left -= len(line)
+        if self.left < 0:
+            raise HeadTooLong
+        return line
 
 
 class PageServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = MOST
 
     def __init__(
         self, address: tuple[str, int], token: str, collector: Collector, names: Iterable[str] = ()
@@ -55,13 +80,12 @@ class PageServer(ThreadingHTTPServer):
         """`names`: what else browsers may call this server, such as the name of a proxy."""
         own = address[0]
         if ":" in own:
-            import socket
-
             self.address_family = socket.AF_INET6
             own = f"[{own}]"
         self.names = {*LOOPBACK_NAMES, own.lower(), *(each.lower() for each in names)}
         super().__init__(address, Handler)
         self.collector = collector
+        self.connections = Connections()
         self._token = token.encode()
         # Cookies are shared by all ports of a host, so the name has the port.
         self.cookie_name = f"torch_remote_page_{self.server_address[1]}"
@@ -74,6 +98,20 @@ class PageServer(ThreadingHTTPServer):
     def is_cookie(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self.cookie.encode())
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.connections.add(request):
+            super().process_request(request, client_address)
+        else:
+            super().shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self.connections.remove(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # a peer that closes is no error
+            super().handle_error(request, client_address)
+
 
 class Handler(BaseHTTPRequestHandler):
     server: PageServer
@@ -81,6 +119,31 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
     protocol_version = "HTTP/1.1"
     timeout = 20
+
+    def setup(self) -> None:
+        super().setup()
+        raw: socket.SocketIO = self.connection.makefile("rb", buffering=0)
+        self.rfile = HeadReader(raw)
+
+    def handle_one_request(self) -> None:
+        assert isinstance(self.rfile, HeadReader)
+        self.rfile.left = MOST_HEAD
+        try:
+            super().handle_one_request()
+        except HeadTooLong:
+            self.requestline = self.request_version = self.command = ""
+            self.close_connection = True
+            self._refuse(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head is over {MOST_HEAD} bytes"
+            )
+
+    def parse_request(self) -> bool:
+        is_read = super().parse_request()
+        if is_read and (self._has_bearer() or self._has_cookie()):
+            self.server.connections.note_token(self.connection)
+        else:
+            self.close_connection = True
+        return is_read
 
     def do_GET(self) -> None:
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
@@ -128,12 +191,11 @@ class Handler(BaseHTTPRequestHandler):
         return scheme.lower() == "bearer" and self.server.is_token(token.strip())
 
     def _has_cookie(self) -> bool:
-        try:
-            cookies = SimpleCookie(self.headers.get("Cookie") or "")
-        except CookieError:
-            return False
-        found = cookies.get(self.server.cookie_name)
-        return found is not None and self.server.is_cookie(found.value)
+        for cookie in (self.headers.get("Cookie") or "").split(";"):
+            name, _, value = cookie.strip().partition("=")
+            if name == self.server.cookie_name and self.server.is_cookie(value):
+                return True
+        return False
 
     def _may_read(self) -> bool:
         if self._has_bearer() or self._has_cookie():

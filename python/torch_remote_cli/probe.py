@@ -86,6 +86,7 @@ def connect(url: str, token_file: str) -> None:
     from torch_remote import _C
 
     from . import machine
+    from .troubles import trouble_of
 
     try:
         url = url or machine.default_url()
@@ -93,8 +94,8 @@ def connect(url: str, token_file: str) -> None:
         connected = torch_remote.connect(url, token_file=token_file or None)
         connected.devices  # noqa: B018  waits for the handshake
     except Exception as error:
-        is_token = machine.is_about_the_token(str(error), url)
-        tell("machine", error=str(error), is_about_the_token=is_token)
+        trouble = trouble_of(error)
+        tell("machine", error=trouble.text, remedy=trouble.remedy)
         return
     with connected:
         status = connected.status()

@@ -1,4 +1,6 @@
-"""What `torch-remote run` does in the script's process, at the end of its `import torch`."""
+"""What `torch-remote run` does at the end of `import torch`, in the script's process and in those
+that it starts: ranks of torchrun, spawned processes, scripts that it runs.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,24 @@ import importlib
 import os
 import sys
 
-VARIABLE = "TORCH_REMOTE_RUN"  # the process that `torch-remote run` became, not its children
+VARIABLE = "TORCH_REMOTE_RUN"  # the process that `torch-remote run` became; children inherit it
+URL_VARIABLE = "TORCH_REMOTE_RUN_ON"  # its TORCH_REMOTE
 WAITS_VARIABLE = "TORCH_REMOTE_RUN_WAITS"
 
 
-def is_wanted() -> bool:
-    return os.environ.get(VARIABLE) == str(os.getpid())
+def is_child() -> bool:
+    return os.environ.get(VARIABLE) != str(os.getpid())
+
+
+_is_set_up = False
 
 
 def set_up() -> None:
+    """Doing it twice is the same as once."""
+    global _is_set_up
+    if _is_set_up:
+        return
+    _is_set_up = True
     import torch_remote
 
     from .client_figures import Publisher
@@ -36,7 +47,8 @@ def print_waits() -> None:
 
     waits = torch_remote.waits_by_line()
     if not waits:
-        print("torch-remote run: no line waited for the server", file=sys.stderr)
+        if not is_child():  # children may be many, and few of them use the server
+            print("torch-remote run: no line waited for the server", file=sys.stderr)
         return
     rows = [
         [wait.line or "(unknown)", count_text(wait.count), duration_text(wait.seconds)]

@@ -3,22 +3,21 @@
 A package of its own, because importing torch_remote loads its client, which TorchDevice does not
 need. Imports nothing but the standard library.
 
-A change that another library made on top of one of ours is lost when ours is taken back. Not
-thread-safe: call `undo_all()` only while no other thread uses torch.
+Two lists may change the same attribute, and be undone in any order: what one list has set stays
+while it is in force. A change that another library made on top of ours is lost when the uppermost
+of ours is taken back. Not thread-safe: call `undo_all()` only while no other thread uses torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from . import after_import
+from .places import MISSING, place
 
 __all__ = ["Patches"]
-
-_MISSING: Any = object()
 
 
 class Patches:
@@ -29,17 +28,19 @@ class Patches:
 
     def patch(self, owner: Any, name: str, new: Any) -> None:
         """Sets an attribute of a module or class. A descriptor, such as a property, stays one."""
-        self._note(owner, name, vars(owner).get(name, _MISSING))
-        setattr(owner, name, new)
+        self.on_undo(place(owner, name).change(new))
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Sets an attribute to `make(its value)`; the owner has none of its own: `make(None)`.
+
+        For what another list changes too: if that list is undone first, `make` is called again
+        with what was there before.
+        """
+        self.on_undo(place(owner, name).wrap(make))
 
     def patch_item(self, table: MutableMapping[Any, Any], key: Any, new: Any) -> None:
         """Sets an entry of a dict, such as a table of reducers."""
-        old = table.get(key, _MISSING)
-        is_new = old is _MISSING
-        self.on_undo(
-            partial(table.pop, key, None) if is_new else partial(table.__setitem__, key, old)
-        )
-        table[key] = new
+        self.on_undo(place(table, key, is_entry=True).change(new))
 
     def on_undo(self, action: Callable[[], object]) -> None:
         """Makes `undo_all()` call `action()`: such as the `remove` of a hook's handle."""
@@ -61,16 +62,10 @@ class Patches:
         finally:
             for owner, old in zip(owners, before, strict=True):
                 for name, value in dict(vars(owner)).items():
-                    if value is not old.get(name, _MISSING):
-                        self._note(owner, name, old.get(name, _MISSING))
+                    if value is not old.get(name, MISSING):
+                        self.on_undo(place(owner, name).note(old.get(name, MISSING), value))
 
     def undo_all(self) -> None:
-        """Takes every change back: each attribute is the original object again."""
+        """Takes every change of this list back. Without others, each attribute is the original."""
         while self._undo:
             self._undo.pop()()
-
-    def _note(self, owner: Any, name: str, old: Any) -> None:
-        # From vars(owner): getattr() would call descriptors and look into base classes.
-        self.on_undo(
-            partial(delattr, owner, name) if old is _MISSING else partial(setattr, owner, name, old)
-        )

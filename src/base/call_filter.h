@@ -10,6 +10,9 @@ struct CallNeeds {
   // a library needs. A thread that blocks SIGSYS is killed by its first refused call.
   bool is_traced = false;
   bool opens_connections = false;  // makes, binds and connects TCP sockets; lists network addresses
+  // Has only memory that RLIMIT_DATA counts: none that could be shared, no file of memory, and none
+  // that grows as a stack does.
+  bool limits_memory = false;
 };
 
 // Whether the kernel has what install_call_filter() needs.

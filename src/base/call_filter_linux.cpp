@@ -14,6 +14,7 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -44,7 +45,6 @@ constexpr uint32_t kNamespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | 
 
 constexpr uint32_t kTmpFile = 020000000;  // of O_TMPFILE
 constexpr uint32_t kMakes = O_CREAT | O_TRUNC | kTmpFile;
-constexpr uint32_t kNoAppend = 0x20;  // RWF_NOAPPEND of pwritev2(), since Linux 6.9
 
 // The second byte of an ioctl() is its family: those of terminals and sockets can do harm through
 // the descriptors that a session has (TIOCSTI types into the terminal of its log).
@@ -80,6 +80,16 @@ class Builder {
       block.allow(value);
     block.add(refusal(EPERM));
     if_equal(call, block.program_);
+  }
+
+  // Memory that RLIMIT_DATA counts, and files.
+  void allow_counted_mmap() {
+    Builder block(3, *this);
+    block.keep(MAP_SHARED | MAP_ANONYMOUS | MAP_GROWSDOWN);
+    for (const int counted : {0, MAP_SHARED, MAP_ANONYMOUS})
+      block.allow(static_cast<uint32_t>(counted));
+    block.add(refusal(ENOMEM));
+    if_equal(SYS_mmap, block.program_);
   }
 
   // Allowed where the argument has, of the bits `mask`, exactly `wanted`.
@@ -132,20 +142,17 @@ class Builder {
     if_equal(SYS_socket, block.program_);
   }
 
-  // Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others. F_SETFL takes O_APPEND
-  // away, so only those get it that need it (Gloo for its sockets, CUDA perhaps), and without
-  // O_ASYNC, by which a terminal sends signals. Others use FIONBIO.
-  void allow_fcntl(bool sets_flags) {
+  // Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others, nor O_ASYNC, by which a
+  // terminal does. Nor F_SETPIPE_SZ: the kernel limits the memory of pipes for each user.
+  void allow_fcntl() {
     Builder flags(2, *this);
     flags.keep(O_ASYNC);
     flags.allow(0);
     flags.add(refusal(EPERM));
     Builder block(1, *this);
-    if (sets_flags)
-      block.if_equal(F_SETFL, flags.program_);
-    for (const int harmless :
-         {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC,
-          F_GETPIPE_SZ, F_SETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS})
+    block.if_equal(F_SETFL, flags.program_);
+    for (const int harmless : {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW,
+                               F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS})
       block.allow(static_cast<uint32_t>(harmless));
     block.add(refusal(EPERM));
     if_equal(SYS_fcntl, block.program_);
@@ -212,9 +219,7 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
                        {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_GET_TIMERSLACK,
                         PR_GET_DUMPABLE, PR_CAPBSET_READ, PR_GET_NO_NEW_PRIVS, PR_SET_THP_DISABLE,
                         PR_GET_THP_DISABLE, 0x53564d41 /* PR_SET_VMA: names memory */});
-  builder.allow_fcntl(needs.opens_devices || needs.opens_connections);
-  // The log is open for appending.
-  builder.allow_bits(SYS_pwritev2, 5, kNoAppend, 0);
+  builder.allow_fcntl();
   builder.allow_null(SYS_prlimit64, 2);  // asks, and changes nothing
   builder.allow_ioctl(needs.opens_devices);
   const uint32_t refused = kMakes | O_WRONLY | (needs.opens_devices ? 0 : O_RDWR);
@@ -235,6 +240,10 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
 
 Program make_program(const CallNeeds& needs) {
   Builder builder(needs.is_traced);
+  if (needs.limits_memory) {
+    builder.allow_counted_mmap();
+    builder.refuse(SYS_memfd_create, ENOSYS);
+  }
   for (const int call : kAllowedCalls)
     builder.allow(static_cast<uint32_t>(call));
   allow_some_arguments(builder, needs);

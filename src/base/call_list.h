@@ -22,6 +22,7 @@ inline constexpr auto kAllowedCalls = std::to_array<int>({
     SYS_pkey_alloc, SYS_pkey_free, SYS_pkey_mprotect, SYS_memfd_create,
     // Descriptors that are open, and facts about files.
     SYS_close, SYS_lseek, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2,
+    SYS_pwritev2,
     SYS_fstat, SYS_newfstatat, SYS_statx, SYS_statfs, SYS_fstatfs, SYS_faccessat,
     SYS_readlinkat, SYS_getcwd, SYS_getdents64, SYS_dup, SYS_dup3, SYS_pipe2, SYS_fsync,
     SYS_fdatasync, SYS_flock, SYS_fadvise64, SYS_pselect6, SYS_eventfd2, SYS_epoll_create1,

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -53,6 +54,14 @@ std::chrono::milliseconds parse_duration(std::string_view name, std::string_view
                                 "' is not a duration: " + error.what() +
                                 ". Write a whole number and a unit, as in 250ms, 30s, 10m or 2h.");
   }
+}
+
+std::string duration_text(std::chrono::milliseconds duration) {
+  const int64_t count = duration.count();
+  for (const auto* unit = std::end(kUnits); count != 0 && unit-- != std::begin(kUnits);)
+    if (count % unit->milliseconds == 0)
+      return std::to_string(count / unit->milliseconds) + std::string(unit->name);
+  return "0";
 }
 
 std::chrono::milliseconds duration_from_environment(const char* variable,

@@ -9,11 +9,10 @@ namespace torch_remote {
 
 struct FileRule {
   enum class Access {
-    kRead,    // the file, or the folder with all below it
-    kDevice,  // read, write and ioctl()
-    kWrite,   // read, write and cut what exists
-    kMake,    // files can be made and written in the folder
-    kStore,   // the same, and read, renamed, cut and removed; folders can be made
+    kRead,       // the file, or the folder with all below it
+    kDevice,     // read, write and ioctl()
+    kWriteOnly,  // folders are listed, what exists is written and cut, and no file is read
+    kStore,      // files are made, read, written, cut and removed in the folder, and folders made
   };
   std::string path;  // a path that does not exist is skipped
   Access access = Access::kRead;

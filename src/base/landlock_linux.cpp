@@ -60,10 +60,8 @@ uint64_t rights_for(FileRule::Access access) {
       return kReadFile | kReadFolder;
     case FileRule::Access::kDevice:
       return kReadFile | kReadFolder | kWriteFile | kIoctl;
-    case FileRule::Access::kWrite:
-      return kReadFile | kReadFolder | kWriteFile | kTruncate;
-    case FileRule::Access::kMake:
-      return kMakeFile | kWriteFile;
+    case FileRule::Access::kWriteOnly:
+      return kReadFolder | kWriteFile | kTruncate;
     case FileRule::Access::kStore:
       return kReadFile | kReadFolder | kWriteFile | kMakeFile | kMakeFolder | kRemoveFile |
              kTruncate;

@@ -9,6 +9,7 @@
 
 #include <unistd.h>
 
+#include "base/escape.h"
 #include "base/mutex.h"
 #include "base/platform.h"
 
@@ -56,20 +57,26 @@ std::string time_now() {
 // is dropped after 100 ms and later ones at once, so that the server does not hang. Thread-safe.
 class StandardError {
  public:
-  void write(const std::string& line) {
-    constexpr std::chrono::milliseconds kPatience{100};
+  void write(const std::string& line) { write_within(patience_.load(), time_now() + ' ' + line); }
+
+  void write_now(const std::string& line) { write_within(std::chrono::milliseconds(0), line); }
+
+  void never_wait() noexcept { patience_.store(std::chrono::milliseconds(0)); }
+
+ private:
+  void write_within(std::chrono::milliseconds patience, const std::string& line) {
     MutexLock lock(mutex_);
     std::string text =
         dropped_ == 0 ? "" : "\n(" + std::to_string(dropped_) + " lines were lost)\n";
-    text += time_now() + ' ' + line + '\n';
+    text += line + '\n';
     const bool is_read = dropped_ == 0;
-    if (write_patiently(STDERR_FILENO, text, is_read ? kPatience : kPatience * 0))
+    if (write_patiently(STDERR_FILENO, text, is_read ? patience : patience * 0))
       dropped_ = 0;
     else
       ++dropped_;
   }
 
- private:
+  std::atomic<std::chrono::milliseconds> patience_{std::chrono::milliseconds(100)};
   Mutex mutex_;
   uint64_t dropped_ GUARDED_BY(mutex_) = 0;
 };
@@ -98,7 +105,7 @@ class Log {
     return name_;
   }
 
-  void write(const std::string& line) { standard_error_.write(line); }
+  StandardError& standard_error() { return standard_error_; }
 
  private:
   Log() : level_(level_from_environment()) {}
@@ -109,29 +116,20 @@ class Log {
   std::string name_ GUARDED_BY(mutex_);
 };
 
-bool needs_quotes(std::string_view value) {
-  if (value.empty())
-    return true;
-  for (const char c : value) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code <= ' ' || code == 0x7f || c == '"' || c == '\\' || c == '=')
-      return true;
+// With \ before what ends a value; what cannot be shown is escaped after that.
+void append_quoted(std::string& line, std::string_view text) {
+  std::string quoted;
+  for (const char c : text) {
+    if (c == '"' || c == '\\')
+      quoted += '\\';
+    quoted += c;
   }
-  return false;
+  line += escaped(quoted);
 }
 
-void append_escaped(std::string& line, char c) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  const auto code = static_cast<unsigned char>(c);
-  if (code < ' ' || code == 0x7f) {
-    line += "\\x";
-    line += kDigits[code >> 4];
-    line += kDigits[code & 15];
-    return;
-  }
-  if (c == '"' || c == '\\')
-    line += '\\';
-  line += c;
+bool needs_quotes(std::string_view value) {
+  return value.empty() || value.find_first_of(" \"\\=") != std::string_view::npos ||
+         needs_escapes(value);
 }
 
 void append_value(std::string& line, std::string_view value) {
@@ -140,8 +138,7 @@ void append_value(std::string& line, std::string_view value) {
     return;
   }
   line += '"';
-  for (const char c : value)
-    append_escaped(line, c);
+  append_quoted(line, value);
   line += '"';
 }
 
@@ -156,8 +153,7 @@ std::string format_log_line(LogLevel level, std::string_view name, std::string_v
     line += ']';
   }
   line += ' ';
-  for (const char c : event)
-    append_escaped(line, c);
+  append_quoted(line, event);
   for (const LogField& field : fields) {
     line += ' ';
     line += field.key;
@@ -175,7 +171,15 @@ void log(LogLevel level, std::string_view event, std::initializer_list<LogField>
   if (!log_enabled(level))
     return;
   Log& log = Log::instance();
-  log.write(format_log_line(level, log.name(), event, fields));
+  log.standard_error().write(format_log_line(level, log.name(), event, fields));
+}
+
+void pass_on_log_line(const std::string& line) {
+  Log::instance().standard_error().write_now(line);
+}
+
+void never_wait_for_log() noexcept {
+  Log::instance().standard_error().never_wait();
 }
 
 void set_log_name(std::string_view name) {

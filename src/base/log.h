@@ -38,6 +38,12 @@ struct LogField {
 bool log_enabled(LogLevel level) noexcept;
 void log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
+// Writes a line that another process has written, as it is. Does not wait: where standard error is
+// full, the line is lost, and a later line says how many were.
+void pass_on_log_line(const std::string& line);
+// From now on lines of log() are lost at once where standard error is full.
+void never_wait_for_log() noexcept;
+
 // Appears in each line from now on, e.g. the id of a session.
 void set_log_name(std::string_view name);
 void set_log_level(LogLevel level) noexcept;

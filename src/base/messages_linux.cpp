@@ -141,8 +141,8 @@ Fd socket_to(const std::string& name) {
   return {};
 }
 
-bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
-                      std::span<const int> passed) noexcept {
+Passed pass_descriptors(const Fd& over, std::span<const std::byte> message,
+                        std::span<const int> passed) noexcept {
   // sendmsg() only reads the bytes, but iovec has no const.
   MessageWithDescriptors sent({const_cast<std::byte*>(message.data()), message.size()});  // NOLINT
   cmsghdr* const rights = CMSG_FIRSTHDR(&sent.header);
@@ -151,8 +151,15 @@ bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
   rights->cmsg_len = CMSG_LEN(passed.size_bytes());
   std::memcpy(CMSG_DATA(rights), passed.data(), passed.size_bytes());
   sent.header.msg_controllen = CMSG_SPACE(passed.size_bytes());
-  return ::sendmsg(over.get(), &sent.header, MSG_DONTWAIT | MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(message.size());
+  ssize_t bytes = -1;
+  do {
+    bytes = ::sendmsg(over.get(), &sent.header, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (bytes < 0 && errno == EINTR);
+  if (bytes == static_cast<ssize_t>(message.size()))
+    return Passed::kSent;
+  const bool may_go_later = bytes < 0 && (errno == EAGAIN || errno == ETOOMANYREFS ||
+                                          errno == ENOBUFS || errno == ENOMEM);
+  return may_go_later ? Passed::kFull : Passed::kGone;
 }
 
 std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message) noexcept {

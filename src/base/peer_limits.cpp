@@ -14,6 +14,10 @@ size_t oldest_of_busiest(const std::vector<std::string>& peers) {
   return static_cast<size_t>(busiest - peers.begin());
 }
 
+bool is_local_peer(std::string_view peer) {
+  return peer.starts_with("uid ") || peer.starts_with("127.") || peer == "::/64";
+}
+
 void PeerDelays::note_failure(const std::string& peer, Clock::time_point now) {
   if (failures_.find(peer) == failures_.end())
     make_room(now);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace torch_remote {
@@ -19,6 +20,10 @@ namespace torch_remote {
 // The index of the oldest entry of the peer that has most entries. `peers` is not empty, and the
 // oldest entry is first.
 size_t oldest_of_busiest(const std::vector<std::string>& peers);
+
+// Whether identify_peer() has told a user of this machine or a loopback address. There tunnels end,
+// which have many clients.
+bool is_local_peer(std::string_view peer);
 
 // How long a peer must wait because it has failed to authenticate. Confined to one thread.
 class PeerDelays {

@@ -106,6 +106,17 @@ void want_precise_waits() noexcept;
 
 // The rest is for starting a server and for the server itself: Linux only.
 
+// Gives up every capability of this thread, and of those that it starts from now on; what the
+// kernel does not let go stays.
+void give_up_capabilities() noexcept;
+// Lets this process have as many descriptors as it may ask for.
+void raise_descriptor_limit() noexcept;
+// Lets this process have few descriptors for ever: at most 1024, and a quarter of what it could ask
+// for. The kernel counts descriptors that are on their way in sockets for each user, and compares
+// them with the limit of who sends one: so this process cannot keep others of its user, whose limit
+// is higher, from sending them.
+void lower_descriptor_limit() noexcept;
+
 // A spawned server finds the first inherited descriptor under this number.
 inline constexpr int kInheritedDescriptor = 3;
 
@@ -117,11 +128,11 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
                    std::vector<Fd> inherited);
 
 // The same for the process of a session, with these differences: `environment` ("NAME=value") is
-// all that it has, standard output is our standard error, which it cannot read, nor write elsewhere
-// than at the end where it is a file, and it stays in our session, so that what ends a terminal's
-// programs ends it too.
+// all that it has, standard output and error are `output`, and it stays in our session, so that
+// what ends a terminal's programs ends it too.
 Child spawn_session(const std::string& path, const std::vector<std::string>& arguments,
-                    const std::vector<std::string>& environment, std::vector<Fd> inherited);
+                    const std::vector<std::string>& environment, std::vector<Fd> inherited,
+                    const Fd& output);
 // Sets close-on-exec on all descriptors but the standard ones: also on those that we inherited. For
 // C libraries with which spawn_session() cannot close them. Does nothing before Linux 5.11.
 void close_descriptors_in_programs() noexcept;
@@ -139,9 +150,14 @@ Fd named_socket(const std::string& name);
 Fd socket_to(const std::string& name);
 
 constexpr size_t kMaxPassed = 3;
-// Sends a message with 1 to kMaxPassed descriptors, without waiting. False: it was not sent.
-bool pass_descriptors(const Fd& over, std::span<const std::byte> message,
-                      std::span<const int> passed) noexcept;
+enum class Passed {
+  kSent,
+  kFull,  // the socket is full, or this user has too many descriptors on their way: later perhaps
+  kGone,  // nobody will receive it
+};
+// Sends a message with 1 to kMaxPassed descriptors, without waiting.
+Passed pass_descriptors(const Fd& over, std::span<const std::byte> message,
+                        std::span<const int> passed) noexcept;
 // Waits for the next message and fills `message`. Messages of another length, from another user or
 // without a descriptor are skipped. Empty when the socket is closed.
 std::vector<Fd> receive_descriptors(const Fd& over, std::span<std::byte> message) noexcept;

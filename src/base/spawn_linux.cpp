@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,11 +56,6 @@ class SpawnActions {
     check_spawn(posix_spawn_file_actions_addclosefrom_np(&actions_, first),
                 "posix_spawn_file_actions_addclosefrom_np");
 #endif
-  }
-
-  void put_output_to_error() {
-    check_spawn(posix_spawn_file_actions_adddup2(&actions_, STDERR_FILENO, STDOUT_FILENO),
-                "posix_spawn_file_actions_adddup2");
   }
 
   const posix_spawn_file_actions_t* get() const {
@@ -160,20 +154,6 @@ void pass_on(const std::vector<Fd>& sources, SpawnActions& actions) {
   actions.close_from(target);
 }
 
-// Standard error, opened again where it is a file or a terminal: who gets this descriptor cannot
-// read a terminal's keys, nor what is in the log, and writes at the end of a file. What else has
-// standard error open writes at the end too from now on, or it would write over those lines. Empty
-// for a pipe or a socket, and where it may not be opened.
-Fd log_to_write_only() {
-  struct stat facts {};
-
-  if (::fstat(STDERR_FILENO, &facts) != 0 || !(S_ISREG(facts.st_mode) || S_ISCHR(facts.st_mode)))
-    return {};
-  if (S_ISREG(facts.st_mode))
-    ::fcntl(STDERR_FILENO, F_SETFL, ::fcntl(STDERR_FILENO, F_GETFL) | O_APPEND);
-  return Fd(::open("/proc/self/fd/2", O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC));
-}
-
 }  // namespace
 
 Child spawn_server(const std::string& path, const std::vector<std::string>& arguments,
@@ -186,13 +166,15 @@ Child spawn_server(const std::string& path, const std::vector<std::string>& argu
 }
 
 Child spawn_session(const std::string& path, const std::vector<std::string>& arguments,
-                    const std::vector<std::string>& environment, std::vector<Fd> inherited) {
+                    const std::vector<std::string>& environment, std::vector<Fd> inherited,
+                    const Fd& output) {
   const std::vector<Fd> sources = away_from_targets(std::move(inherited));
-  const Fd log = log_to_write_only();
+  const Fd away = owned(::fcntl(output.get(), F_DUPFD_CLOEXEC,
+                                kInheritedDescriptor + static_cast<int>(sources.size())),
+                        "fcntl");
   SpawnActions actions;
-  if (log)
-    actions.put(log, STDERR_FILENO);
-  actions.put_output_to_error();
+  actions.put(away, STDOUT_FILENO);
+  actions.put(away, STDERR_FILENO);
   pass_on(sources, actions);
   return spawn(path, arguments, environment, actions, false);
 }

@@ -45,6 +45,44 @@ bool follows(std::span<const std::byte> bytes, const Lead& lead) noexcept {
   return true;
 }
 
+// The code point of a character.
+uint32_t code_of(std::span<const std::byte> character) noexcept {
+  const auto first = std::to_integer<uint32_t>(character.front());
+  if (character.size() == 1)
+    return first;
+  uint32_t code = first & (0x7fU >> character.size());
+  for (const std::byte next : character.subspan(1))
+    code = code << 6 | (std::to_integer<uint32_t>(next) & 0x3f);
+  return code;
+}
+
+bool is_control(uint32_t code) noexcept {
+  return code < 0x20 || (code >= 0x7f && code <= 0x9f);
+}
+
+// Unicode's controls of direction, which can make a text look like another.
+bool is_directional(uint32_t code) noexcept {
+  return code == 0x61c || code == 0x200e || code == 0x200f || (code >= 0x202a && code <= 0x202e) ||
+         (code >= 0x2066 && code <= 0x2069);
+}
+
+std::string make_readable(std::span<const std::byte> bytes, bool has_lines) {
+  std::string text;
+  while (!bytes.empty()) {
+    const Lead lead = lead_of(std::to_integer<uint8_t>(bytes.front()));
+    const bool is_character = follows(bytes.subspan(1), lead);
+    const auto taken = bytes.first(is_character ? lead.follow + 1 : 1);
+    const uint32_t code = code_of(taken);
+    const bool is_kept = has_lines && (code == '\n' || code == '\t');
+    if (is_character && (is_kept || !(is_control(code) || is_directional(code))))
+      text.append(reinterpret_cast<const char*>(taken.data()), taken.size());
+    else
+      text += "\xef\xbf\xbd";
+    bytes = bytes.subspan(taken.size());
+  }
+  return text;
+}
+
 }  // namespace
 
 bool is_utf8(std::span<const std::byte> bytes) noexcept {
@@ -59,18 +97,11 @@ bool is_utf8(std::span<const std::byte> bytes) noexcept {
 }
 
 std::string readable(std::span<const std::byte> bytes) {
-  std::string text;
-  while (!bytes.empty()) {
-    const Lead lead = lead_of(std::to_integer<uint8_t>(bytes.front()));
-    const bool is_character = follows(bytes.subspan(1), lead);
-    const size_t length = is_character ? lead.follow + 1 : 1;
-    if (is_character)
-      text.append(reinterpret_cast<const char*>(bytes.data()), length);
-    else
-      text += "\xef\xbf\xbd";
-    bytes = bytes.subspan(length);
-  }
-  return text;
+  return make_readable(bytes, true);
+}
+
+std::string readable_line(std::span<const std::byte> bytes) {
+  return make_readable(bytes, false);
 }
 
 std::string_view cut_text(std::string_view text, size_t limit) noexcept {

@@ -10,10 +10,13 @@
 #endif
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "client/session/cells.h"
 
 namespace torch_remote::bindings {
 namespace {
@@ -173,7 +176,15 @@ struct KnownLine {
 
 using KnownLines = std::array<KnownLine, 512>;
 
+// How often note_cell() was called. The code of a cell that has run is freed, and that of the next
+// cell, with its line table, may get the same addresses.
+std::atomic<uint64_t>& cells_noted() {
+  static std::atomic<uint64_t> count{0};
+  return count;
+}
+
 struct Known {
+  uint64_t cells = 0;
   std::array<KnownCode, 512> codes;
   KnownLines lines;         // with qualified names, for errors
   KnownLines plain_frames;  // with plain names, as in PyTorch's stacks
@@ -191,6 +202,11 @@ size_t place_of(const void* code, size_t more) {
 
 Known& known() {
   thread_local Known cache;
+  const uint64_t cells = cells_noted().load(std::memory_order_relaxed);
+  if (cache.cells != cells) {
+    cache = {};
+    cache.cells = cells;
+  }
   return cache;
 }
 
@@ -214,6 +230,11 @@ client::LineId known_line(KnownLines& lines, const PyCodeObject& code, int offse
 #if PY_VERSION_HEX < 0x030E0000
 void set_library_folders(const std::vector<std::string>& folders) {
   library_folders() = folders;
+}
+
+void note_cell(const std::string& file, int cell) {
+  client::note_cell(file, cell);
+  cells_noted().fetch_add(1, std::memory_order_relaxed);
 }
 
 client::LineId find_line() {
@@ -256,6 +277,8 @@ void find_stack(std::vector<client::LineId>& lines) {
 }
 #else
 void set_library_folders(const std::vector<std::string>& /*folders*/) {}
+
+void note_cell(const std::string& /*file*/, int /*cell*/) {}
 
 client::LineId find_line() {
   return 0;

@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include "client/backend/allocator.h"
 #include "client/machines/machines.h"
@@ -158,6 +159,15 @@ py::tuple device_telemetry(int index) {
   return py::make_tuple(figures, processes);
 }
 
+// Whether the tensor's memory may not exist: the call that was to make it failed, or was discarded.
+// Calls of other threads are suspected too: see Faults::Told.
+bool may_be_missing(py::handle tensor) {
+  const auto* const record =
+      client::own_record(*THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl());
+  return record != nullptr &&
+         client::session_of(*record)->faults().may_be_discarded(record->made_by);
+}
+
 }  // namespace
 
 void define_memory(py::module_& module) {
@@ -168,6 +178,7 @@ void define_memory(py::module_& module) {
   module.def("device_telemetry", torch::wrap_pybind_function(device_telemetry));
   module.def("allocation_stack", allocation_stack);
   module.def("record_memory", record_memory);
+  module.def("may_be_missing", may_be_missing);
 }
 
 }  // namespace torch_remote::bindings

@@ -19,8 +19,10 @@
 #include "bindings/profiler.h"
 #include "bindings/python_hooks.h"
 #include "bindings/reads.h"
+#include "bindings/steps.h"
 #include "client/backend/generator.h"
 #include "client/call/prefetch.h"
+#include "client/capture/advice.h"
 #include "client/machines/current_device.h"
 #include "client/machines/machines.h"
 #include "client/memory/download_memory.h"
@@ -215,15 +217,6 @@ std::pair<uintptr_t, uint64_t> call_number(int device) {
   return {reinterpret_cast<uintptr_t>(session), session->stream().submitted()};
 }
 
-// Sessions are never deleted.
-client::Session& session_at(uintptr_t address) {
-  return *reinterpret_cast<client::Session*>(address);
-}
-
-bool is_missing(uintptr_t session, uint64_t since, const at::Tensor& tensor) {
-  return client::is_missing(session_at(session), tensor, since);
-}
-
 // Raises the failure that has stopped this thread, on any machine.
 void tell_failure() {
   for (client::Session* session : Machines::instance().sessions())
@@ -260,6 +253,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("init", torch::wrap_pybind_function(initialise));
   module.def("set_exception_types", torch::wrap_pybind_function(set_exception_types));
   module.def("set_library_folders", set_library_folders);
+  module.def("note_cell", note_cell);
   module.def("set_server_path",
              [](std::string path) { Machines::instance().set_embedded_server(std::move(path)); });
   module.def("set_embedded_options", [](std::vector<std::string> options) {
@@ -320,14 +314,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("announced_generators", torch::wrap_pybind_function(announced_generators));
   module.def("default_generator", torch::wrap_pybind_function(default_generator));
   module.def("set_take_back", set_take_back);
-  module.def("is_missing", torch::wrap_pybind_function(is_missing));
   module.def("tell_failure", torch::wrap_pybind_function(tell_failure));
   module.def("has_failure", has_failure, py::arg("thread") = 0);
-  module.def("calls_done", [](uintptr_t session) {
-    client::Session& asked = session_at(session);
-    // Of a lost one nothing more comes.
-    return asked.link().is_lost() ? UINT64_MAX : client::calls_done(asked);
-  });
   module.def("current_thread", client::current_thread);
   module.def("enter_backward", client::enter_backward);
   module.def("leave_backward", client::leave_backward);
@@ -338,6 +326,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("end_downloads", client::Prefetch::end);
   define_reads(module);
   define_memory(module);
+  define_steps(module);
   define_profiler(module);
   define_distributed(module);
   module.def("set_progress_hooks", set_progress_hooks);
@@ -355,6 +344,13 @@ PYBIND11_MODULE(_C, module) {
   module.def("server_context", torch::wrap_pybind_function(server_context));
   module.def("operator_facts", torch::wrap_pybind_function(operator_facts));
   module.def("is_in_bad_fork", [] { return client::in_forked_child(); });
+  module.def("refuse_in_bad_fork", torch::wrap_pybind_function([] {
+               if (client::in_forked_child())
+                 client::refuse_in_forked_child();
+             }));
+  module.def("set_fork_advice", client::set_fork_advice);
+  module.def("set_mixing_advice",
+             [](std::string text) { client::mixing_advice().set(std::move(text)); });
   module.def("shutdown", torch::wrap_pybind_function([](bool is_interrupted) {
                if (!Machines::instance().shutdown(is_interrupted))
                  fail_at_exit();

@@ -35,16 +35,27 @@ torch::Library& library_of(DispatchKey key, const char* operators = "aten") {
   return *new torch::Library(torch::Library::IMPL, operators, key, __FILE__, __LINE__);
 }
 
+// The keys that lead to a composite operator.
+constexpr DispatchKey kLeadToComposites[] = {
+    DispatchKey::PrivateUse1, DispatchKey::AutogradPrivateUse1, DispatchKey::SparsePrivateUse1,
+    DispatchKey::SparseCsrPrivateUse1, DispatchKey::QuantizedPrivateUse1};
+
+// A composite operator that reads memory has no memory to read here. Of any namespace.
+void refuse_reading(const c10::OperatorHandle& operation) {
+  const std::string& name = operation.schema().name();
+  const std::string names(name, 0, name.find("::"));
+  const std::string whole = c10::toString(operation.operator_name());
+  for (const DispatchKey key : kLeadToComposites)
+    library_of(key, names.c_str())
+        .impl(whole.c_str(), CppFunction::makeFromBoxedFunction<&refuse_memory>());
+}
+
 // A composite operator that ends in a tensor of another layout is refused at every key that leads
 // to it; below BackendSelect only if its `device` is remote, since it may get CPU tensors there.
 void refuse(const c10::OperatorHandle& operation, const char* name) {
-  static torch::Library* const libraries[] = {
-      &library_of(DispatchKey::PrivateUse1), &library_of(DispatchKey::AutogradPrivateUse1),
-      &library_of(DispatchKey::SparsePrivateUse1), &library_of(DispatchKey::SparseCsrPrivateUse1),
-      &library_of(DispatchKey::QuantizedPrivateUse1)};
   static torch::Library& select = library_of(DispatchKey::BackendSelect);
-  for (torch::Library* library : libraries)
-    library->impl(name, CppFunction::makeFromBoxedFunction<&refuse_layout>());
+  for (const DispatchKey key : kLeadToComposites)
+    library_of(key).impl(name, CppFunction::makeFromBoxedFunction<&refuse_layout>());
   if (operation.schema().argumentIndexWithName("device").has_value() &&
       !operation.hasKernelForDispatchKey(DispatchKey::BackendSelect))
     select.impl(name, CppFunction::makeFromBoxedFunction<&refuse_remote_device>());
@@ -77,8 +88,10 @@ void register_operator(const c10::OperatorHandle& operation) {
   static torch::Library& nested = library_of(DispatchKey::NestedTensorPrivateUse1);
   const Special special = special_of(operation.operator_name());
   const Route route = route_of(operation, special);
+  if (route == Route::kReadsMemory)
+    return refuse_reading(operation);
   const std::string name = c10::toString(operation.operator_name());
-  if (route != Route::kRefused)
+  if (!is_refused(route))
     register_sparse(operation, name.c_str());
   if (operation.hasKernelForDispatchKey(DispatchKey::NestedTensorCPU))
     kernels::register_nested(nested, operation, name.c_str());
@@ -119,8 +132,12 @@ void register_backend() {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto operation = dispatcher.findSchema(name);
-    if (operation.has_value() && name.name.starts_with(marshal::kAten))
+    if (!operation.has_value())
+      continue;
+    if (name.name.starts_with(marshal::kAten))
       register_operator(*operation);
+    else if (special_of(name).route == Route::kReadsMemory)
+      refuse_reading(*operation);
   }
 }
 

@@ -262,7 +262,7 @@ constexpr uint64_t kConstantFactor = sizeof(c10::IValue);
 }  // namespace
 
 uint64_t memory_of(const Plan& plan, uint64_t encoded) {
-  uint64_t bytes = sizeof(plan) + encoded * kConstantFactor;
+  uint64_t bytes = sizeof(plan) + encoded * kConstantFactor + plan.refusal.size();
   bytes += bytes_of(plan.steps) + bytes_of(plan.scalar_kinds) + bytes_of(plan.tensors) +
            bytes_of(plan.sparse) + bytes_of(plan.storages);
   return bytes + bytes_of_recipes(plan.arguments) + bytes_of_outputs(plan.outputs);

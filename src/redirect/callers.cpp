@@ -57,9 +57,16 @@ bool read_policy(PyObject* text, Policy& policy) {
   return false;
 }
 
+// Modules that are told the truth: torch's own, and ours.
+bool is_torch(std::string_view name) {
+  const std::string_view package = name.substr(0, name.find('.'));
+  return package == "torch" || package == "TorchDevice" || package == "torch_remote" ||
+         package == "torch_modal";
+}
+
 Caller look_up(std::string_view name) {
   Caller caller;
-  caller.is_torch = name == "torch" || name.starts_with("torch.");
+  caller.is_torch = is_torch(name);
   caller.has_handler = name == "torch._tensor";
   while (!name.empty()) {
     const auto found = table().find(std::string(name));

@@ -7,12 +7,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/Device.h>
-#include <torch/csrc/Generator.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "redirect/arguments.h"
+#include "redirect/call_with_device.h"
 #include "redirect/callers.h"
-#include "redirect/device_keyword.h"
+#include "redirect/draws.h"
 #include "redirect/handlers.h"
 #include "redirect/host_copies.h"
 #include "redirect/original_to.h"
@@ -33,39 +33,6 @@ bool stands_in_for_cuda() {
   return accelerator_type() != c10::DeviceType::CUDA;
 }
 
-// Does something while a Python exception is set, which stays set. Returns null.
-template <typename Action>
-PyObject* fail_after(Action action) {
-  PyObject* type = nullptr;
-  PyObject* value = nullptr;
-  PyObject* trace = nullptr;
-  PyErr_Fetch(&type, &value, &trace);
-  action();
-  PyErr_Restore(type, value, trace);
-  return nullptr;
-}
-
-// The interpreter makes a dict for each call; nobody else sees it, so the device is replaced in it
-// for the call, and put back for a C caller that keeps its dict. Another dict is copied. `named` is
-// the device in `kwargs`, if there is one.
-PyObject* call_with_device(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs,
-                           PyObject* device, PyObject* named = nullptr) {
-  if (named != nullptr && PyDict_GET_SIZE(kwargs) == 1) {
-    const DeviceKeyword changed(device);
-    return changed.get() == nullptr ? nullptr : method.original(self, args, changed.get());
-  }
-  const Ref asked = Ref::share(named);
-  if (asked && Py_REFCNT(kwargs) == 1 && PyDict_SetItem(kwargs, names().device, device) == 0) {
-    PyObject* const result = method.original(self, args, kwargs);
-    if (result == nullptr)
-      return fail_after([&] { PyDict_SetItem(kwargs, names().device, asked.get()); });
-    PyDict_SetItem(kwargs, names().device, asked.get());
-    return result;
-  }
-  const Ref changed = with_keyword(kwargs, names().device, device);
-  return changed ? method.original(self, args, changed.get()) : nullptr;
-}
-
 // Where no accelerator can pin memory, ordinary memory has to do.
 PyObject* without_pinning(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
   const Ref changed = with_keyword(kwargs, names().pin_memory, Py_False);
@@ -83,30 +50,21 @@ PyObject* run_pinned(const Method& method, PyObject* self, PyObject* args, PyObj
   return method.original(self, args, kwargs);
 }
 
-// The device that a generator brings with it. A generator of the CPU changes nothing.
-PyObject* device_of_generator(PyObject* generator) {
-  if (!THPGenerator_Check(generator))
-    return nullptr;
-  const c10::Device device = reinterpret_cast<THPGenerator*>(generator)->cdata.device();
-  return device.is_cpu() ? nullptr : object_of(device);
-}
-
 // What else in the arguments has a say: pinned memory, `out`, a generator. Null without a Python
 // error: nothing has.
 PyObject* run_by_other_arguments(const Method& method, PyObject* self, PyObject* args,
                                  PyObject* kwargs, PyObject* asked) {
   if (is_true(keyword(kwargs, names().pin_memory)))
     return run_pinned(method, self, args, kwargs, asked);
-  if (asked != nullptr)
-    return nullptr;
-  if (keyword(kwargs, names().out) != nullptr)
+  const bool has_out = keyword(kwargs, names().out) != nullptr;
+  if (has_out && draws_on_host(self, args, kwargs))
+    return run_draw(method, self, args, kwargs);
+  if (has_out && asked == nullptr)
     return method.original(self, args, kwargs);
   PyObject* const generator = keyword(kwargs, names().generator);
   if (generator == nullptr)
     return nullptr;
-  PyObject* const device = device_of_generator(generator);
-  return device == nullptr ? method.original(self, args, kwargs)
-                           : call_with_device(method, self, args, kwargs, device);
+  return run_by_generator(method, self, args, kwargs, asked, generator);
 }
 
 PyObject* run_factory(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
@@ -140,6 +98,8 @@ PyObject* run_follower(const Method& method, PyObject* self, PyObject* args, PyO
     if (result != nullptr || PyErr_Occurred() != nullptr)
       return result;
   }
+  if (kwargs != nullptr && draws_on_host(self, args, kwargs))
+    return run_draw(method, self, args, kwargs);
   PyObject* const device = asked == nullptr ? nullptr : redirect(read_request(asked), method.api);
   if (device == nullptr)
     return method.original(self, args, kwargs);
@@ -289,13 +249,21 @@ Ref dtype_of(std::string_view type) {
 // The name of a tensor's type. With read_as="cuda" programs are told "torch.cuda.FloatTensor".
 PyObject* read_type(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
   Ref name = Ref::steal(method.original(self, args, kwargs));
-  const bool is_renamed = name && reads_as_cuda() && stands_in_for_cuda() &&
+  const c10::DeviceType told = reads_as();
+  const bool is_renamed = name && told != c10::DeviceType::CPU && told != accelerator_type() &&
                           is_on_accelerator(self) && !is_called_by_torch();
   const std::string text = is_renamed ? std::string(text_of_type(name.get())) : std::string();
   const size_t end = text.find('.', 6);  // after "torch."
   if (end == std::string::npos || !text.starts_with("torch."))
     return name.release();
-  return PyUnicode_FromFormat("torch.cuda%s", text.c_str() + end);
+  const std::string renamed = c10::DeviceTypeName(told, /*lower_case=*/true) + text.substr(end);
+  return PyUnicode_FromFormat("torch.%s", renamed.c_str());
+}
+
+Kind kind_of_type(std::string_view text) {
+  if (text.starts_with("torch.cuda."))
+    return Kind::kCuda;
+  return text.starts_with("torch.mps.") ? Kind::kMps : Kind::kCpu;
 }
 
 // type("torch.cuda.FloatTensor"), type(torch.FloatTensor): a device and a dtype in one.
@@ -307,7 +275,7 @@ PyObject* run_type(const Method& method, PyObject* self, PyObject* args, PyObjec
   if (!text.starts_with("torch.") || !text.ends_with("Tensor") ||
       !fit(args, kwargs, 2, {names().dtype, names().non_blocking, names().memory_format}))
     return method.original(self, args, kwargs);
-  const Request request = {text.starts_with("torch.cuda.") ? Kind::kCuda : Kind::kCpu, kNoIndex};
+  const Request request = {kind_of_type(text), kNoIndex};
   const Ref dtype = dtype_of(text);
   PyObject* const device = dtype ? redirect(request, method.api) : nullptr;
   if (device == nullptr)
@@ -371,10 +339,12 @@ struct Entry {
   Body body;
 };
 
-constexpr std::array<Entry, 14> kBodies = {{{"factory", run_factory},
+constexpr std::array<Entry, 16> kBodies = {{{"factory", run_factory},
                                             {"autocast", run_autocast},
                                             {"autocast_flag", run_autocast_flag},
                                             {"converter", run_converter},
+                                            {"draw", run_draw},
+                                            {"draw_in_place", run_draw_in_place},
                                             {"follower", run_follower},
                                             {"to", run_to},
                                             {"cuda", after_handler<run_cuda>},

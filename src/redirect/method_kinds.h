@@ -1,21 +1,14 @@
 #pragma once
 
-#include <torch/csrc/python_headers.h>
+#include "redirect/method.h"
 
 namespace torch_remote::redirect {
-
-// A hooked function: what it was, and its name in the log.
-struct Method {
-  PyCFunctionWithKeywords original = nullptr;
-  const char* api = nullptr;
-};
-
-// What a hooked function does instead. Called with the GIL, may throw C++ exceptions.
-using Body = PyObject* (*)(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs);
 
 // factory    makes a tensor; no device means the accelerator
 // converter  the same, but follows a tensor among its first two arguments: torch.tensor, as_tensor
 // follower   follows its tensor unless a device is named: *_like, new_*
+// draw       draws numbers for a tensor: torch.multinomial
+// draw_in_place  the same: Tensor.normal_
 // to         the first argument or `device=` may be a device
 // cuda, cpu, pin_memory, is_pinned, numpy, record_stream, type    methods of Tensor
 // autocast   the first argument or `device_type=` may be the name of a type of devices

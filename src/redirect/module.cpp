@@ -11,7 +11,7 @@
 
 #include "redirect/callers.h"
 #include "redirect/errors.h"
-#include "redirect/generator_state.h"
+#include "redirect/generators.h"
 #include "redirect/host_allocator.h"
 #include "redirect/kernels.h"
 #include "redirect/large_tensors.h"
@@ -97,8 +97,12 @@ PyObject* py_change_scopes(PyObject* /*self*/, PyObject* by) {
   return PyErr_Occurred() == nullptr ? none() : nullptr;
 }
 
-PyObject* py_set_reads_as_cuda(PyObject* /*self*/, PyObject* on) {
-  set_reads_as_cuda(on == Py_True);
+// set_reads_as(name): "cuda", "mps", or "" for what devices are.
+PyObject* py_set_reads_as(PyObject* /*self*/, PyObject* name) {
+  const char* const text = PyUnicode_AsUTF8(name);
+  if (text == nullptr)
+    return nullptr;
+  set_reads_as(type_of(kind_named(text)));
   return none();
 }
 
@@ -175,8 +179,17 @@ PyObject* py_hook_default_type(PyObject* /*self*/, PyObject* function) {
   return hook_default_type(function) ? none() : nullptr;
 }
 
-PyObject* py_hook_set_state(PyObject* /*self*/, PyObject* descriptor) {
-  return hook_set_state(descriptor) ? none() : nullptr;
+PyObject* py_hook_generator(PyObject* /*self*/, PyObject* args) {
+  PyObject* descriptor = nullptr;
+  const char* method = nullptr;
+  if (PyArg_ParseTuple(args, "Os", &descriptor, &method) == 0)
+    return nullptr;
+  return hook_generator(descriptor, method) ? none() : nullptr;
+}
+
+PyObject* py_set_random(PyObject* /*self*/, PyObject* function) {
+  set_random(function);
+  return none();
 }
 
 // install_kernels(for_cuda, for_mps)
@@ -197,7 +210,7 @@ PyObject* py_unhook(PyObject* /*self*/, PyObject* /*args*/) {
   unhook_methods();
   unhook_types();
   unhook_tensor_types();
-  unhook_set_state();
+  unhook_generators();
   remove_kernels();
   forget_large_tensors();
   return none();
@@ -260,7 +273,7 @@ PyMethodDef functions[] = {
     {"is_overridden", py_is_overridden, METH_NOARGS, nullptr},
     {"set_toggled", py_set_toggled, METH_O, nullptr},
     {"change_scopes", py_change_scopes, METH_O, nullptr},
-    {"set_reads_as_cuda", py_set_reads_as_cuda, METH_O, nullptr},
+    {"set_reads_as", py_set_reads_as, METH_O, nullptr},
     {"set_callers", py_set_callers, METH_O, nullptr},
     {"set_library_folders", py_set_library_folders, METH_O, nullptr},
     {"set_log", py_set_log, METH_VARARGS, nullptr},
@@ -272,7 +285,8 @@ PyMethodDef functions[] = {
     {"hook_getter", py_hook_getter, METH_VARARGS, nullptr},
     {"hook_instance_check", py_hook_instance_check, METH_O, nullptr},
     {"hook_default_type", py_hook_default_type, METH_O, nullptr},
-    {"hook_set_state", py_hook_set_state, METH_O, nullptr},
+    {"hook_generator", py_hook_generator, METH_VARARGS, nullptr},
+    {"set_random", py_set_random, METH_O, nullptr},
     {"install_kernels", py_install_kernels, METH_VARARGS, nullptr},
     {"unhook", py_unhook, METH_NOARGS, nullptr},
     {"install_host_allocator", py_install_host_allocator, METH_NOARGS, nullptr},

@@ -27,9 +27,15 @@ Decision use(Kind accelerator, Reason reason) {
   return {accelerator, first_index(accelerator), reason};
 }
 
-// An accelerator that is not the one in use. Only CUDA's index names one of several devices.
+// CUDA's index names one of several devices. MPS has one device, and "mps:1" is what a program with
+// read_as="mps" was told of the second.
+bool names_one_of_several(const Request& request) {
+  return request.kind == Kind::kCuda ? request.index != kNoIndex : request.index > 0;
+}
+
+// An accelerator that is not the one in use.
 Decision replace(const Request& request, Kind accelerator, const Situation& situation) {
-  if (request.kind != Kind::kCuda || accelerator != Kind::kRemote || request.index == kNoIndex)
+  if (accelerator != Kind::kRemote || !names_one_of_several(request))
     return use(accelerator, Reason::kNotHere);
   if (request.index < situation.remote)
     return {accelerator, request.index, Reason::kNotHere};
@@ -115,6 +121,11 @@ std::string to_text(const Request& request) {
   return text;
 }
 
+bool is_evident(Reason reason) {
+  return reason == Reason::kAsAsked || reason == Reason::kNoDevice || reason == Reason::kCpuAsked ||
+         reason == Reason::kNotHere;
+}
+
 const char* to_text(Reason reason) {
   switch (reason) {
     case Reason::kAsAsked:
@@ -126,13 +137,17 @@ const char* to_text(Reason reason) {
     case Reason::kNotHere:
       return "it is not the accelerator in use";
     case Reason::kNoSuchIndex:
-      return "the accelerator in use has no device of this index";
+      return "there is no device of this index";
     case Reason::kOverride:
       return "the CPU override is on";
     case Reason::kToggledOn:
       return "cpu:-1 turned the CPU override on";
     case Reason::kToggledOff:
       return "cpu:-1 turned the CPU override off";
+    case Reason::kGenerator:
+      return "its generator is of that device";
+    case Reason::kDrawnOnCpu:
+      return "its generator is of the CPU: the numbers are drawn there and copied";
   }
   return "";
 }

@@ -64,6 +64,8 @@ enum class Reason : uint8_t {
   kOverride,     // the CPU override is on
   kToggledOn,    // "cpu:-1" turned the override on
   kToggledOff,   // "cpu:-1" turned it off
+  kGenerator,    // the call has a generator, which decides
+  kDrawnOnCpu,   // the tensor stays, and a generator of the CPU draws its numbers
 };
 
 struct Decision {
@@ -87,5 +89,8 @@ Decision decide(const Request& request, const Situation& situation);
 std::string to_text(const Request& request);
 const char* to_text(Kind kind);
 const char* to_text(Reason reason);
+
+// Whether what was asked and what is used say it already: the log does without it.
+bool is_evident(Reason reason);
 
 }  // namespace torch_remote::redirect

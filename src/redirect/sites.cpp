@@ -128,11 +128,11 @@ void call_log(const Site& site, bool is_new) {
     return;
   is_logging = true;
   const Key& key = site.key;
+  const char* const reason = is_evident(site.reason) ? "" : to_text(site.reason);
   const Ref called = Ref::share(log_function);
-  const Ref result = Ref::steal(
-      PyObject_CallFunction(called.get(), "ssssOOiO", key.api, to_text(site.asked).c_str(),
-                            site.used.str().c_str(), to_text(site.reason), key.code->co_filename,
-                            key.code->co_name, site.line, is_new ? Py_True : Py_False));
+  const Ref result = Ref::steal(PyObject_CallFunction(
+      called.get(), "ssssOOiO", key.api, to_text(site.asked).c_str(), site.used.str().c_str(),
+      reason, key.code->co_filename, key.code->co_name, site.line, is_new ? Py_True : Py_False));
   is_logging = false;
   if (result)
     return;

@@ -15,7 +15,8 @@ namespace torch_remote::redirect {
 
 enum class Log : uint8_t { kQuiet, kNewSites, kEveryCall };
 
-// `function(api, asked, used, reason, file, function, line, is_new)` is called as `log` says.
+// `function(api, asked, used, reason, file, function, line, is_new)` is called as `log` says. The
+// reason is empty if it is evident.
 void set_log(Log log, PyObject* function);
 
 // Folders whose frames are not the user's.

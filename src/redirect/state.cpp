@@ -24,7 +24,7 @@ std::atomic<Situation>& current() {
 
 bool toggled = false;  // needs the GIL
 int scopes = 0;        // needs the GIL
-std::atomic<bool> as_cuda = false;
+std::atomic<c10::DeviceType> name_read = c10::DeviceType::CPU;
 PyObject* recount_function = nullptr;  // needs the GIL
 
 void update_override() {
@@ -55,12 +55,12 @@ void change_scopes(int by) {
   update_override();
 }
 
-bool reads_as_cuda() {
-  return as_cuda.load(std::memory_order_relaxed);
+c10::DeviceType reads_as() {
+  return name_read.load(std::memory_order_relaxed);
 }
 
-void set_reads_as_cuda(bool on) {
-  as_cuda = on;
+void set_reads_as(c10::DeviceType type) {
+  name_read = type;
 }
 
 c10::DeviceType accelerator_type() {

@@ -15,9 +15,10 @@ void set_situation(const Situation& changed);
 void set_toggled(bool on);
 void change_scopes(int by);
 
-// Whether devices that the user reads back are called cuda: TorchDevice.enable(read_as="cuda").
-bool reads_as_cuda();
-void set_reads_as_cuda(bool on);
+// What devices of the accelerator are called when the user reads them back: CUDA or MPS, as
+// TorchDevice.enable(read_as=...) says. CPU: as they are.
+c10::DeviceType reads_as();
+void set_reads_as(c10::DeviceType type);
 
 // The accelerator in use as torch names it. CPU if there is none.
 c10::DeviceType accelerator_type();

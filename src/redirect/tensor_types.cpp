@@ -29,8 +29,9 @@ bool is_cuda_type(PyObject* type) {
 }
 
 bool stands_in(c10::DeviceType type) {
-  return situation().policy != Policy::kOff && type != c10::DeviceType::CPU &&
-         type != c10::DeviceType::CUDA && type == accelerator_type();
+  return reads_as() != c10::DeviceType::MPS && situation().policy != Policy::kOff &&
+         type != c10::DeviceType::CPU && type != c10::DeviceType::CUDA &&
+         type == accelerator_type();
 }
 
 // isinstance(tensor, type) for a type of CUDA and a tensor of the accelerator.
@@ -80,11 +81,13 @@ PyObject* set_default_type(PyObject* self, PyObject* type) {
 }  // namespace
 
 Ref cpu_twin_of(std::string_view type) {
-  for (const std::string_view prefix : {"torch.", "cuda."})
+  for (const std::string_view prefix : {"torch.", "cuda.", "mps."})
     type.remove_prefix(type.starts_with(prefix) ? prefix.size() : 0);
-  const Ref torch = Ref::steal(PyImport_ImportModule("torch"));
+  const bool is_sparse = type.starts_with("sparse.");
+  type.remove_prefix(is_sparse ? 7 : 0);
+  const Ref module = Ref::steal(PyImport_ImportModule(is_sparse ? "torch.sparse" : "torch"));
   const std::string name(type);
-  return torch ? Ref::steal(PyObject_GetAttrString(torch.get(), name.c_str())) : Ref();
+  return module ? Ref::steal(PyObject_GetAttrString(module.get(), name.c_str())) : Ref();
 }
 
 bool hook_instance_check(PyObject* descriptor) {

@@ -14,7 +14,8 @@ namespace torch_remote::redirect {
 // CUDA, its tensors are instances of these types, and set_default_tensor_type() of such a type
 // means the device in use: the dtype becomes torch's default, and no device means the accelerator.
 
-// torch.FloatTensor for "torch.cuda.FloatTensor" or its own name; null with a Python error.
+// torch.FloatTensor for "torch.cuda.FloatTensor" or its own name, torch.sparse.FloatTensor for
+// "torch.cuda.sparse.FloatTensor"; null with a Python error.
 Ref cpu_twin_of(std::string_view type);
 
 // Hooks `__instancecheck__` of the types' own type. Both return false with a Python error.

@@ -1,5 +1,6 @@
 #include "redirect/types.h"
 
+#include <array>
 #include <exception>
 #include <string_view>
 #include <unordered_map>
@@ -12,6 +13,8 @@
 #include "redirect/arguments.h"
 #include "redirect/callers.h"
 #include "redirect/handlers.h"
+#include "redirect/host_copies.h"
+#include "redirect/legacy_types.h"
 #include "redirect/original_to.h"
 #include "redirect/redirect.h"
 #include "redirect/ref.h"
@@ -71,9 +74,10 @@ Request read_device_call(PyObject* args, PyObject* kwargs) {
 // With read_as="cuda" programs are told "cuda"; hooks translate it where it is used.
 PyObject* shown_to_user(PyObject* device) {
   const c10::Device value = reinterpret_cast<THPDevice*>(device)->device;
-  const bool renamed = reads_as_cuda() && !value.is_cpu() && value.type() == accelerator_type() &&
-                       !is_called_by_torch();
-  return renamed ? object_of({c10::DeviceType::CUDA, value.index()}) : device;
+  const c10::DeviceType name = reads_as();
+  const bool renamed = name != c10::DeviceType::CPU && !value.is_cpu() &&
+                       value.type() == accelerator_type() && !is_called_by_torch();
+  return renamed ? object_of({name, value.index()}) : device;
 }
 
 // In place of HANDLE_TH_ERRORS where its handler of warnings would cost more than the call.
@@ -185,6 +189,15 @@ PyObject* new_tensor(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   END_HANDLE_TH_ERRORS
 }
 
+// The only argument, if it is a tensor of the accelerator.
+PyObject* find_source(PyObject* args, PyObject* kwargs) {
+  PyObject* const first = positional(args, 0);
+  const bool is_alone = kwargs == nullptr && PyTuple_GET_SIZE(args) == 1;
+  return is_alone && first != nullptr && THPVariable_Check(first) && is_on_accelerator(first)
+             ? first
+             : nullptr;
+}
+
 // torch.FloatTensor(2, 3).
 PyObject* new_legacy(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
@@ -193,8 +206,11 @@ PyObject* new_legacy(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   PyObject* const device = keyword(kwargs, names().device);
   const bool names_cpu =
       device != nullptr && read_request(device).kind == Kind::kCpu && PyDict_GET_SIZE(kwargs) == 1;
-  if (is_off() || shares_memory(args) || (kwargs != nullptr && !names_cpu) ||
-      !may_redirect(request))
+  if (is_off() || (kwargs != nullptr && !names_cpu) || !may_redirect(request))
+    return hooked.original(type, args, kwargs);
+  if (PyObject* const source = find_source(args, kwargs))
+    return make_alias(type, source);
+  if (shares_memory(args))
     return hooked.original(type, args, kwargs);
   return make_and_move(hooked.original, type, args, request, hooked.name);
   END_HANDLE_TH_ERRORS
@@ -207,6 +223,8 @@ PyObject* new_legacy_cuda(PyTypeObject* type, PyObject* args, PyObject* kwargs) 
   const Hooked hooked = find_hooked(type);
   if (is_off() || kwargs != nullptr || !may_redirect(request))
     return hooked.original(type, args, kwargs);
+  if (PyObject* const source = find_source(args, kwargs))
+    return make_alias(type, source);
   const Ref found = cpu_twin_of(hooked.name);
   if (!found)
     return nullptr;
@@ -216,33 +234,73 @@ PyObject* new_legacy_cuda(PyTypeObject* type, PyObject* args, PyObject* kwargs) 
   END_HANDLE_TH_ERRORS
 }
 
+// torch.sparse.FloatTensor(indices, values, size), torch.cuda.sparse.FloatTensor(...).
+PyObject* new_sparse(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  HANDLE_TH_ERRORS
+  const Hooked hooked = find_hooked(type);
+  const bool is_cuda_type = std::string_view(hooked.name).starts_with("torch.cuda.");
+  const Request request = {is_cuda_type ? Kind::kCuda : Kind::kCpu, kNoIndex};
+  PyObject* const device = is_off() || kwargs != nullptr ? nullptr : redirect(request, hooked.name);
+  if (device == nullptr)
+    return hooked.original(type, args, kwargs);
+  return make_sparse(type, args, device);
+  END_HANDLE_TH_ERRORS
+}
+
 struct Getter {
   PyGetSetDef* definition = nullptr;
   getter original = nullptr;
 };
 
 Getter is_cuda;
+Getter is_mps;
 Getter device;
 
-// True on the accelerator that stands in for CUDA; torch itself sees the truth. The device of a
-// subclass may be a call of its __torch_dispatch__, which may raise.
+// Whether a tensor is on the accelerator, and `name` is not that but what programs are told. The
+// device of a subclass may be a call of its __torch_dispatch__, which may raise.
+bool is_told(PyObject* self, c10::DeviceType name) {
+  const c10::DeviceType type = accelerator_type();
+  return !is_off() && type != c10::DeviceType::CPU && type != name && THPVariable_Check(self) &&
+         !has_handler(self) && THPVariable_Unpack(self).device().type() == type &&
+         !is_called_by_torch();
+}
+
+// True on the accelerator that stands in for CUDA; torch itself sees the truth.
 PyObject* get_is_cuda(PyObject* self, void* closure) {
   return with_python_errors([&]() -> PyObject* {
-    const c10::DeviceType type = accelerator_type();
-    const bool stands_in = !is_off() && type != c10::DeviceType::CPU &&
-                           type != c10::DeviceType::CUDA && THPVariable_Check(self) &&
-                           !has_handler(self) && THPVariable_Unpack(self).device().type() == type;
-    if (stands_in && !is_called_by_torch())
+    if (reads_as() != c10::DeviceType::MPS && is_told(self, c10::DeviceType::CUDA))
       Py_RETURN_TRUE;
     return is_cuda.original(self, closure);
   });
 }
 
+PyObject* get_is_mps(PyObject* self, void* closure) {
+  return with_python_errors([&]() -> PyObject* {
+    if (reads_as() == c10::DeviceType::MPS && is_told(self, c10::DeviceType::MPS))
+      Py_RETURN_TRUE;
+    return is_mps.original(self, closure);
+  });
+}
+
 PyObject* get_device(PyObject* self, void* closure) {
   Ref found = Ref::steal(device.original(self, closure));
-  if (!found || !reads_as_cuda() || is_off() || !THPDevice_Check(found.get()))
+  const bool is_renamed = reads_as() != c10::DeviceType::CPU && !is_off();
+  if (!found || !is_renamed || !THPDevice_Check(found.get()))
     return found.release();
   return Ref::share(shown_to_user(found.get())).release();
+}
+
+struct HookedGetter {
+  std::string_view name;
+  Getter* getter;
+  ::getter instead;
+};
+
+const std::array<HookedGetter, 3>& hooked_getters() {
+  static const std::array<HookedGetter, 3> all = {{{"is_cuda", &is_cuda, get_is_cuda},
+                                                   {"is_mps", &is_mps, get_is_mps},
+                                                   {"device", &device, get_device}}};
+  return all;
 }
 
 void swap_constructor(PyTypeObject* type, newfunc function) {
@@ -265,7 +323,9 @@ newfunc find_constructor(std::string_view kind) {
     return new_tensor;
   if (kind == "legacy")
     return new_legacy;
-  return kind == "legacy_cuda" ? new_legacy_cuda : nullptr;
+  if (kind == "legacy_cuda")
+    return new_legacy_cuda;
+  return kind == "sparse" ? new_sparse : nullptr;
 }
 
 }  // namespace
@@ -287,28 +347,28 @@ bool hook_type(PyObject* object, const char* kind) {
 }
 
 bool hook_getter(PyObject* descriptor, const char* kind) {
-  const std::string_view name = kind;
-  Getter* const getter = name == "is_cuda" ? &is_cuda : name == "device" ? &device : nullptr;
-  if (Py_TYPE(descriptor) != &PyGetSetDescr_Type || getter == nullptr) {
-    PyErr_Format(PyExc_TypeError, "%R cannot be hooked as %s", descriptor, kind);
-    return false;
-  }
-  if (getter->definition != nullptr)
+  for (const HookedGetter& each : hooked_getters()) {
+    if (each.name != kind || Py_TYPE(descriptor) != &PyGetSetDescr_Type)
+      continue;
+    if (each.getter->definition != nullptr)
+      return true;
+    each.getter->definition = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
+    each.getter->original = each.getter->definition->get;
+    each.getter->definition->get = each.instead;
     return true;
-  getter->definition = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
-  getter->original = getter->definition->get;
-  getter->definition->get = getter == &device ? get_device : get_is_cuda;
-  return true;
+  }
+  PyErr_Format(PyExc_TypeError, "%R cannot be hooked as %s", descriptor, kind);
+  return false;
 }
 
 void unhook_types() {
   for (PyTypeObject* const type : hooked_types)
     swap_constructor(type, originals()[type]);
   hooked_types.clear();
-  for (Getter* const getter : {&is_cuda, &device}) {
-    if (getter->definition != nullptr)
-      getter->definition->get = getter->original;
-    getter->definition = nullptr;
+  for (const HookedGetter& each : hooked_getters()) {
+    if (each.getter->definition != nullptr)
+      each.getter->definition->get = each.getter->original;
+    each.getter->definition = nullptr;
   }
 }
 

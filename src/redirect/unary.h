@@ -4,14 +4,18 @@
 
 namespace torch_remote::redirect {
 
-// A builtin function or method of one argument (METH_O), and its hook. Needs the GIL.
+// A builtin function or method of one argument (METH_O) or of none (METH_NOARGS), and its hook.
+// Needs the GIL.
 class Unary {
  public:
+  explicit Unary(int flags = METH_O) : flags_(flags) {}
+
   // Hooking twice does nothing the second time. False with a Python error.
   bool hook(PyObject* function, PyCFunction instead) {
     PyMethodDef* const definition = definition_of(function);
-    if (definition == nullptr || definition->ml_flags != METH_O) {
-      PyErr_Format(PyExc_TypeError, "%R does not take one argument", function);
+    if (definition == nullptr || definition->ml_flags != flags_) {
+      PyErr_Format(PyExc_TypeError, "%R does not take %s argument", function,
+                   flags_ == METH_O ? "one" : "no");
       return false;
     }
     if (definition_ != nullptr)
@@ -29,7 +33,7 @@ class Unary {
   }
 
   // Also for a call that began before unhook().
-  PyObject* call_original(PyObject* self, PyObject* argument) const {
+  PyObject* call_original(PyObject* self, PyObject* argument = nullptr) const {
     return original_(self, argument);
   }
 
@@ -42,6 +46,7 @@ class Unary {
     return nullptr;
   }
 
+  int flags_;
   PyMethodDef* definition_ = nullptr;
   PyCFunction original_ = nullptr;
 };

@@ -19,10 +19,12 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/networks.h"
 #include "base/platform.h"
 #include "base/token_file.h"
 #include "server/cache/cache_folder.h"
 #include "server/executor/call_log.h"
+#include "server/executor/device_name.h"
 #include "server/executor/schema_file.h"
 #include "server/listener/certificate.h"
 #include "server/listener/listen.h"
@@ -57,22 +59,26 @@ struct Arguments {
   std::string cache;
   std::string cache_size;
   size_t max_sessions = ServeOptions().max_sessions;
+  size_t max_sessions_per_address = 0;
   unsigned devices = 1;
   int session_fd = -1;
   int parent_pid = 0;
   int page_fd = -1;
   bool is_stdio = false;
+  std::string peer_networks;
   bool has_peers = false;
   bool only_resumes = false;
   bool is_executed = false;
 };
 
+constexpr const char* kPeersOption = "--peers";
 constexpr const char* kNotShown = "";  // the group of options that --help leaves out
 constexpr const char* kExamples =
     "Examples:\n"
-    "  torch-remote serve --listen unix:///tmp/gpu.sock\n"
+    "  torch-remote serve --listen unix://$XDG_RUNTIME_DIR/torch-remote/gpu.sock\n"
     "  torch-remote serve --listen tls://0.0.0.0:4711 --token-file ~/.torch-remote-token\n"
-    "  torch-remote serve --listen tcp://127.0.0.1:0 --token-file token --max-memory 20GiB";
+    "  torch-remote serve --listen tcp://127.0.0.1:0 --token-file token --max-memory 20GiB\n\n"
+    "Exit status: 0 ended by Ctrl-C, SIGTERM or a limit of time; 1 it cannot start; 2 wrong usage";
 
 void describe(CLI::App& app, Arguments& arguments) {
   app.footer(kExamples);
@@ -104,6 +110,11 @@ void describe(CLI::App& app, Arguments& arguments) {
                  "with --listen: how many clients at once")
       ->check(CLI::Range(size_t{1}, size_t{4096}))
       ->capture_default_str();
+  app.add_option("--max-sessions-per-address", arguments.max_sessions_per_address,
+                 "with --listen: how many clients at once from one address, or of one user of a "
+                 "Unix socket; default: three quarters of --max-sessions, and all of them from "
+                 "this machine, where tunnels end")
+      ->check(CLI::Range(size_t{1}, size_t{4096}));
   app.add_option("--max-memory", arguments.max_memory,
                  "what the tensors of one session may hold, as 500MiB or 20GiB; default: no limit");
   app.add_option("--cache", arguments.cache,
@@ -129,8 +140,12 @@ void describe(CLI::App& app, Arguments& arguments) {
          "auto, and prints what is refused")
       ->envname("TORCH_REMOTE_SANDBOX")
       ->capture_default_str();
-  app.add_flag("--peers", arguments.has_peers,
-               "sessions may open TCP connections to those of other servers; without it, none");
+  app.add_option(kPeersOption, arguments.peer_networks,
+                 "sessions may open TCP connections to those of other servers in these networks, "
+                 "as 10.0.0.0/8,fd00::/8; default: those that this machine's interfaces are in. "
+                 "Without it they open none")
+      ->expected(0, 1)
+      ->type_name("NETWORK,...");
   app.add_flag(kExecutedOption, arguments.is_executed,
                "a session of the listener that executes this; not for users")
       ->group(kNotShown);
@@ -171,8 +186,13 @@ void check_usage(const Arguments& arguments) {
       throw UsageError("--cache-size needs --cache, the folder of the cache");
     if (!arguments.cache.empty() && arguments.session_fd >= 0)
       throw UsageError("--cache is for --listen and --stdio");
+    check_device_name(arguments.device);
+    if (!arguments.peer_networks.empty())
+      static_cast<void>(Networks::parse(kPeersOption, arguments.peer_networks));
     if (!arguments.listen.empty())
       check_address(arguments.listen, !arguments.token_file.empty());
+    if (!arguments.metrics.empty())
+      check_metrics_address(arguments.metrics);
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
@@ -224,8 +244,10 @@ ServeOptions options_of(const Arguments& arguments) {
     options.lease = parse_duration("--lease", arguments.lease);
   options.keepalive = duration_from_environment("TORCH_REMOTE_KEEPALIVE", options.keepalive);
   options.max_sessions = arguments.max_sessions;
+  options.max_sessions_per_address = arguments.max_sessions_per_address;
   options.sandbox = parse_sandbox(arguments.sandbox);
   options.has_peers = arguments.has_peers;
+  options.peer_networks = arguments.peer_networks;
   if (!arguments.max_memory.empty())
     options.max_memory = parse_bytes("--max-memory", arguments.max_memory);
   if (!arguments.cache.empty())
@@ -252,8 +274,7 @@ int run(const Arguments& arguments) {
   const int modes = (arguments.listen.empty() ? 0 : 1) + (arguments.is_stdio ? 1 : 0) +
                     (arguments.session_fd >= 0 ? 1 : 0) + (arguments.is_executed ? 1 : 0);
   if (modes != 1) {
-    std::fprintf(stderr,
-                 "torch-remote serve: give one of --listen URL, --stdio or --session-fd N\n");
+    std::fprintf(stderr, "torch-remote serve: give one of --listen URL and --stdio\n");
     return 2;
   }
   check_usage(arguments);
@@ -286,6 +307,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> reversed(words.rbegin(), words.rend());  // the order that CLI11 takes
   try {
     app.parse(reversed);
+    arguments.has_peers = app.count(torch_remote::server::kPeersOption) > 0;
     return torch_remote::server::run(arguments);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;  // 0: --help

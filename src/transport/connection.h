@@ -115,9 +115,10 @@ class Connection {
 
   // Queues bytes to be sent in chunks of 1 MiB, in the order of the calls. Messages are sent before
   // each chunk, so those queued before this call arrive before the bytes. `owner` keeps the bytes
-  // alive until the peer has received all of them; then on_acked(true) runs on the reader thread.
-  // When the connection ends first, on_acked(false) runs: on the reader thread before on_end(), or
-  // here.
+  // alive until the peer has received all of them and our write has returned. Then the connection
+  // destroys it and runs on_acked(true), on the reader's or the writer's thread. When the
+  // connection ends first, on_acked(false) runs: on one of these threads before on_end(), or here.
+  // on_acked() must not throw.
   //
   // A lane may be sent in parts, one call for each, in order: `part` says where the bytes begin in
   // the lane and whether they end it. Each part has its own owner and on_acked().

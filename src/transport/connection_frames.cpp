@@ -106,20 +106,19 @@ std::optional<Connection::Impl::Chunk> Connection::Impl::next_chunk() {
 
 void Connection::Impl::send_chunk(const Chunk& chunk) {
   FrameHeader header;
-  std::shared_ptr<const void> owner;  // for the write: the ledger may release its copy before
+  std::shared_ptr<SentBulk> shared;  // for the write: the ledger may release its copy before
   {
     MutexLock lock(mutex_);
     header = stamp(FrameKind::kBulk, kBulkPrefixSize + chunk.bytes.size(), told_applied_);
     header.last = chunk.ends_lane;
     Bulk& bulk = bulks_.front();
-    owner = bulk.owner;
+    shared = bulk.shared;
     if (chunk.ends_bulk) {
-      header.sequence =
-          ledger_->add_last_chunk(chunk.prefix, chunk.bytes, chunk.ends_lane, std::move(bulk.owner),
-                                  std::move(bulk.on_acked), header.applied);
+      header.sequence = ledger_->add_last_chunk(chunk.prefix, chunk.bytes, chunk.ends_lane,
+                                                std::move(bulk.shared), header.applied);
       bulks_.pop_front();
     } else {
-      header.sequence = ledger_->add_chunk(chunk.prefix, chunk.bytes, bulk.owner, header.applied);
+      header.sequence = ledger_->add_chunk(chunk.prefix, chunk.bytes, shared, header.applied);
       bulk.sent += chunk.bytes.size();
     }
   }

@@ -74,8 +74,7 @@ class Connection::Impl {
     std::span<const std::byte> bytes;
     size_t sent;    // so many bytes are already sent
     BulkPart part;  // where the bytes are in their lane
-    std::shared_ptr<const void> owner;
-    std::function<void(bool)> on_acked;
+    std::shared_ptr<SentBulk> shared;
   };
 
   struct Chunk {

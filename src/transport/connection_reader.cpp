@@ -108,8 +108,8 @@ void Connection::Impl::take_counters(const FrameHeader& header) {
 void Connection::Impl::free_acknowledged(SendLedger::Released released) {
   released.frames.clear();
   for (SendLedger::PendingBulk& bulk : released.bulks) {
-    bulk.owner.reset();
-    bulk.on_acked(true);
+    bulk.sent->note_received();
+    bulk.sent.reset();
   }
 }
 
@@ -166,25 +166,17 @@ void Connection::Impl::wait_for_writer() {
 }
 
 void Connection::Impl::release_bulks() {
-  std::vector<SendLedger::PendingBulk> unacknowledged;
-  std::deque<Bulk> unsent;
+  std::deque<Bulk> unsent;  // destroyed after the lock is released, like the next
+  SendLedger::Released unacknowledged;
   SendLedger::Released acknowledged;
   {
     MutexLock lock(mutex_);
     if (ledger_)
-      unacknowledged = ledger_->take_pending();
+      unacknowledged = ledger_->take_all();
     unsent.swap(bulks_);
     std::swap(acknowledged, acknowledged_by_resume_);
   }
   free_acknowledged(std::move(acknowledged));
-  for (SendLedger::PendingBulk& bulk : unacknowledged) {
-    bulk.owner.reset();
-    bulk.on_acked(false);
-  }
-  for (Bulk& bulk : unsent) {
-    bulk.owner.reset();
-    bulk.on_acked(false);
-  }
 }
 
 void Connection::Impl::run_watchdog() noexcept {

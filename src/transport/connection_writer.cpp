@@ -91,15 +91,13 @@ void Connection::Impl::wake_writer_if_ack_due_changed(
 void Connection::Impl::send_bulk(uint64_t lane, std::span<const std::byte> bytes,
                                  std::shared_ptr<const void> owner,
                                  std::function<void(bool)> on_acked, BulkPart part) {
-  {
-    MutexLock lock(mutex_);
-    if (!stopping_) {
-      bulks_.push_back({lane, bytes, 0, part, std::move(owner), std::move(on_acked)});
-      work_.notify_one();
-      return;
-    }
-  }
-  on_acked(false);
+  // Destroyed after the lock is released.
+  auto shared = std::make_shared<SentBulk>(std::move(owner), std::move(on_acked));
+  MutexLock lock(mutex_);
+  if (stopping_)
+    return;
+  bulks_.push_back({lane, bytes, 0, part, std::move(shared)});
+  work_.notify_one();
 }
 
 void Connection::Impl::applied(uint64_t sequence) noexcept {

@@ -97,7 +97,7 @@ class OwnerOnly {
 void bind_and_listen(const Fd& socket, const SocketAddress& at, const Address& address) {
   const OwnerOnly owner_only;
   if (::bind(socket.get(), at.get(), at.size()) != 0 || ::listen(socket.get(), SOMAXCONN) != 0)
-    throw_connection_errno("listening on " + to_string(address), errno);
+    throw_connection_errno("cannot listen on " + to_string(address), errno);
 }
 
 Fd listen_on_unix(const Address& address) {
@@ -137,7 +137,8 @@ void check_listening(const Address& address) {
     static_cast<void>(loopback_only(address));
 }
 
-std::unique_ptr<Stream> dial(const Address& address, Clock::time_point deadline) {
+std::unique_ptr<Stream> dial(const Address& address, Clock::time_point deadline,
+                             const std::function<void(const Fd&)>& check) {
   const std::string name = short_name(address);
   int error = EADDRNOTAVAIL;
   for (const SocketAddress& to : resolve(address)) {
@@ -145,6 +146,8 @@ std::unique_ptr<Stream> dial(const Address& address, Clock::time_point deadline)
     set_blocking(socket, false);
     error = try_connect(socket, to, deadline);
     if (error == 0) {
+      if (check)
+        check(socket);
       set_blocking(socket, true);
       return socket_stream(std::move(socket), name);
     }

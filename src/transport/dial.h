@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "base/fd.h"
@@ -10,9 +11,10 @@
 namespace torch_remote::transport {
 
 // Connects, or throws ConnectionError by the deadline. Looking up a host name may take longer. The
-// stream of a tls:// address is the bare one, for tls_stream().
-std::unique_ptr<Stream> dial(const Address& address,
-                             std::chrono::steady_clock::time_point deadline);
+// stream of a tls:// address is the bare one, for tls_stream(). `check` may refuse the socket, once
+// it is connected: it throws.
+std::unique_ptr<Stream> dial(const Address& address, std::chrono::steady_clock::time_point deadline,
+                             const std::function<void(const Fd&)>& check = {});
 
 // Throws std::invalid_argument if listen_on() refuses the address: tcp:// beyond loopback.
 void check_listening(const Address& address);

@@ -120,7 +120,7 @@ BulkPrefix decode_bulk_prefix(std::span<const std::byte, kBulkPrefixSize> bytes,
 std::string decode_close_reason(std::span<const std::byte> payload) {
   require(payload.size() <= kMaxCloseReason, "a close frame's reason is too long");
   require(is_utf8(payload), "a close frame's reason is not UTF-8");
-  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+  return readable(payload);
 }
 
 std::optional<Frame> parse_frame(std::span<const std::byte> bytes, const FrameLimits& limits) {

@@ -2,7 +2,6 @@
 
 #include <iterator>
 #include <string>
-#include <utility>
 
 #include "base/error.h"
 
@@ -26,10 +25,10 @@ uint64_t SendLedger::add_chunk(const BulkPrefix& prefix, std::span<const std::by
 }
 
 uint64_t SendLedger::add_last_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
-                                    bool ends_lane, std::shared_ptr<const void> owner,
-                                    std::function<void(bool)> on_acked, uint64_t applied) {
-  keep({++sent_, FrameKind::kBulk, ends_lane, prefix, bytes, owner, applied});
-  bulks_.push_back({sent_, std::move(owner), std::move(on_acked)});
+                                    bool ends_lane, std::shared_ptr<SentBulk> sent,
+                                    uint64_t applied) {
+  keep({++sent_, FrameKind::kBulk, ends_lane, prefix, bytes, sent, applied});
+  bulks_.push_back({sent_, std::move(sent)});
   return sent_;
 }
 
@@ -105,11 +104,13 @@ void SendLedger::apply(uint64_t applied) {
   totals_.last_applied = applied;
 }
 
-std::vector<SendLedger::PendingBulk> SendLedger::take_pending() {
-  std::vector<PendingBulk> pending(std::make_move_iterator(bulks_.begin()),
-                                   std::make_move_iterator(bulks_.end()));
+SendLedger::Released SendLedger::take_all() {
+  Released all;
+  all.bulks.assign(std::make_move_iterator(bulks_.begin()), std::make_move_iterator(bulks_.end()));
+  all.frames.assign(std::make_move_iterator(kept_.begin()), std::make_move_iterator(kept_.end()));
   bulks_.clear();
-  return pending;
+  kept_.clear();
+  return all;
 }
 
 }  // namespace torch_remote::transport

@@ -7,11 +7,38 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "transport/frame.h"
 
 namespace torch_remote::transport {
+
+// The bytes of one send_bulk(). The queue, the ledger and a thread that writes them share it; the
+// last that lets go of it destroys the owner and then runs on_acked(). So when on_acked() runs, the
+// connection uses the bytes no more: the peer can acknowledge a frame before our write of it has
+// returned. Not to be destroyed under a lock.
+class SentBulk {
+ public:
+  SentBulk(std::shared_ptr<const void> owner, std::function<void(bool)> on_acked)
+      : owner_(std::move(owner)), on_acked_(std::move(on_acked)) {}
+
+  ~SentBulk() {
+    owner_.reset();
+    on_acked_(is_received_);
+  }
+
+  SentBulk(const SentBulk&) = delete;
+  SentBulk& operator=(const SentBulk&) = delete;
+
+  // By the reader thread, before it lets go.
+  void note_received() noexcept { is_received_ = true; }
+
+ private:
+  std::shared_ptr<const void> owner_;
+  const std::function<void(bool)> on_acked_;  // does not throw
+  bool is_received_ = false;
+};
 
 // Frames that were sent and are not yet acknowledged or applied. Externally synchronised.
 //
@@ -31,14 +58,13 @@ class SendLedger {
     uint64_t applied = 0;               // what its header says
   };
 
-  // A callback that waits until the last chunk of a bulk is acknowledged.
+  // A bulk whose last chunk is not acknowledged.
   struct PendingBulk {
     uint64_t sequence = 0;
-    std::shared_ptr<const void> owner;
-    std::function<void(bool)> on_acked;
+    std::shared_ptr<SentBulk> sent;
   };
 
-  // What an acknowledgement releases. Destroy it and call its callbacks without the ledger's lock.
+  // What an acknowledgement releases. Destroy it without the ledger's lock.
   struct Released {
     std::vector<PendingBulk> bulks;
     std::vector<Kept> frames;
@@ -61,8 +87,7 @@ class SendLedger {
   uint64_t add_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
                      std::shared_ptr<const void> owner, uint64_t applied);
   uint64_t add_last_chunk(const BulkPrefix& prefix, std::span<const std::byte> bytes,
-                          bool ends_lane, std::shared_ptr<const void> owner,
-                          std::function<void(bool)> on_acked, uint64_t applied);
+                          bool ends_lane, std::shared_ptr<SentBulk> sent, uint64_t applied);
 
   // Takes the counters of a received header. True: one has changed. Throws ProtocolError when they
   // claim more than was sent, or say that a bulk frame was applied.
@@ -78,7 +103,8 @@ class SendLedger {
   // The first unacknowledged frame after that number; nothing when there is none.
   std::optional<Kept> kept_after(uint64_t sequence) const;
 
-  std::vector<PendingBulk> take_pending();
+  // All that is not acknowledged, when nothing is sent any more.
+  Released take_all();
 
   const Totals& totals() const noexcept { return totals_; }
 

@@ -1,7 +1,9 @@
 #include "transport/tls_context.h"
 
+#include <fstream>
 #include <memory>
 #include <stdexcept>
+#include <string>
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -26,6 +28,20 @@ constexpr long kMaxClientChain = 12 << 10;
     throw std::invalid_argument(describe_errno(doing, ERR_GET_REASON(error)));
   const char* const reason = ERR_reason_error_string(error);
   throw std::invalid_argument(doing + ": " + (reason == nullptr ? "unknown error" : reason));
+}
+
+// OpenSSL says "unsupported" of a file without a key, and "no start line" of one without a
+// certificate. `label` ends the line that begins it.
+void refuse_file_without(const char* label, const char* what, const std::string& file,
+                         const char* advice) {
+  std::ifstream opened(file);
+  for (std::string line; std::getline(opened, line);)
+    if (line.starts_with("-----BEGIN ") && line.find(label) != std::string::npos)
+      return;
+  if (!opened.eof())
+    return;  // it cannot be read, which OpenSSL says
+  throw std::invalid_argument("TLS: there is no " + std::string(what) + " in '" + file +
+                              "': " + advice);
 }
 
 // Called with the server's chain in the place of OpenSSL's own check. The server proves afterwards
@@ -67,10 +83,14 @@ TlsContext::~TlsContext() {
 }
 
 void TlsContext::use_identity(const std::string& cert, const std::string& key) {
+  refuse_file_without("CERTIFICATE-----", "certificate", cert, "it is a PEM file that has one");
+  const std::string& key_file = key.empty() ? cert : key;
+  refuse_file_without("PRIVATE KEY-----", "private key", key_file,
+                      is_server_ ? "name the PEM file that has it with --key"
+                                 : "name the PEM file that has it with key=FILE in the address");
   ERR_clear_error();
   if (SSL_CTX_use_certificate_chain_file(context_, cert.c_str()) != 1)
     refuse_file("the certificate", cert);
-  const std::string& key_file = key.empty() ? cert : key;
   if (SSL_CTX_use_PrivateKey_file(context_, key_file.c_str(), SSL_FILETYPE_PEM) != 1 ||
       SSL_CTX_check_private_key(context_) != 1)
     refuse_file("the key", key_file);

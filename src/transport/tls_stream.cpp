@@ -80,7 +80,10 @@ class TlsStream : public Stream {
       buffers_.outgoing.assign(preamble.begin(), preamble.end());
     }
     size_t received = 0;
-    while (!advance_handshake())
+    bool is_done = advance_handshake();
+    if (options_.read_words)
+      is_done = begin_after_words(received);
+    for (; !is_done; is_done = advance_handshake())
       receive_handshake(received);
     MutexLock lock(mutex_);
     constexpr std::string_view kLabel = "EXPORTER-Channel-Binding";  // RFC 9266
@@ -158,9 +161,22 @@ class TlsStream : public Stream {
     return is_done;
   }
 
+  // As advance_handshake().
+  bool begin_after_words(size_t& received) EXCLUDES(mutex_) {
+    const std::vector<std::byte> first = options_.read_words(*inner_);
+    check_internal(first.size() <= raw_.size(), "few bytes are read with the listener's words");
+    std::ranges::copy(first, raw_.begin());
+    take_handshake(first.size(), received);
+    return advance_handshake();
+  }
+
   void receive_handshake(size_t& received) EXCLUDES(mutex_) {
+    take_handshake(inner_->read_some(std::span(raw_).first(kHandshakeRead)), received);
+  }
+
+  // So many bytes of raw_.
+  void take_handshake(size_t got, size_t& received) EXCLUDES(mutex_) {
     const size_t most = context_->is_server() ? kMaxFromClient : kMaxFromServer;
-    const size_t got = inner_->read_some(std::span(raw_).first(kHandshakeRead));
     const std::span<const std::byte> bytes = std::span<const std::byte>(raw_).first(got);
     if (got == 0)
       throw ConnectionError(peer() + " closed the connection during the TLS handshake");

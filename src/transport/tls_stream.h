@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,9 @@ namespace torch_remote::transport {
 struct TlsOptions {
   // Server: sent as it is to a peer that does not speak TLS.
   std::vector<std::byte> if_plain;
+  // Client: reads what a listener says in the clear before TLS begins, from the stream inside.
+  // Returns the bytes that it has read and that are of TLS. Empty: a listener says nothing.
+  std::function<std::vector<std::byte>(Stream&)> read_words;
   // New keys after so many bytes in one direction. AES-GCM allows 2^24.5 records, which is 380 GB.
   uint64_t rekey_after = uint64_t{64} << 30;
 };

@@ -9,6 +9,9 @@
 
 namespace torch_remote::wire {
 
+// Keys and values that a server brings for one group, in all its answers.
+constexpr uint64_t kMaxGroupBytes = 32 << 20;
+
 // Note [Process groups]
 //
 // A process group is one rank in each of several sessions, mostly of several servers. Its

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/platform.h"
+#include "base/utf8.h"
 #include "wire/limits.h"
 #include "wire/messages.h"
 
@@ -206,7 +207,7 @@ DeviceProperties decode_device(Reader& reader) {
   if (kind > 1)
     throw ProtocolError("no such device kind");
   device.kind = static_cast<DeviceKind>(kind);
-  device.name = reader.readable_text(256, "device name");
+  device.name = readable_line(reader.bytes(256, "device name"));
   device.total_memory = reader.varint();
   device.major = static_cast<uint32_t>(reader.count(1 << 16, "capability"));
   device.minor = static_cast<uint32_t>(reader.count(1 << 16, "capability"));
@@ -237,12 +238,12 @@ Welcome decode_welcome(std::span<const std::byte> body) {
     return welcome;
   }
   welcome.version = version(reader);
-  welcome.session = reader.text(64, "session id");
+  welcome.session = readable_line(std::as_bytes(std::span(reader.text(64, "session id"))));
   read_array(reader, welcome.secret);
   welcome.lease = reader.varint();
-  welcome.host = reader.readable_text(256, "host name");
+  welcome.host = readable_line(reader.bytes(256, "host name"));
   welcome.pid = reader.varint();
-  welcome.torch_version = reader.text(64, "torch version");
+  welcome.torch_version = readable_line(std::as_bytes(std::span(reader.text(64, "torch version"))));
   welcome.mkldnn = reader.u8() != 0;
   welcome.mkldnn_bf16 = reader.u8() != 0;
   welcome.mkldnn_fp16 = reader.u8() != 0;

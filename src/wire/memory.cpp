@@ -1,6 +1,7 @@
 #include "wire/memory.h"
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "wire/limits.h"
 
 namespace torch_remote::wire {
@@ -37,7 +38,7 @@ MemoryFigures decode_memory_figures(Reader& reader) {
     *number = reader.varint();
   for (uint64_t n = reader.count(kMaxMemoryStats, "memory figures"); n > 0; --n) {
     MemoryStat& stat = figures.stats.emplace_back();
-    stat.name = reader.text(kMaxText, "name of a memory figure");
+    stat.name = readable_line(reader.bytes(kMaxText, "name of a memory figure"));
     for (int64_t* const number : {&stat.current, &stat.peak, &stat.allocated, &stat.freed})
       *number = reader.zigzag();
   }

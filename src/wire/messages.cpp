@@ -248,7 +248,7 @@ Error decode_error(Reader& reader) {
   Error error;
   error.kind = checked_enum(reader.u8(), ErrorKind::kAccelerator, "error kind");
   error.call = reader.varint();
-  error.operator_name = reader.readable_text(kMaxErrorText, "operator name");
+  error.operator_name = readable_line(reader.bytes(kMaxErrorText, "operator name"));
   error.message = reader.readable_text(kMaxErrorText, "error text");
   error.signature = reader.varint();
   error.first = reader.varint();

@@ -23,7 +23,7 @@ void encode_clock(Writer& writer, uint64_t now) {
 }
 
 uint64_t decode_clock(Reader& reader) {
-  return reader.varint();
+  return reader.count(kMaxProfileTime, "time of a profile");
 }
 
 void encode(Writer& writer, const CallTimes& times) {
@@ -50,7 +50,8 @@ CallTimes decode_call_times(Reader& reader) {
     CallTime& time = times.calls.emplace_back();
     time.call = before.call + reader.varint();
     time.begin = before.begin + static_cast<uint64_t>(reader.zigzag());
-    time.duration = reader.varint();
+    check_limit("time of a profile", time.begin, kMaxProfileTime);
+    time.duration = reader.count(kMaxProfileTime, "time of a profile");
     time.stream = reader.u8();
     before = time;
   }

@@ -7,6 +7,9 @@
 
 namespace torch_remote::wire {
 
+// Nanoseconds. A client adds two times, whatever a server tells.
+constexpr uint64_t kMaxProfileTime = 1ULL << 62;
+
 // QUERY kProfile: when the device ran calls. Times are nanoseconds of the server's clock, which
 // begins anywhere and never jumps.
 //

@@ -41,6 +41,7 @@ def test_the_uncut_run_counts_every_call(uncut: Uncut) -> None:
     assert train("cpu", 30) == uncut[30]  # so the digest also depends on values
 
 
+# Promise 9.
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 def test_a_session_cut_at_random_bytes_ends_as_an_uncut_one(
     transport: str, server: str, uncut: Uncut, tmp_path: Path
@@ -50,6 +51,7 @@ def test_a_session_cut_at_random_bytes_ends_as_an_uncut_one(
     assert_survives(FaultProxy(server, plan, path=path), uncut, 100, faults=80)
 
 
+# Promise 9.
 def test_a_session_cut_at_every_byte_boundary_of_a_header_ends_as_an_uncut_one(
     server: str, uncut: Uncut
 ) -> None:
@@ -93,6 +95,7 @@ def flips(seed: int) -> Plan:
     return lambda number: cuts(number) if number < 3 else None
 
 
+# Promise 8.
 def test_flipped_bits_neither_hang_the_client_nor_harm_the_server(
     alert_server: str, uncut: Uncut, monkeypatch: pytest.MonkeyPatch
 ) -> None:

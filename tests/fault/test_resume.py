@@ -222,6 +222,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+# Promise 11.
 @pytest.mark.parametrize("transport", ["unix", "tcp", "local"])
 def test_the_session_of_a_killed_client_is_gone_although_its_worker_lives(
     transport: str, server: str, proxy: FaultProxy

@@ -86,6 +86,7 @@ def test_a_session_over_tls_whose_bits_are_flipped_ends_as_a_good_one(
     assert_survives(tls_server, at_random("flip", seed, 12), uncut, faults=12)
 
 
+# Promise 3a.
 @pytest.mark.parametrize("direction", [THERE, BACK])
 def test_a_bit_flipped_in_the_first_handshake_is_an_error_or_mended(
     direction: str, tls_server: Server, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,9 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "transport/client_hello.h"
 #include "wire/handshake.h"
+#include "wire/waiting.h"
 
 namespace {
 
@@ -42,8 +44,21 @@ void read_hello(std::span<const std::byte> bytes) {
   equal_proofs(proof, hello.proof);
 }
 
+// What the listener looks at: once it is whole, more bytes do not change that.
+void look_at_first_message(std::span<const std::byte> bytes) {
+  const bool is_hello = bytes.size() % 2 == 0;
+  const auto holds = is_hello ? &holds_hello : &torch_remote::transport::holds_client_hello;
+  bool was_whole = false;
+  for (size_t length = 0; length <= bytes.size() && length < 64; ++length) {
+    const bool is_whole = holds(bytes.first(length));
+    require(is_whole || !was_whole);
+    was_whole = is_whole;
+  }
+  holds(bytes);
+}
+
 void decode(uint8_t kind, std::span<const std::byte> bytes) {
-  switch (kind % 5) {
+  switch (kind % 6) {
     case 0:
       read_preamble(bytes);
       return;
@@ -55,6 +70,9 @@ void decode(uint8_t kind, std::span<const std::byte> bytes) {
       return;
     case 3:
       decode_welcome(bytes);
+      return;
+    case 4:
+      look_at_first_message(bytes);
       return;
     default:
       read_session_id(bytes);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from accelerate.utils.modeling import get_grad_scaler
 from changes import forget_accelerate, without_changes
 
 import torch_remote
+from torch_remote.integrations import accelerate as integration
 
 
 def layers() -> torch.nn.Sequential:
@@ -222,3 +224,19 @@ def test_its_own_scripts_pass(script: str, capfd: pytest.CaptureFixture[str]) ->
     """What `accelerate test` runs, for one process."""
     importlib.import_module(f"accelerate.test_utils.scripts.{script}").main()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_launcher_that_starts_one_process_of_several_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prepare(number: int) -> str:
+        args = SimpleNamespace(num_processes=number, cpu=False)
+        assert integration._warning_of_one(lambda given: given)(args) is args
+        return capsys.readouterr().err
+
+    assert prepare(2) == ""
+    monkeypatch.setattr(integration, "is_redirected", lambda: True)
+    assert prepare(1) == ""
+    assert "starts one process, not 2: give `accelerate launch` the option --multi_gpu" in prepare(
+        2
+    )

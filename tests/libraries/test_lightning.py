@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -15,7 +16,11 @@ from lightning.fabric.utilities.seed import _collect_rng_states, _set_rng_states
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.profilers import PyTorchProfiler
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader, TensorDataset
+
+from torch_remote.integrations import lightning as integration
+from torch_remote.integrations.choice import is_redirected
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -62,11 +67,14 @@ def fitted(**options: Any) -> Module:
     return module
 
 
-def test_auto_and_its_name_train_on_our_device_as_on_the_cpu() -> None:
+def test_auto_and_its_names_train_on_our_device_as_on_the_cpu() -> None:
     expected = fitted(accelerator="cpu")
     assert {device for device, _ in expected.seen} == {"cpu"}
+    # Under `torch-remote run`, where test_launch.py runs this too, cuda is ours.
+    names = ["gpu", *(["cuda", "mps"] if is_redirected() else [])]
     for options in ({}, {"accelerator": "auto"}, {"accelerator": "remote", "devices": 1},
-                    {"accelerator": "remote", "devices": [0]}):  # fmt: skip
+                    {"accelerator": "remote", "devices": [0]},
+                    *({"accelerator": each, "devices": 1} for each in names)):  # fmt: skip
         module = fitted(**options)
         assert {device for device, _ in module.seen} == {"remote"}
         assert module.losses == expected.losses
@@ -77,6 +85,8 @@ def test_alone_auto_is_the_cpu_and_our_name_is_unknown() -> None:
         assert trainer().strategy.root_device.type == "cpu"
         with pytest.raises(ValueError, match="invalid accelerator name"):
             trainer(accelerator="remote")
+        with pytest.raises(MisconfigurationException, match="No supported gpu backend"):
+            trainer(accelerator="gpu")
         assert lightning.Fabric().device.type == "cpu"
         assert "remote" not in AcceleratorRegistry
         assert "remote" not in ACCELERATOR_REGISTRY
@@ -150,7 +160,7 @@ def test_predict_and_validate() -> None:
 @pytest.mark.parametrize("precision", [None, "16-mixed", "bf16-mixed"])
 def test_fabric(precision: Any) -> None:
     losses = []
-    for accelerator in ("auto", "cpu"):
+    for accelerator in ("auto", "gpu", "cpu"):
         torch.manual_seed(0)
         fabric = lightning.Fabric(accelerator=accelerator, precision=precision)
         fabric.launch()
@@ -162,8 +172,9 @@ def test_fabric(precision: Any) -> None:
             optimizer.step()
             optimizer.zero_grad()
         losses.append((fabric.device.type, loss.item()))
-    assert [device for device, _ in losses] == ["remote", "cpu"]
-    assert losses[0][1] == pytest.approx(losses[1][1], rel=1e-6 if precision is None else 0.1)
+    assert [device for device, _ in losses] == ["remote", "remote", "cpu"]
+    for _, loss in losses[:2]:
+        assert loss == pytest.approx(losses[2][1], rel=1e-6 if precision is None else 0.1)
 
 
 def test_its_states_of_generators_have_ours() -> None:
@@ -182,3 +193,9 @@ def test_its_own_model_passes() -> None:
     assert made.strategy.root_device.type == "remote"
     made.test(module, verbose=False)
     assert made.state.finished
+
+
+def test_an_accelerator_of_the_program_is_asked_nothing_without_the_redirect() -> None:
+    connector: Any = SimpleNamespace(_accelerator_flag=(own := object()))  # it has no name()
+    integration._redirecting(lambda self: None)(connector)
+    assert connector._accelerator_flag is own

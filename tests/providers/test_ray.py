@@ -117,6 +117,9 @@ def test_four_devices_on_two_nodes_train_one_model(cluster: tuple[str, object]) 
     local = [torch.device("cpu")] * 4
     with torch_remote.connect(f"{url}&num_gpus=4&idle=5m") as machine:
         assert len(machine.devices) == 4
+        assert all(str(device) in repr(machine) for device in machine.devices)
+        (listed,) = _kept.listed(everywhere=False)
+        assert (listed.provider, listed.state) == ("ray", "running")
         with torch_remote.count() as counted:
             trained = train(machine.devices)
             torch_remote.synchronize()
@@ -235,8 +238,8 @@ def test_a_machine_of_up_that_ends_itself_gives_its_gpus_back(cluster: tuple[str
                 if b"\x003601s\x00" in (process / "cmdline").read_bytes():
                     os.kill(int(process.name), signal.SIGTERM)
         assert wait_until(lambda: ray.available_resources().get("GPU") == 3)
-        (listed,) = _kept.listed(everywhere=False)
-        assert listed.state == "0 of 2 actors run"
+        (listed,) = [each for each in _kept.listed(everywhere=False) if each.name == "box"]
+        assert listed.state == "ended"
         words = r"2 of 2 actors have died.*`torch-remote down box` forgets it"
         with pytest.raises(torch_remote.ConnectionError, match=words):
             torch_remote.connect("box")

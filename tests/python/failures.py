@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
+from helpers import wait_until
 
 import torch_remote
 
@@ -19,12 +24,38 @@ def bad_gather() -> torch.Tensor:
     return torch.gather(source, 0, torch.tensor([10**6], device="remote"))
 
 
-def late_gather() -> torch.Tensor:
-    """The same behind work for the server: the client hears of it after it has made more calls."""
-    work = torch.ones(1500, 1500, device="remote", dtype=torch.float64)
-    for _ in range(4):
-        work = work @ work
-    return bad_gather()
+@contextmanager
+def held_server() -> Iterator[None]:
+    """Stops the server's process for the block, so that the client hears of no failure in it.
+
+    What waits for the server in the block waits for ever.
+    """
+    torch.ones(1, device="remote").item()
+    pid = int(torch_remote.machines()[0].status()["pid"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert wait_until(lambda: _is_stopped(pid))
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _is_stopped(pid: int) -> bool:
+    return all(map(_task_is_stopped, Path(f"/proc/{pid}/task").iterdir()))
+
+
+def _task_is_stopped(task: Path) -> bool:
+    """A task that has ended meanwhile does not run either."""
+    try:
+        stat = (task / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def hear_of_failure() -> None:
+    """Waits until the client knows of a failure that no call has raised yet."""
+    assert wait_until(torch_remote._C.has_failure)
 
 
 def too_much(x: torch.Tensor) -> torch.Tensor:

@@ -114,7 +114,7 @@ def test_a_first_use_of_modal_without_its_sdk_says_what_to_install() -> None:
     device = create_modal_device("A100-40GB")
     for _ in range(2):
         with pytest.raises(
-            torch_remote.ConnectionError, match=r"pip install torch-remote\[modal\]"
+            torch_remote.ConnectionError, match=r"pip install 'torch-remote\[modal\]'"
         ):
             torch.ones(2, device=device)
     assert torch.ones(2, device="remote").sum().item() == 2

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -288,7 +287,7 @@ def test_run_runs_a_script_on_the_server_as_python_would(
     assert done.stdout.splitlines() == [
         "remote:0 cpu ['--epochs', '3', '-q'] beside __main__",
         server[0],
-        "cpu",  # a child, such as a worker of a DataLoader, has torch's own default
+        "cpu",  # in a child too, what names no device stays
     ]
 
 
@@ -327,6 +326,27 @@ def test_run_on_a_server_that_is_not_there_does_not_begin_the_script(
         assert words in said.err and "began" not in said.out
 
 
+def test_run_tells_the_script_the_name_it_was_written_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "device = 'mps' if torch.backends.mps.is_available() else 'cuda'\n"
+        "print(torch.ones(2, device=device).device, torch.cuda.is_available())\n"
+    )
+    for name, expected in (("mps", "mps:0 False\n"), ("cuda", "cuda:0 True\n")):
+        done = cli("run", "--as", name, str(script))
+        assert (done.returncode, done.stdout) == (0, expected), done.stderr
+    with pytest.raises(SystemExit) as ended:
+        dispatch.main(["run", "--as", "xpu", str(script)])
+    assert ended.value.code == 2
+    assert "'cuda', 'mps'" in capfd.readouterr().err
+    monkeypatch.setenv("TORCHDEVICE_READ_AS", "xpu")
+    assert dispatch.main(["run", str(script)]) == 2
+    assert "TORCHDEVICE_READ_AS is xpu; it may be cuda or mps" in capfd.readouterr().err
+
+
 # --- bench
 
 
@@ -347,37 +367,3 @@ def test_bench_of_nobody_is_unreachable_and_of_a_wrong_token_refused(tmp_path: P
     with serving("tcp://127.0.0.1:0", "--token-file", f"{tmp_path}/right") as url:
         done = cli("bench", url, "--token-file", f"{tmp_path}/wrong", "-q")
     assert done.returncode == 4, done.stderr
-
-
-# --- completion
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_all_commands_and_their_options(shell: str, tmp_path: Path) -> None:
-    done = cli("completion", shell)
-    assert (done.returncode, done.stderr) == (0, "")
-    options = ("--metrics", "--token-file", "--listen", "--idle-timeout", "--gpu")
-    if shell == "fish":
-        options = tuple(f"-l {option[2:]}" for option in options)
-    assert all(word in done.stdout for word in (*dispatch.COMMANDS, *options))
-    if program := shutil.which(shell):
-        script = tmp_path / "script"
-        script.write_text(done.stdout)
-        subprocess.run([program, "-n", script], check=True, timeout=DEADLINE)
-
-
-def test_bash_completes_a_command_and_an_option(tmp_path: Path) -> None:
-    script = tmp_path / "script"
-    script.write_text(cli("completion", "bash").stdout)
-    for words, at, expected in (
-        ("torch-remote doc", 1, "doctor"),
-        ("torch-remote doctor --me", 2, "--metrics"),
-    ):
-        line = (
-            f"source {script}; COMP_WORDS=({words}); COMP_CWORD={at}; _torch_remote; "
-            'printf "%s\\n" "${COMPREPLY[@]}"'
-        )
-        done = subprocess.run(
-            ["bash", "-c", line], capture_output=True, text=True, check=True, timeout=DEADLINE
-        )
-        assert done.stdout.split() == [expected]

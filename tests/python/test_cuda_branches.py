@@ -110,28 +110,89 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
     ),
 }
 
+# What runs under torch.use_deterministic_algorithms(True), and which of CUDA's kernels alerts.
+ALERTS: dict[str, str] = {
+    "index = torch.zeros(2, dtype=torch.long, device='remote')\n"
+    "at(3).put_(index, at(2), accumulate=True)": "put_",
+    "gradient(F.avg_pool3d, at(1, 1, 4, 4, 4), 2)": "avg_pool3d_backward_cuda",
+    "gradient(F.adaptive_avg_pool2d, at(1, 1, 5, 5), 2)": "adaptive_avg_pool2d_backward_cuda",
+    "gradient(F.adaptive_avg_pool3d, at(1, 1, 5, 5, 5), 2)": "adaptive_avg_pool3d_backward_cuda",
+    "gradient(F.adaptive_max_pool2d, at(1, 1, 5, 5), 2)": "adaptive_max_pool2d_backward_cuda",
+    "gradient(F.max_pool3d, at(1, 1, 4, 4, 4), 2)": "max_pool3d_with_indices_backward_cuda",
+    "gradient(F.pad, at(1, 1, 4), [1, 1], 'reflect')": "reflection_pad1d_backward_out_cuda",
+    "gradient(F.pad, at(1, 1, 4, 4, 4), [1] * 6, 'reflect')": "reflection_pad3d_backward_out_cuda",
+    "gradient(F.pad, at(1, 1, 4), [1, 1], 'replicate')": "replication_pad1d_backward_cuda",
+    "gradient(F.pad, at(1, 1, 4, 4), [1] * 4, 'replicate')": "replication_pad2d_backward_cuda",
+    "gradient(F.pad, at(1, 1, 4, 4, 4), [1] * 6, 'replicate')": "replication_pad3d_backward_cuda",
+    "gradient(F.interpolate, at(1, 1, 4), 8, mode='linear')": "upsample_linear1d_backward_out_cuda",
+    "gradient(F.interpolate, at(1, 1, 4, 4), 8, mode='bicubic')": (
+        "upsample_bicubic2d_backward_out_cuda"
+    ),
+    "gradient(F.grid_sample, at(1, 1, 4, 4), at(1, 2, 2, 2), align_corners=False)": (
+        "grid_sampler_2d_backward_cuda"
+    ),
+    "F.nll_loss(at(1, 2, 3, 3), torch.zeros(1, 3, 3, dtype=torch.long).to('remote'))": (
+        "nll_loss2d_forward_out_cuda_template"
+    ),
+    "F.nll_loss(at(1, 2, 3, 3), torch.zeros(1, 3, 3, dtype=torch.long).to('remote'),"
+    "reduction='none')": "",
+    "gradient(lambda w: F.embedding_bag(ones, w, mode='max'), at(3, 2))": (
+        "embedding_bag_backward_cuda_max"
+    ),
+    "gradient(lambda w: F.embedding_bag(ones, w, mode='sum'), at(3, 2))": "",
+    "at(5).histc()": "_histc_cuda with floating point input",
+    "at(5).median()": "",
+    "at(5).median(0)": "median CUDA with indices output",
+    "torch.nanmedian(at(5), 0)": "median CUDA with indices output",
+    "torch.bincount(at(5).long())": "",
+    "torch.bincount(at(5).long(), at(5))": "_bincount_cuda",
+    "at(5).scatter_reduce(0, at(5).long(), at(5), 'prod')": "scatter_reduce_cuda_prod_",
+    "at(5).scatter_reduce_(0, at(5).long(), at(5), 'sum')": "",
+    "at(5).scatter_(0, at(5).long(), at(5), reduce='multiply')": "scatter_reduce_cuda_kernel",
+    "at(5).index_reduce(0, at(5).long(), at(5), 'prod')": "index_reduce_cuda",
+    "F.max_unpool2d(at(1, 1, 2, 2), at(1, 1, 2, 2).long(), 2)": "max_unpooling2d_forward_out",
+}
+ALERTING = """
+torch.use_deterministic_algorithms(True)
+ones = torch.ones(1, 2, dtype=torch.long, device="remote")
+def gradient(function, x, *args, **kwargs):
+    function(x.requires_grad_(), *args, **kwargs).sum().backward()
+def alert(code):
+    warnings.simplefilter("ignore")
+    try:
+        exec(code)
+    except RuntimeError as error:
+        print(str(error).partition(" does not have")[0])
+    else:
+        print()
+"""
+Run = tuple[dict[str, list[str]], dict[str, str]]
+
 
 @pytest.fixture(scope="module")
-def calls_by_case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """All cases in one client, each after a marker: a call that nothing else makes."""
     folder: Path = tmp_path_factory.mktemp("cuda")
-    steps = [
-        f"torch.ones(1, device='remote').erfinv()\ntried(lambda: exec({code!r}))"
-        for code, _, _ in CASES.values()
-    ]
+    marker = "torch.ones(1, device='remote').erfinv()"
+    steps = [f"{marker}\ntried(lambda: exec({code!r}))" for code, _, _ in CASES.values()]
+    steps += [marker, ALERTING, *(f"alert({code!r})" for code in ALERTS)]
     with pretended_cuda(folder) as (url, read_calls):
         done = run_python(SETUP + "\n".join(steps), TORCH_REMOTE=url, TORCH_REMOTE_LOG="error")
         assert done.returncode == 0, done.stderr
         text = " ".join(call.removeprefix("aten::") for call in read_calls())
-    parts = text.split("erfinv")[1:]
-    return dict(zip(CASES, (part.split() for part in parts), strict=True))
+    parts = text.split("erfinv")[1:-1]
+    calls = dict(zip(CASES, (part.split() for part in parts), strict=True))
+    return calls, dict(zip(ALERTS, done.stdout.splitlines(), strict=True))
+
+
+@pytest.mark.parametrize("code", ALERTS)
+def test_a_call_alerts_where_cuda_has_no_deterministic_kernel(code: str, run: Run) -> None:
+    assert run[1][code] == ALERTS[code]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_cuda_server_is_sent_the_operators_that_cuda_runs(
-    case: str, calls_by_case: dict[str, list[str]]
-) -> None:
+def test_a_cuda_server_is_sent_the_operators_that_cuda_runs(case: str, run: Run) -> None:
     _, wanted, unwanted = CASES[case]
-    calls = calls_by_case[case]
+    calls = run[0][case]
     assert [call for call in calls if call in wanted] == wanted, calls
     assert not set(unwanted) & set(calls), calls

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from failures import held_server
 from helpers import assert_runs, assert_same
 from torch.utils.data import DataLoader, Dataset
 
@@ -178,10 +179,9 @@ def test_after_a_wait_the_pinned_source_of_an_upload_may_be_written(
 
 
 def test_query_does_not_wait_for_an_upload() -> None:
-    pinned = torch.ones(LARGE, dtype=torch.uint8).pin_memory()
-    torch.remote.synchronize()
+    pinned = torch.ones(MANY).pin_memory()
     event = torch.remote.Event()
-    with torch_remote.count() as counted:
+    with held_server(), torch_remote.count() as counted:
         there = pinned.to("remote", non_blocking=True)
         event.record()
         assert not event.query() and not torch.remote.current_stream().query()
@@ -192,12 +192,12 @@ def test_query_does_not_wait_for_an_upload() -> None:
 
 
 def test_calls_do_not_wait_for_an_upload() -> None:
-    pinned = torch.ones(2 * LARGE, dtype=torch.uint8).pin_memory()
+    pinned = torch.ones(MANY).pin_memory()
     x = torch.ones(3, device="remote")
-    torch.remote.synchronize()
-    there = pinned.to("remote", non_blocking=True)
-    y = x + 1
-    assert not torch.remote.current_stream().query()  # the upload is still on its way
+    with held_server():
+        there = pinned.to("remote", non_blocking=True)
+        y = x + 1
+        assert not torch.remote.current_stream().query()  # the upload is still on its way
     assert y.sum().item() == 6
     assert there.min().item() == 1
 

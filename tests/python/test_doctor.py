@@ -106,7 +106,28 @@ def test_a_server_that_is_not_there(scheme: str, tmp_path: Path) -> None:
     status, found = doctor("--on", address, TORCH_REMOTE_PATIENCE="0")
     problem = only(found)
     assert (status, problem["check"]) == (1, "machine")
-    assert address in problem["text"] and "torch-remote serve" in problem["remedy"]
+    assert problem["text"].count(address) == 1 and "torch-remote serve" in problem["remedy"]
+
+
+def test_a_setting_that_is_wrong_is_to_be_corrected(url: str) -> None:
+    for variable, value in (("TORCH_REMOTE_KEEPALIVE", "soon"), ("TORCH_REMOTE_NET", "far")):
+        status, found = doctor("--on", url, **{variable: value})
+        problem = only(found)
+        assert (status, problem["check"]) == (1, "machine")
+        assert variable in problem["text"] and "correct it" in problem["remedy"]
+        assert "torch-remote serve" not in problem["remedy"]
+
+
+def test_ssh_to_a_host_without_torch_remote_says_how_to_have_it_there(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\necho sh: 1: torch-remote: not found >&2; exit 127\n")
+    ssh.chmod(0o755)
+    status, found = doctor("--on", "ssh://box", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    problem = only(found)
+    assert (status, problem["check"]) == (1, "machine")
+    assert problem["text"].count("ssh://box") == 1 and "not found" in problem["text"]
+    assert "ssh://box?install=1" in problem["remedy"]
+    assert "serve --listen" not in problem["remedy"]
 
 
 def test_a_wrong_token(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_a_cache_written_at_a_growing_offset_matches_the_cpu() -> None:
     assert_matches_cpu(fill, torch.randn(8, 2, 3))
 
 
+# Promise 7.
 def test_control_c_in_the_wait_leaves_a_session_that_goes_on_and_no_memory() -> None:
     assert_runs(
         """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import builtins
-import itertools
 import re
 from collections.abc import Callable
 
 import pytest
 import torch
+from failures import bad_gather, hear_of_failure, held_server
 from helpers import DEVICE, assert_runs
 
 import torch_remote
@@ -139,7 +139,8 @@ def test_a_signature_that_failed_is_waited_for_until_it_goes_well(
 def test_a_call_that_was_skipped_is_not_waited_for_the_next_time(
     sync_count: Callable[[Callable[[], object]], int],
 ) -> None:
-    skipped = bad_gather().mul(3).cosh()
+    with held_server():
+        skipped = bad_gather().mul(3).cosh()
     with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
         skipped.tolist()
     fine = torch.ones(1, device="remote")
@@ -154,16 +155,7 @@ def test_the_exceptions_derive_as_documented() -> None:
     assert issubclass(torch_remote.ConnectionError, builtins.ConnectionError)
 
 
-SIZES = itertools.count(3)
-
-
-def bad_gather() -> torch.Tensor:
-    """Only the server reads the index and fails. A new signature each time: never waited for."""
-    return torch.gather(
-        torch.ones(next(SIZES), device="remote"), 0, torch.tensor([10**6], device="remote")
-    )
-
-
+# Promise 10.
 def test_a_remote_failure_is_raised_at_the_read_and_names_the_operator() -> None:
     failed = bad_gather()
     with pytest.raises(torch_remote.RemoteError, match=r"aten::gather.*remote:0") as raised:
@@ -172,9 +164,17 @@ def test_a_remote_failure_is_raised_at_the_read_and_names_the_operator() -> None
 
 
 def test_what_follows_a_failure_carries_the_first_cause() -> None:
-    later = (bad_gather() * 2).exp()
+    with held_server():
+        later = (bad_gather() * 2).exp()
     with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
         later.sum().item()
+
+
+def test_the_call_after_a_failure_that_is_known_carries_its_cause() -> None:
+    failed = bad_gather()
+    hear_of_failure()
+    with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+        failed * 2
 
 
 def test_values_that_were_there_before_stay_good() -> None:

@@ -111,6 +111,38 @@ def test_demo_learns_and_reports_its_traffic_within_its_time_limit() -> None:
     assert all(word in traffic for word in ("calls sent", "waited for an answer", "bytes sent"))
 
 
+# As in an environment with a wheel and torch only.
+WITHOUT_NUMPY = """
+import runpy, sys, warnings
+from pathlib import Path
+sys.modules["numpy"] = sys.modules["psutil"] = None  # importing them raises ImportError
+warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+scripts = sys.argv[1:]
+sys.path.insert(0, str(Path(scripts[0]).parent))
+for script in scripts:
+    print("script", script, flush=True)
+    sys.argv = [script]
+    runpy.run_path(script, run_name="__main__")
+"""
+
+
+def test_the_examples_need_neither_numpy_nor_psutil() -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    named = {*re.findall(r"examples/(\w+\.py)", readme), "quickstart.py", "demo.py"}
+    assert {"cuda_training.py", "quickstart.py", "demo.py"} <= named
+    plain = sorted(named - {"cuda_training.py"})
+    redirected = [
+        path.name for path in EXAMPLES.glob("demo_*.py") if "transformers" not in path.stem
+    ]
+    redirected += ["cuda_training.py"]  # after `import TorchDevice`, which the others have
+    both = []
+    for names in (plain, redirected):
+        paths = [str(EXAMPLES / name) for name in names]
+        both.append(start("-c", WITHOUT_NUMPY, *paths, device="remote"))
+    for process, names in zip(both, (plain, redirected), strict=True):
+        assert finish(process).count("script ") == len(names)
+
+
 def test_every_example_is_tested() -> None:
     elsewhere = {"train_on_ssh.py", "cuda_training.py"}  # test_providers_ssh.py, test_redirect_*.py
     elsewhere |= {path.name for path in EXAMPLES.glob("demo_*.py")}  # test_redirect_examples.py

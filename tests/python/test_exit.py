@@ -93,6 +93,7 @@ def test_exit_is_clean_and_quiet(ending: str) -> None:
     assert (done.returncode, lines) == (0, []), done.stdout + done.stderr
 
 
+# Promise 11a.
 def test_a_daemon_threads_backward_does_not_hold_up_the_exit() -> None:
     """PyTorch would wait 10 s for autograd's thread, which is in a call that never ends. How long
     the exit takes depends on the machine, so this looks at the setting that ends PyTorch's wait."""
@@ -124,6 +125,7 @@ threading.Thread(target=work, daemon=True).start()
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
+# Promise 11a.
 def test_the_exit_waits_until_other_threads_sleep() -> None:
     """One that has just returned from a remote call may still have to take the GIL, and Python must
     not end before. A thread that computes for longer than the exit waits shows that it does."""
@@ -149,6 +151,7 @@ has_begun.wait()
     assert float(done.stdout) >= 0.3  # kRunnerPatience
 
 
+# Promise 11a.
 def test_calls_that_a_silent_server_did_not_confirm_are_told() -> None:
     code = START + "os.kill(pid, signal.SIGSTOP)\ny = x.detach() + 1"
     done = run_python(code, TORCH_REMOTE_KEEPALIVE="2s")
@@ -158,6 +161,7 @@ def test_calls_that_a_silent_server_did_not_confirm_are_told() -> None:
     assert lost.startswith("torch_remote: 1 call was not confirmed: the session on local is lost: ")
 
 
+# Promise 11a.
 def test_calls_that_a_dead_server_did_not_confirm_are_told() -> None:
     code = START + (
         "os.kill(pid, signal.SIGSTOP)\nfor _ in range(3): y = x.detach() + 1\n"
@@ -179,6 +183,7 @@ machine.stop()
 }
 
 
+# Promise 11a.
 @pytest.mark.parametrize("ending", UNDONE)
 def test_calls_of_a_session_that_was_refused_are_told_and_the_status_is_1(
     ending: str, tmp_path: Path

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from failures import SIZES, bad_gather, in_thread, late_gather, told
+from failures import SIZES, bad_gather, held_server, in_thread, told
 from helpers import run_python, serving, wait_until
 
 import torch_remote
@@ -69,9 +69,10 @@ def test_a_stopped_thread_does_not_fill_what_another_has_made() -> None:
     x = torch.zeros(2, device="remote")
     torch_remote.synchronize()
     made: list[torch.Tensor] = []
-    late_gather()
-    in_thread(lambda: made.append(x + 1))
-    made[0].zero_()
+    with held_server():
+        bad_gather()
+        in_thread(lambda: made.append(x + 1))
+        made[0].zero_()
     with pytest.raises(torch_remote.RemoteError):
         made[0].tolist()
     assert made[0].tolist() == [1, 1]
@@ -220,8 +221,9 @@ def test_a_thread_that_lost_calls_for_anothers_failure_is_told_of() -> None:
     """The failure was raised in the thread whose call failed; the other's calls are lost too."""
     count = torch.zeros((), device="remote")
     torch_remote.synchronize()
-    failed = late_gather()
-    assert in_thread(lambda: (failed + 1, count.add_(1))) == []
+    with held_server():
+        failed = bad_gather()
+        assert in_thread(lambda: (failed + 1, count.add_(1))) == []
     with pytest.raises(torch_remote.RemoteError):
         failed.tolist()
     with pytest.raises(torch_remote.RemoteError, match="aten::gather"):

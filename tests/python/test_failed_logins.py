@@ -107,6 +107,7 @@ def waiting(
         yield Waiting(connection, due)
 
 
+# Promise 2.
 def test_who_fails_often_waits_and_others_do_not(server: Server) -> None:
     # From now on it waits 4 s, or 2 s until the listener has seen the last process end.
     server.fail("127.0.0.2", FREE + 2)
@@ -136,6 +137,7 @@ def sessions_beside(pid: int) -> list[int]:
     return found
 
 
+# Promise 2.
 def test_the_failures_of_others_delay_no_answer_of_the_listener(server: Server) -> None:
     """Each comes from another address, so that none of them waits."""
     fastest = DEADLINE
@@ -152,6 +154,7 @@ def test_the_failures_of_others_delay_no_answer_of_the_listener(server: Server) 
     assert fastest < 0.5
 
 
+# Promise 2.
 def test_a_client_that_resumes_does_not_wait_although_its_address_has_failed(
     server: Server,
 ) -> None:
@@ -185,6 +188,7 @@ def closing_all() -> Iterator[list[socket.socket]]:
             connection.close()
 
 
+# Promise 2.
 def test_40_bad_connects_do_not_delay_a_good_one_and_400_no_client_that_resumes(
     server: Server,
 ) -> None:
@@ -203,6 +207,7 @@ def test_40_bad_connects_do_not_delay_a_good_one_and_400_no_client_that_resumes(
         assert proxy.accepted == 2
 
 
+# Promise 2.
 def test_who_guesses_the_ids_of_sessions_waits_and_others_do_not(server: Server) -> None:
     with (
         FaultProxy(server.url, lambda number: None) as proxy,
@@ -229,6 +234,7 @@ def test_who_guesses_the_ids_of_sessions_waits_and_others_do_not(server: Server)
         assert any(resumes_before_the_answer() for _ in range(TRIES))
 
 
+# Promise 12.
 def test_guesses_write_few_lines_and_how_many_were_left_out(tmp_path: Path) -> None:
     """From many addresses, so that no guess waits."""
     token_file, log = tmp_path / "token", tmp_path / "log"
@@ -245,6 +251,7 @@ def test_guesses_write_few_lines_and_how_many_were_left_out(tmp_path: Path) -> N
     assert 'of="a connection was refused" lines=90' in left_out[0]
 
 
+# Promise 2.
 def test_silent_connections_of_one_address_do_not_keep_a_client_from_its_session(
     server: Server,
 ) -> None:

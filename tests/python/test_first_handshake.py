@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import serving
+from helpers import DEADLINE, serving, wait_until
 
 import torch_remote
 
@@ -130,9 +130,52 @@ def test_a_peer_that_hangs_up_every_time_is_an_error_soon(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["unix", "tcp"])
-def test_a_peer_that_accepts_and_says_nothing_is_an_error_soon(scheme: str, tmp_path: Path) -> None:
+def test_a_peer_that_accepts_and_says_nothing_is_told_and_an_error_soon(
+    scheme: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with listening(scheme, tmp_path) as (_, url):
         assert seconds_to_fail(url, "said nothing within") < WITHIN_S
+    assert f"torch_remote: waiting for {url} to answer\n" in capfd.readouterr().err
+
+
+class Staller(Cutter):
+    """Forwards the first answer of each server but for its last bytes, until `go_on` is set."""
+
+    go_on = threading.Event()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            client, _ = self.listener.accept()
+            upstream = socket.socket(socket.AF_UNIX)
+            upstream.connect(self.server)
+            threading.Thread(target=_pass_on, args=(client, upstream, None), daemon=True).start()
+            hello = upstream.recv(65536)
+            client.sendall(hello)
+            welcome = upstream.recv(65536)
+            client.sendall(welcome[:9])
+            assert self.go_on.wait(DEADLINE)
+            client.sendall(welcome[9:])
+            _pass_on(upstream, client, None)
+
+
+def test_a_handshake_that_stops_before_its_end_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with serving(f"unix://{tmp_path}/s"), listening("unix", tmp_path) as (listener, url):
+        staller = Staller(listener, f"{tmp_path}/s", 0, 0, 0)
+        connecting = threading.Thread(target=assert_serves, args=(url,))
+        connecting.start()
+        said = ""
+
+        def is_told() -> bool:
+            nonlocal said
+            said += capfd.readouterr().err
+            return f"torch_remote: waiting for {url} to answer\n" in said
+
+        assert wait_until(is_told), said
+        staller.go_on.set()
+        connecting.join(DEADLINE)
+        assert not connecting.is_alive()
 
 
 def test_a_server_that_nobody_listens_for_is_an_error_at_once(tmp_path: Path) -> None:
@@ -151,3 +194,48 @@ def test_a_server_that_nobody_listens_for_is_an_error_at_once(tmp_path: Path) ->
     ):
         with pytest.raises(torch_remote.ConnectionError, match=f"What to do: {words}"):
             torch_remote.connect(f"unix://{tmp_path}/{name}")
+
+
+WAITING = struct.pack("<IBB", 2, 3, 3)
+
+
+class Queue(Cutter):
+    """Tells each client twice that it waits, in two parts, before it forwards its connection."""
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                first = client.recv(1 << 16)
+                self.connections += 1
+                client.sendall(WAITING[:3])
+                client.sendall(WAITING[3:] + WAITING)
+                upstream = socket.create_connection(("127.0.0.1", int(self.server)))
+                upstream.sendall(first)
+                for source, target in ((client, upstream), (upstream, client)):
+                    threading.Thread(
+                        target=_pass_on, args=(source, target, None), daemon=True
+                    ).start()
+
+
+# Promise 2a.
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+def test_a_client_that_is_told_to_wait_waits_and_says_so(
+    scheme: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    token = tmp_path / "token"
+    with (
+        serving(f"{scheme}://127.0.0.1:0", "--token-file", str(token)) as url,
+        listening("tcp", tmp_path) as (listener, front),
+    ):
+        port = url.partition("?")[0].rpartition(":")[2]
+        queue = Queue(listener, port, 0, 0, 0)
+        through = url.replace(f":{port}", f":{front.rpartition(':')[2]}")
+        with torch_remote.connect(through, token_file=token) as machine:
+            assert torch.arange(3, device=machine.devices[0]).tolist() == [0, 1, 2]
+        assert queue.connections == 1
+    assert capfd.readouterr().err.count("no process ready for this client, which waits") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import DEVICE
+from helpers import DEVICE, assert_matches_cpu
 
 
 @pytest.mark.parametrize("name", ["index_add_", "index_reduce_"])
@@ -41,3 +41,27 @@ def test_a_resized_tensor_is_filled_where_pytorch_fills_it(dtype: torch.dtype) -
     finally:
         torch.use_deterministic_algorithms(False)
     assert torch.equal(grown, wanted) or torch.allclose(grown, wanted, equal_nan=True)
+
+
+def test_a_cpu_index_of_zero_dimensions_is_taken_as_cuda_takes_it() -> None:
+    one, flag = torch.tensor(1), torch.tensor(True)
+    x = torch.arange(12.0).reshape(3, 4)
+
+    def read(x: torch.Tensor) -> list[torch.Tensor]:
+        rows = torch.tensor([0, 2], device=x.device)
+        taken = [x[one], x[one, one], x[:, one], x[rows, one], x[flag], x[one, ..., None]]
+        index = torch.ops.aten.index
+        return [*taken, index(x, [one]), index(x, [None, one.int()]), index(x, [rows, one])]
+
+    def write(x: torch.Tensor) -> list[torch.Tensor]:
+        rows = torch.tensor([0, 2], device=x.device)
+        written = [x.clone() for _ in range(5)]
+        written[0][one] = 5.0
+        written[1][one, rows] = torch.tensor([7.0, 8.0], device=x.device)
+        written[2][rows, one] = torch.tensor(9.0)
+        written[3].index_put_((one,), torch.tensor(3.0))
+        written[4].index_put_((rows, one), torch.tensor(1.0, device=x.device), accumulate=True)
+        return written
+
+    assert_matches_cpu(read, x)
+    assert_matches_cpu(write, x)

@@ -42,3 +42,18 @@ def test_numpy_says_what_to_do() -> None:
 def test_sharing_memory_with_processes_is_a_no_op_as_with_cuda() -> None:
     model = torch.nn.Linear(2, 2).to("remote")
     assert model.share_memory() is model and model.weight.is_shared()
+
+
+def test_a_python_function_for_each_element_is_refused_with_what_to_do() -> None:
+    x, y = torch.ones(2, device="remote"), torch.ones(2)
+    calls = {
+        "apply_": lambda x, y: x.apply_(lambda a: a + 1),
+        "map_": lambda x, y: x.map_(y, lambda a, b: a + b),
+        "map2_": lambda x, y: x.map2_(y, y, lambda a, b, c: a + b + c),
+    }
+    for name, call in calls.items():
+        for other in (x, y):
+            with pytest.raises(TypeError, match=rf"{name} is only .*tensor\.cpu\(\)\.{name}"):
+                call(x, other)
+    assert [call(y.clone(), y).tolist() for call in calls.values()] == [[2, 2], [2, 2], [3, 3]]
+    assert x.tolist() == [1, 1]

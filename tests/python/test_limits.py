@@ -134,6 +134,62 @@ def test_an_upload_that_the_server_has_no_memory_for_is_out_of_memory_and_the_se
         assert lost[-1].item() == 1
 
 
+# Promise 7.
+def test_an_operator_is_out_of_memory_before_it_has_made_too_much(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--max-memory", "100MiB")
+    with (
+        serving(f"unix://{tmp_path}/s", *options) as url,
+        torch_remote.connect(url) as machine,
+    ):
+        x = torch.ones(1 << 18, device=machine.devices[0])
+        for make in (
+            lambda: x.repeat(2048),
+            lambda: x.view(-1, 1) @ x.view(1, -1)[:, : 1 << 11],
+            lambda: torch.cdist(x.view(-1, 1)[: 1 << 15], x.view(-1, 1)[: 1 << 15]),
+        ):
+            with pytest.raises(torch.OutOfMemoryError):
+                make().sum().item()
+            assert (x + 1).sum().item() == 2 << 18
+        facts = Path(f"/proc/{machine.status()['pid']}/status").read_text()
+        peak = next(line for line in facts.splitlines() if line.startswith("VmHWM:"))
+        assert int(peak.split()[1]) < 1 << 20, "a GiB was used before it was refused"
+
+
+# Promise 7.
+def test_a_session_has_many_threads_and_kernels_under_a_small_limit(tmp_path: Path) -> None:
+    """What PyTorch needs for itself is beside the limit: threads, generated code, workspaces."""
+    options = ("--device", "cpu", "--max-memory", "64MiB")
+    with (
+        serving(f"unix://{tmp_path}/s", *options) as url,
+        torch_remote.connect(url) as machine,
+    ):
+        device = machine.devices[0]
+        threads = torch.get_num_threads()
+        try:
+            torch.set_num_threads(64)  # the server sets as many as it allows
+            x = torch.ones(4, 16, 32, 32, device=device)
+            y = torch.nn.functional.conv2d(x, torch.ones(16, 16, 3, 3, device=device), padding=1)
+            assert y[0, 0, 5, 5].item() == 144
+            a = torch.ones(512, 512, device=device)
+            assert (a @ a)[0, 0].item() == 512
+            assert torch.linalg.svdvals(a)[0].item() == pytest.approx(512, rel=1e-4)
+            assert torch.fft.fft(a)[0, 0].real.item() == 512
+            assert a.sort()[0].cumsum(0)[-1, 0].item() == 512
+        finally:
+            torch.set_num_threads(threads)
+
+
+# Promise 7.
+def test_a_session_is_ended_before_others_where_memory_is_short(tmp_path: Path) -> None:
+    with (
+        serving(f"unix://{tmp_path}/s") as url,
+        torch_remote.connect(url) as machine,
+    ):
+        own = int(Path("/proc/self/oom_score_adj").read_text())
+        score = Path(f"/proc/{machine.status()['pid']}/oom_score_adj").read_text()
+        assert int(score) == max(own, 500)
+
+
 def test_a_session_over_max_memory_is_out_of_memory_and_goes_on(tmp_path: Path) -> None:
     with (
         serving(f"unix://{tmp_path}/s", "--max-memory", "1MiB") as url,

@@ -66,6 +66,7 @@ def test_frames_of_torch_are_passed_over() -> None:
     assert f", called at {bag.line}: " in error_of(failed.tolist)
 
 
+# Promise 10.
 def test_a_call_of_the_backward_names_the_forward_line() -> None:
     source, index = fresh(requires_grad=True), torch.zeros(1, dtype=torch.long, device="remote")
     other = source * 2
@@ -96,6 +97,7 @@ def test_a_backward_of_the_users_own_names_its_own_line() -> None:
     assert f", called at {lines[0]}: " in error_of(source.grad.tolist)
 
 
+# Promise 10.
 def test_a_call_of_an_optimizer_names_the_line_of_its_step() -> None:
     weight = fresh(2, requires_grad=True)
     weight.grad = torch.ones_like(weight)

@@ -54,6 +54,12 @@ def test_mixing_with_a_cpu_tensor_names_both_devices_and_the_operator(
     assert re.search(operator, text)
 
 
+def test_words_of_the_user_in_an_error_are_not_taken_for_a_device() -> None:
+    x = torch.ones(3, device="remote")
+    with pytest.raises(RuntimeError, match="but found 'meta'"):
+        torch.div(x, x, rounding_mode="meta")
+
+
 def test_mixing_two_remote_devices_names_both() -> None:
     with torch_remote.connect("local") as machine:
         device = machine.devices[0]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import itertools
 import json
 import socket
+import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +20,8 @@ import torch
 from helpers import assert_runs, run_python
 
 import torch_remote
-from torch_remote import _C
+from torch_remote import _C, _notebook
+from torch_remote._waits import waits_since
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "notebook.ipynb"
 
@@ -76,6 +81,95 @@ def test_the_example_runs_in_a_real_notebook() -> None:
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     texts = json.dumps([cell.get("outputs") for cell in notebook.cells])
     assert "text/html" in texts and "remote:0" in texts and "0 waits" in texts
+
+
+# --- errors name the cell
+
+
+class Kernel:
+    """What ipykernel's shell has: a compiler that names files by the text of a cell, and events."""
+
+    def __init__(self) -> None:
+        self.compile, self.events = self, self
+        self._filename_map: dict[str, int] = {}
+        self.execution_count = 1
+        self._callbacks: list[Callable[[Any], None]] = []
+        self.names: dict[str, Any] = {}
+
+    def get_code_name(self, raw: str, transformed: str, number: int) -> str:
+        return f"/tmp/ipykernel_7/{zlib.crc32(raw.encode())}.py"
+
+    def register(self, event: str, callback: Callable[[Any], None]) -> None:
+        assert event == "pre_run_cell"
+        self._callbacks.append(callback)
+
+    def run(self, source: str) -> None:
+        for callback in self._callbacks:
+            callback(SimpleNamespace(raw_cell=source))
+        file = self.get_code_name(source, source, self.execution_count)
+        self._filename_map[file] = self.execution_count
+        try:
+            exec(compile(source, file, "exec"), self.names)
+        finally:
+            self.execution_count += 1
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    made = Kernel()
+    made.run("import torch\ndef fail(x):\n    return torch.gather(x, 0, far)")  # before the import
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: made))
+    _notebook.watch_cells()
+    made.run("far = torch.tensor([10**6], device='remote')\nx = torch.ones(3, device='remote')")
+    return made
+
+
+def test_an_error_names_the_cell_and_its_line(kernel: Kernel) -> None:
+    sizes = itertools.count(3079)  # not used elsewhere: a signature that failed is waited for
+    for cell, source, line in (
+        (3, "\ny = torch.gather(x, 0, far)", "cell 3, line 2 in <module>"),
+        (4, "y = fail(x)", "cell 1, line 3 in fail"),
+        (5, "y = torch.gather(x, 0, far)", "cell 5, line 1 in <module>"),
+        (6, "z = torch.gather(x, 0, far); y = z", "cell 6, line 1 in <module>"),
+        (7, "\ny = torch.gather(x, 0, far)", "cell 7, line 2 in <module>"),  # cell 3, run again
+    ):
+        assert kernel.execution_count == cell
+        kernel.names["x"] = torch.ones(next(sizes), device="remote")
+        with pytest.raises(torch_remote.RemoteError) as raised:
+            kernel.run(source)
+            kernel.names["y"].tolist()
+        assert f", called at {line}" in str(raised.value)
+        assert "ipykernel" not in str(raised.value)
+
+
+def test_a_wait_names_the_cell(kernel: Kernel) -> None:
+    before = torch_remote.waits_by_line()
+    kernel.run("x.sum().item()")
+    assert [each.line for each in waits_since(before)] == ["cell 3, line 1"]
+
+
+def test_ipython_at_a_terminal_has_the_cell_in_the_name() -> None:
+    before = torch_remote.waits_by_line()
+    source = "import torch\ntorch.ones(2, device='remote').sum().item()"
+    exec(compile(source, "<ipython-input-12-0123456789ab>", "exec"), {})
+    assert [each.line for each in waits_since(before)] == ["cell 12, line 2"]
+
+
+def test_an_error_in_a_real_notebook_names_the_cell() -> None:
+    for package in ("nbclient", "nbformat", "ipykernel"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    import nbclient
+    import nbformat
+
+    sources = (
+        "import torch, torch_remote",
+        "x = torch.ones(4, device='remote')",
+        "y = torch.gather(x, 0, torch.tensor([10**6], device='remote'))",
+        "try: y.tolist()\nexcept torch_remote.RemoteError as error: print(error)",
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in sources])
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    assert "called at cell 3, line 1 in <module>" in json.dumps(notebook.cells[-1]["outputs"])
 
 
 # --- what people see

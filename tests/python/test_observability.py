@@ -27,6 +27,7 @@ def read_metrics(path: Path) -> dict[str, float]:
     return {name: float(value) for name, _, value in rows}
 
 
+# Promise 12.
 def test_metrics_tell_sessions_calls_bytes_memory_and_errors(tmp_path: Path) -> None:
     door = tmp_path / "metrics"
     with serving(f"unix://{tmp_path}/s", "--metrics", f"unix://{door}") as url:
@@ -78,6 +79,7 @@ def test_the_lines_that_waited_are_told_with_how_often_and_how_long() -> None:
     assert times == sorted(times, reverse=True)
 
 
+# Promise 12.
 def test_a_server_goes_on_although_nobody_reads_its_log(tmp_path: Path) -> None:
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
@@ -143,6 +145,7 @@ def test_the_servers_log_tells_who_the_client_is(
         assert url.removeprefix("tcp://") not in begun
 
 
+# Promise 1.
 def test_metrics_are_told_on_a_unix_socket_only(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch_remote_cli", "serve", "--listen"]
     refused = subprocess.run(
@@ -155,6 +158,7 @@ def test_metrics_are_told_on_a_unix_socket_only(tmp_path: Path) -> None:
     assert "Unix socket" in refused.stderr
 
 
+# Promise 12.
 def test_the_error_of_a_killed_session_quotes_its_last_calls(tmp_path: Path) -> None:
     with (
         serving(f"unix://{tmp_path}/s", "--metrics", f"unix://{tmp_path}/m") as url,

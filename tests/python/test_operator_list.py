@@ -58,12 +58,14 @@ def recorded() -> dict[str, dict[str, str]]:
     return versions
 
 
+# Promise 4.
 def test_every_operator_of_the_installed_torch_is_classified() -> None:
     names = torch._C._dispatch_get_all_op_names()
     aten = {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
     assert not aten - set(listed()), f"{sorted(aten - set(listed()))}: {ADVICE}"
 
 
+# Promise 4.
 @pytest.mark.parametrize("version", recorded())
 def test_every_operator_of_a_recorded_torch_is_classified(version: str) -> None:
     unlisted = set(recorded()[version]) - set(listed())

@@ -93,6 +93,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Page,
 # --- who may read
 
 
+# Promise 13.
 @pytest.mark.parametrize("path", ["/api/figures", "/metrics"])
 @pytest.mark.parametrize(
     "headers",
@@ -113,6 +114,7 @@ def test_figures_need_the_token(
     assert "torch_remote_" not in body
 
 
+# Promise 13.
 def test_a_cookie_is_given_for_the_token_and_is_not_the_token(
     place: tuple[str, Page, Path],
 ) -> None:
@@ -143,6 +145,7 @@ def test_the_token_file_is_made_for_its_owner_and_one_that_others_read_is_refuse
     assert done.returncode == 1 and f"chmod 600 {open_to_all}" in done.stderr
 
 
+# Promise 13.
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:0", "192.0.2.1:80", "[::]:0", "nonsense", "127.0.0.1:"]
 )
@@ -153,6 +156,7 @@ def test_it_listens_on_loopback_only(address: str, place: tuple[str, Page, Path]
     assert done.returncode == 2 and "--listen" in done.stderr
 
 
+# Promise 13.
 def test_a_name_that_another_site_points_here_is_refused(place: tuple[str, Page, Path]) -> None:
     page = place[1]
     token = f"Bearer {page.token}"
@@ -184,6 +188,7 @@ def test_a_body_of_a_get_is_no_second_request(place: tuple[str, Page, Path]) -> 
     assert said.startswith(b"HTTP/1.1 404") and said.count(b"HTTP/1.1") == 1
 
 
+# Promise 13.
 def test_nothing_can_be_changed_and_other_paths_do_not_exist(
     place: tuple[str, Page, Path],
 ) -> None:
@@ -198,6 +203,7 @@ def test_nothing_can_be_changed_and_other_paths_do_not_exist(
         assert page.ask(f"/api/figures{query}", Authorization=token)[0] == 400
 
 
+# Promise 13.
 @pytest.mark.parametrize("path", [*STATIC, "/metrics", "/nothing"])
 def test_every_answer_has_a_strict_policy(path: str, place: tuple[str, Page, Path]) -> None:
     headers = place[1].ask(path)[1]
@@ -208,6 +214,7 @@ def test_every_answer_has_a_strict_policy(path: str, place: tuple[str, Page, Pat
     assert headers["X-Frame-Options"] == "DENY"
 
 
+# Promise 13.
 def test_the_page_names_no_other_site_and_makes_no_html_of_text() -> None:
     for path in WEB.iterdir():
         text = path.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import types
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from helpers import assert_runs
 
 from torch_remote import _patches
+from torch_remote_patches import Patches
 
 # Imports everything that is changed first, to see it unchanged.
 SETUP = """
@@ -63,6 +65,72 @@ print(torch.nn.Linear(1, 1).remote().weight.is_remote, x)
         "set()",
         "True tensor([1., 1.], device='remote:0', requires_grad=True)",
     ]
+
+
+# Both change these: torch_remote's and TorchDevice's functions call each other in any order.
+BOTH = """
+import torch
+import torch._inductor.compile_fx
+import torch.cuda.jiterator
+import torch.nested._internal.ops
+import torch.utils.cpp_extension
+from torch.nn import DataParallel, Linear
+from torch.nn.parallel import DistributedDataParallel, comm
+from torch_state import differences, snapshot
+
+before = snapshot()
+was = set(vars(torch._C))
+inits = {each: each.__init__ for each in (DataParallel, DistributedDataParallel)}
+import FIRST
+import SECOND
+from torch_remote import _patches
+
+def layers(owner):
+    made, function = [], owner.__init__
+    while function is not inits[owner]:
+        made.append(function.__globals__["__name__"].partition(".")[0])
+        function = function.__wrapped__
+    return made
+
+def use(model, x):
+    expected = model(x)
+    spread = DataParallel(model.to("remote"))
+    assert spread.device_ids == [0, 1], spread.device_ids
+    assert torch.allclose(spread(x.to("remote")).cpu(), expected)
+    chunks = comm.scatter(x.to("remote"), [0, 1])
+    assert [str(each.device) for each in chunks] == ["remote:0", "remote:1"]
+    assert comm.gather(chunks, destination="cpu").equal(x)
+    assert [each.device.index for each in comm.broadcast(x.to("remote"), [0, 1])] == [0, 1]
+    assert DataParallel(Linear(2, 2)).device_ids == []
+
+torch_remote._backend.simulate(2)
+both = ["TorchDevice", "torch_remote"]
+assert layers(DataParallel) == both and layers(DistributedDataParallel) == both
+use(Linear(4, 2), torch.arange(24.0).reshape(6, 4))
+undo = {"TorchDevice": TorchDevice.disable, "torch_remote": _patches.undo_all}
+undo.pop("UNDONE")()
+(left,) = undo
+assert layers(DataParallel) == layers(DistributedDataParallel) == [left]
+assert hasattr(torch._C, "_scatter") == (left == "torch_remote" or "_scatter" in was)
+if left == "torch_remote":
+    use(Linear(4, 2), torch.arange(24.0).reshape(6, 4))
+undo.popitem()[1]()
+NAME = {"torch.remote", "torch.utils.backend_registration._privateuse1_backend_name"}
+for kind in ("_autograd.DeviceType", "_profiler.ProfilerActivity"):
+    NAME |= {f"torch._C.{kind}.{name}" for name in ("REMOTE", "__repr__", "__str__", "name")}
+print(differences(before, snapshot()) - NAME)
+"""
+
+
+@pytest.mark.parametrize("undone", ["TorchDevice", "torch_remote"])
+@pytest.mark.parametrize("first", ["TorchDevice", "torch_remote"])
+def test_both_packages_in_any_order_work_and_can_be_undone_in_any_order(
+    first: str, undone: str
+) -> None:
+    second = "torch_remote" if first == "TorchDevice" else "TorchDevice"
+    code = BOTH.replace("FIRST", first).replace("SECOND", second).replace("UNDONE", undone)
+    variables = {"TORCHDEVICE_POLICY": "foreign", "TORCHDEVICE_LOG_LEVEL": "ERROR"}
+    assert assert_runs(code, PYTHONPATH=str(Path(__file__).parent), **variables) == "set()"
 
 
 def test_a_module_imported_after_undo_is_not_changed() -> None:
@@ -201,3 +269,50 @@ def test_what_other_code_sets_in_a_block_is_noted() -> None:
     _patches.undo_all()
     assert module.replaced is original  # type: ignore[attr-defined]
     assert not hasattr(module, "added")
+
+
+def test_two_lists_change_one_attribute_and_are_undone_in_any_order() -> None:
+    def adding(text: str) -> Any:
+        return lambda below: (below or "") + text
+
+    for order in itertools.permutations("abc"):
+        for has_original in (True, False):
+            module = types.ModuleType("example")
+            if has_original:
+                module.value = "original "  # type: ignore[attr-defined]
+            lists = {name: Patches() for name in "abc"}
+            for name, changes in lists.items():
+                changes.wrap(module, "value", adding(name))
+            left = "abc"
+            for name in order:
+                whole = ("original " if has_original else "") + left
+                assert module.value == whole
+                lists[name].undo_all()
+                left = left.replace(name, "")
+            assert vars(module).get("value") == ("original " if has_original else None)
+
+
+def test_a_plain_change_on_top_stays_and_what_is_below_it_goes() -> None:
+    module, table = types.ModuleType("example"), {"key": "original"}
+    module.value = "original"  # type: ignore[attr-defined]
+    below, above = Patches(), Patches()
+    for changes in (below, above):
+        changes.patch(module, "value", new := object())
+        changes.patch_item(table, "key", str(new))
+    below.undo_all()
+    assert (module.value, table["key"]) == (new, str(new))
+    above.undo_all()
+    assert (module.value, table["key"]) == ("original", "original")
+
+
+def test_a_change_of_another_library_between_two_lists_is_kept() -> None:
+    module = types.ModuleType("example")
+    module.value = "original"  # type: ignore[attr-defined]
+    below, above = Patches(), Patches()
+    below.patch(module, "value", "below")
+    module.value = "theirs"  # type: ignore[attr-defined]
+    above.wrap(module, "value", lambda value: value + " above")
+    below.undo_all()
+    assert module.value == "theirs above"
+    above.undo_all()
+    assert module.value == "theirs"

@@ -40,7 +40,7 @@ def loaded(data: bytes) -> Any:
 
 
 MANY_WAYS = """
-    import io, time, torch, torch_remote
+    import io, torch, torch_remote
     tensors = [torch.full((8,), float(i), device="remote") for i in range(40)]
     model = torch.nn.Sequential(*(torch.nn.Linear(5, 5) for _ in range(20))).to("remote")
     torch.remote.synchronize()
@@ -59,16 +59,14 @@ MANY_WAYS = """
         lambda: model.to("cpu"),
         lambda: model.to("remote").cpu(),
     ):
-        begin = time.monotonic()
         with torch_remote.count() as counted:
             way()
-        took = time.monotonic() - begin
-        assert took < 0.8 and counted.syncs <= 10, (way, took, counted)
+        assert counted.syncs <= 10, (way, counted)
 """
 
 
 def test_forty_downloads_cost_few_round_trips() -> None:
-    assert_runs(MANY_WAYS, TORCH_REMOTE_NET="50")
+    assert_runs(MANY_WAYS)
 
 
 @pytest.mark.parametrize("zip_file", [True, False])

@@ -137,3 +137,26 @@ def test_deterministic_mode_fills_new_memory() -> None:
         assert torch.empty(3, dtype=torch.int32, device=DEVICE).eq(2**31 - 1).all().item()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bfloat16])
+def test_isin_of_a_number_or_of_nothing(dtype: torch.dtype, sync_count: SyncCount) -> None:
+    before = mispredicted()
+    some = torch.tensor([1, 2, 3, 2], dtype=dtype)
+    for other in (some, some[:0], some[1], some.repeat(50), some.reshape(2, 2)):
+        assert_matches_cpu(lambda x: torch.isin(2, x), other)
+        assert_matches_cpu(lambda x: torch.isin(2, x, invert=True), other)
+        assert_matches_cpu(lambda x: torch.isin(x, 2), other)
+        assert_matches_cpu(lambda x, y: torch.isin(x, y), other, some)
+        assert_matches_cpu(lambda x, y: torch.isin(x, y), some, other)
+        assert_matches_cpu(lambda x: torch.isin(2, x, out=x.new_empty(0).bool()), other)
+    remote = some.to(DEVICE)
+    assert sync_count(lambda: torch.isin(2, remote)) == 0
+    assert mispredicted() == before
+
+
+def test_isin_of_a_number_that_it_does_not_take() -> None:
+    with pytest.raises(RuntimeError, match="Unsupported input type encountered for isin"):
+        torch.isin(True, torch.ones(2, device=DEVICE))
+    with pytest.raises(RuntimeError, match="Unsupported input type encountered for isin"):
+        torch.isin(1, torch.ones(2, device=DEVICE, dtype=torch.complex64))

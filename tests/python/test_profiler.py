@@ -340,7 +340,7 @@ def test_the_table_of_waits_is_for_people() -> None:
     assert str(table).splitlines() == [
         "train.py:41 waited 12 times, 310 ms",
         "train.py:9 waited once, 42.1 ms",
-        "an unknown line waited 1,200 times, 5 µs",
+        "an unknown line waited 1,200 times, 5 us",
     ]
     assert str(torch_remote.WaitTable()) == "no line waited for a server"
     shown = re.findall(r"^(\S+) waited (?:once|(\d+) times), ([\d,.]+) ms$", DOCUMENT, re.M)

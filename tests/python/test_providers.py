@@ -23,7 +23,8 @@ class Counting:
 
     def launch(self, spec: providers.Spec) -> providers.Endpoint:
         self.events.append(f"launch {spec.host} {spec.gpu and spec.gpu.value} {dict(spec.options)}")
-        return providers.Endpoint(self.url, handle="7", ends="at midnight")
+        more = [providers.Endpoint(self.url)] * (int(spec.options.get("servers", 1)) - 1)
+        return providers.Endpoint(self.url, handle="7", ends="at midnight", also=tuple(more))
 
     def status(self, endpoint: providers.Endpoint) -> dict[str, str]:
         return {"provider": "counting", "handle": endpoint.handle}
@@ -70,6 +71,16 @@ def test_connect_launches_and_the_end_of_the_block_stops(provider: Counting) -> 
     assert provider.events[1:] == ["stop 7"]
     machine.stop()
     assert provider.events[1:] == ["stop 7"]
+
+
+def test_a_machine_of_several_servers_shows_the_devices_of_all(provider: Counting) -> None:
+    with torch_remote.connect("counting://box?servers=3") as machine:
+        names = [str(device) for device in machine.devices]
+        assert len(names) == 3
+        assert f"devices=[{', '.join(names)}], state='open')" in repr(machine)
+        html = machine._repr_html_()
+        assert all(f"<td>{name}</td>" in html for name in names)
+        assert html.count(f" on {machine.status()['host']}, open<") == 1
 
 
 def test_a_device_of_a_provider_launches_at_first_use(provider: Counting) -> None:

@@ -175,7 +175,7 @@ def test_a_pod_that_runs_already_is_used_and_left(cluster: Path) -> None:
     [
         ("k8s://nobody", 'pods "nobody" not found', "check the pod's name"),
         ("k8s://?image=quota", "exceeded quota: gpus", "ask for a higher quota"),
-        ("k8s://?image=missing", "ErrImagePull pull access denied", "check the name of image="),
+        ("k8s://?image=missing", "ErrImagePull pull access denied", "check image=NAME"),
         ("k8s://?image=full&wait=1s", "3 Insufficient nvidia.com/gpu", "wait longer with wait=1h"),
         ("slurm://quota", "accounting/QOS policy limit", "your quota is used up"),
         ("slurm://?gpu=nope", "Invalid generic resource", "`sinfo -o %G` lists them"),
@@ -322,14 +322,18 @@ def test_up_ps_logs_and_down_handle_a_machine_that_outlives_programs(cluster: Pa
     gone = cli("down", f"k8s://{pod.name}", "nobody")
     assert gone.returncode == 1 and f"k8s://{pod.name} is ended" in gone.stdout
     assert "there is no machine nobody" in gone.stderr
-    assert list(cluster.iterdir()) == [] and "no machine" in cli("ps").stdout
+    assert list(cluster.iterdir()) == [] and "no machines are running" in cli("ps").stdout
     (cluster / "fails").write_text("The connection to the server was refused")
     states = [each.state for each in _kept.listed(everywhere=True) if each.provider == "k8s"]
     assert len(states) == 1 and states[0].startswith("unknown: k8s://: The connection")
 
 
 def test_up_refuses_what_does_not_stay_and_names_that_are_none() -> None:
-    for url, words in (("ssh://box", "needs no `up`"), ("tcp://127.0.0.1:1", "runs already")):
+    for url, words in (
+        ("ssh://box", "needs no `up`"),
+        ("local", "each program starts that server for itself"),
+        ("tcp://127.0.0.1:1", "runs already"),
+    ):
         with pytest.raises(ValueError, match=words):
             _kept.up(url)
     with pytest.raises(ValueError, match="is no name of a machine"):

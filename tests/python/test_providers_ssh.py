@@ -217,7 +217,9 @@ def test_install_on_a_host_with_no_torch_or_another_is_told(
     python.chmod(0o755)
     with pytest.raises(torch_remote.ConnectionError) as raised:
         torch_remote.connect(f"ssh://bare?install=1&timeout=60&python={python}")
-    assert words in str(raised.value) and "What to do: " in str(raised.value)
+    assert words in str(raised.value)
+    assert "What to do: name the host's Python that has this torch" in str(raised.value)
+    assert "install=1&python=" in str(raised.value)
 
 
 def test_the_configuration_file_names_the_command(

@@ -74,6 +74,7 @@ def port_of(url: str) -> str:
     return match[1]
 
 
+# Promise 3a.
 def test_the_printed_address_is_all_that_a_client_needs(
     token: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_copy_of_many_bytes_arrives(token: tuple[str, str]) -> None:
         assert torch.equal(x.to(machine.devices[0]).cpu(), x)
 
 
+# Promise 3a.
 def test_another_pin_is_an_error_that_shows_both(token: tuple[str, str]) -> None:
     with serving("tls://127.0.0.1:0", *token) as url:
         wrong = "A" * 43
@@ -104,6 +106,7 @@ def test_another_pin_is_an_error_that_shows_both(token: tuple[str, str]) -> None
         assert_serves(url)
 
 
+# Promise 3a.
 def test_without_a_pin_a_certificate_that_it_made_itself_is_refused(
     token: tuple[str, str],
 ) -> None:
@@ -111,6 +114,7 @@ def test_without_a_pin_a_certificate_that_it_made_itself_is_refused(
         assert "?pin=PIN" in error_of(url.partition("?")[0])
 
 
+# Promise 1.
 def test_a_token_is_needed_too(token: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--token-file" in refusal_of("tls://127.0.0.1:0")
     with serving("tls://127.0.0.1:0", *token) as url:
@@ -120,6 +124,7 @@ def test_a_token_is_needed_too(token: tuple[str, str], monkeypatch: pytest.Monke
         assert "does not know this token" in error_of(url)
 
 
+# Promise 1.
 def test_beyond_loopback_there_is_only_tls(token: tuple[str, str]) -> None:
     message = refusal_of("tcp://0.0.0.0:0", *token)
     assert "--listen tls://0.0.0.0:0" in message
@@ -152,6 +157,7 @@ def test_clients_and_servers_that_do_not_agree_on_tls_say_so(token: tuple[str, s
         assert "tcp://" in message
 
 
+# Promise 3a.
 def test_a_certificate_of_an_authority_is_checked_by_name_and_date(
     token: tuple[str, str], authority: Identity, tmp_path: Path
 ) -> None:
@@ -175,6 +181,7 @@ def test_a_certificate_of_an_authority_is_checked_by_name_and_date(
         assert "is for gpu-box.example, not for localhost" in message
 
 
+# Promise 3a.
 def test_clients_can_be_asked_for_a_certificate(
     token: tuple[str, str], authority: Identity, tmp_path: Path
 ) -> None:
@@ -202,6 +209,20 @@ def test_files_that_cannot_be_used_are_named(
 ) -> None:
     status = 2 if "needs" in words else 1
     assert words in refusal_of("tls://127.0.0.1:0", *token, *options, status=status)
+
+
+def test_a_file_without_a_key_or_a_certificate_is_told_as_that(
+    token: tuple[str, str], tmp_path: Path
+) -> None:
+    identity = make_authority(tmp_path)
+    for options, words in (
+        (("--cert", str(identity.cert)), f"no private key in '{identity.cert}': name the PEM"),
+        (("--cert", str(identity.key)), f"there is no certificate in '{identity.key}'"),
+    ):
+        said = refusal_of("tls://127.0.0.1:0", *token, *options, status=1)
+        assert words in said and "unsupported" not in said
+    with pytest.raises(ValueError, match=r"no private key in .* with key=FILE in the address"):
+        torch_remote.connect(f"tls://127.0.0.1:1?cert={identity.cert}")
 
 
 def test_options_in_the_wrong_place_are_refused(token: tuple[str, str], tmp_path: Path) -> None:
@@ -285,6 +306,7 @@ def man_in_the_middle(
         man.close()
 
 
+# Promise 3a.
 def test_a_man_in_the_middle_fails_even_with_a_certificate_that_the_client_trusts(
     man_in_the_middle: tuple[ManInTheMiddle, str], authority: Identity
 ) -> None:
@@ -296,6 +318,7 @@ def test_a_man_in_the_middle_fails_even_with_a_certificate_that_the_client_trust
     assert "not the pinned one" in error_of(f"tls://127.0.0.1:{man.port}?{url.partition('?')[2]}")
 
 
+# Promise 3a.
 def test_no_secret_is_in_the_log_or_the_address(
     token: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

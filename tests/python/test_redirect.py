@@ -302,6 +302,12 @@ def test_every_sub_module_can_be_imported() -> None:
         "ops.memory.management",
         "ops.memory.stats",
         "ops.nn",
+        "ops.nn.activation",
+        "ops.nn.attention",
+        "ops.nn.containers",
+        "ops.nn.init",
+        "ops.nn.layers",
+        "ops.nn.normalization",
         "ops.streams.cuda",
         "ops.streams.mps",
         "ops.streams.sync",
@@ -320,6 +326,18 @@ def test_every_sub_module_can_be_imported() -> None:
         module = importlib.import_module(f"TorchDevice.{name}")
         for each in getattr(module, "__all__", ()):
             assert getattr(module, each, None) is not None, (name, each)
+    nn = TorchDevice.ops.nn
+    for name, parts in {
+        "activation": ["ReLU", "GELU", "Softmax", "MultiheadAttention"],
+        "attention": ["MultiheadAttention", "scaled_dot_product_attention"],
+        "containers": ["Sequential", "ModuleList", "ModuleDict", "ParameterList"],
+        "init": ["xavier_uniform_", "kaiming_normal_", "normal_", "zeros_"],
+        "layers": ["Linear", "Conv2d", "LSTM", "Embedding", "Dropout", "MaxPool2d", "Transformer"],
+        "normalization": ["BatchNorm2d", "LayerNorm", "GroupNorm", "InstanceNorm1d"],
+    }.items():
+        for each in parts:
+            assert callable(getattr(getattr(nn, name), each))
+    assert nn.Linear is nn.layers.Linear is torch.nn.Linear
     assert TorchDevice.TDLogger is importlib.import_module("TorchDevice.core.logger")
     assert TorchDevice.__version__
     assert os.environ.get("TORCHDEVICE_LOG_LEVEL") == "ERROR"

@@ -155,11 +155,6 @@ def test_names_that_did_not_answer(used: str) -> None:
             getattr(torch.cuda.tunable, name)()
 
 
-def test_a_program_for_mps_finds_the_accelerator(used: str) -> None:
-    assert torch.backends.mps.is_available() == (used != "cpu")
-    assert torch.backends.mps.is_built() == (used != "cpu")
-
-
 def test_pinned_copies_of_a_layout_are_made_where_nothing_can_be_pinned() -> None:
     code = """
 import TorchDevice, torch
@@ -228,3 +223,43 @@ def test_waits_name_the_line_of_the_program(remote: str) -> None:
     lines = [each.line for each in torch_remote.waits()]
     assert any(__file__ in line for line in lines)
     assert not any("/TorchDevice/" in line for line in lines)
+
+
+def test_types_of_sparse_tensors_make_them(used: str) -> None:
+    indices, values = torch.tensor([[0, 1], [1, 0]]), torch.tensor([1.0, 2.0])
+    for kind in (torch.cuda.sparse.FloatTensor, torch.sparse.FloatTensor):
+        made = kind(indices, values, torch.Size([2, 2]))
+        assert (str(made.device), made.to_dense().tolist()) == (used, [[0.0, 1.0], [2.0, 0.0]])
+        assert kind(2, 3).shape == (2, 3)
+        assert kind(indices, values).shape == (2, 2)
+    double = torch.cuda.sparse.DoubleTensor(2, 3)
+    assert (double.dtype, double.layout) == (torch.float64, torch.sparse_coo)
+    assert isinstance(double, torch.cuda.sparse.DoubleTensor) == (used != "cpu")
+
+
+def test_a_legacy_type_of_a_tensor_shares_its_memory(used: str) -> None:
+    x = torch.ones(2)
+    shared = [torch.FloatTensor(x)]
+    if used != "cpu":  # there x is no tensor of CUDA's, which torch refuses
+        shared.append(torch.cuda.FloatTensor(x.cuda()))
+    x.add_(1)
+    assert all(each.tolist() == [2.0, 2.0] for each in shared)
+    with pytest.raises(TypeError) as raised:
+        torch.DoubleTensor(x)
+    assert "FloatType" not in str(raised.value) or used == "cpu"
+
+
+def test_functions_of_several_devices_answer(used: str) -> None:
+    import torch.cuda.comm
+
+    x = torch.arange(4.0)
+    (copy,) = torch.cuda.comm.broadcast(x, devices=[0])
+    assert (str(copy.device), copy.tolist()) == (used, x.tolist())
+    (chunk,) = torch.cuda.comm.scatter(x, devices=[0])
+    assert (str(chunk.device), chunk.tolist()) == (used, x.tolist())
+    assert torch.cuda.comm.gather([x, x], destination=0).shape == (8,)
+    if used != "cpu":  # torch adds up tensors of GPUs only
+        added = torch.cuda.comm.reduce_add([copy, chunk], destination=0)
+        assert added.tolist() == [0.0, 2.0, 4.0, 6.0]
+    ((coalesced,),) = torch.cuda.comm.broadcast_coalesced([x], devices=[0])
+    assert str(coalesced.device) == used

@@ -36,6 +36,22 @@ TorchDevice.report()
     )
 
 
+def test_the_log_tells_where_a_generator_of_the_cpu_draws() -> None:
+    code = """
+    import torch, torch_remote, TorchDevice
+    g, x = torch.Generator("cpu"), torch.frombuffer(bytearray(8), dtype=torch.float32).remote()
+    torch.randn(2, generator=g, device="cpu")  # as asked: no line
+    torch.randn(2, generator=g, device="cuda")
+    x.normal_(generator=g)
+    """
+    done = run_python(code, TORCHDEVICE_LOG_LEVEL="INFO")
+    assert [line.partition("(): ")[2] for line in done.stderr.splitlines()] == [
+        "torch.randn: cuda -> cpu (its generator is of that device)",
+        "Tensor.normal_: remote -> cpu "
+        "(its generator is of the CPU: the numbers are drawn there and copied)",
+    ]
+
+
 def test_debug_logs_every_call_and_warning_none_but_overrides() -> None:
     code = """
 import TorchDevice, torch

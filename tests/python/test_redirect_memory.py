@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_runs
+from helpers import assert_runs, serving
 from redirecting import redirected
 
 import torch_remote
@@ -98,6 +98,35 @@ def test_no_memory_reads_as_a_cuda_program_expects(used: str) -> None:
     assert f"made at {__file__}:{line} in test_no_memory" in str(raised.value)
     with pytest.raises(RuntimeError, match="negative dimension"):
         torch.empty(-1, device="cuda")
+
+
+def test_tensors_without_memory_are_not_listed_and_our_own_calls_not_logged(used: str) -> None:
+    never_made = torch.empty(2**40, device="meta")
+    before = {(each.line, each.api) for each in TorchDevice.sites() if each.file == __file__}
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        torch.empty(2**50, device="cuda")
+    assert str(never_made.nbytes) not in str(raised.value)
+    after = {(each.line, each.api) for each in TorchDevice.sites() if each.file == __file__}
+    assert {api for _, api in after - before} <= {"torch.empty"}
+
+
+def test_a_tensor_that_the_server_had_no_memory_for_is_not_listed(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--max-memory", "64MiB")
+    with (
+        serving(f"unix://{tmp_path}/server.sock", *options) as url,
+        torch_remote.connect(url) as machine,
+        redirected("remote"),
+        torch.remote.device(machine.devices[0]),
+    ):
+        kept = torch.ones(2**23, device="cuda")
+        refused = torch.ones(2**23 + 2**20, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.remote.synchronize()
+        with pytest.raises(torch.OutOfMemoryError, match="of 67108864 bytes are free") as raised:
+            torch.empty(2**50, device="cuda")
+        assert f"{kept.nbytes} bytes" in str(raised.value)
+        assert f"{refused.nbytes} bytes" not in str(raised.value)
+        assert kept.sum().item() == 2**23
 
 
 def test_no_memory_for_any_operator_is_the_same_error(used: str) -> None:

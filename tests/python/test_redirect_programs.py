@@ -103,6 +103,18 @@ def test_a_forked_worker_decides_for_itself(remote: str) -> None:
     assert [each.device.type for each in loader] == ["cpu"] * 6
 
 
+def test_a_dataset_on_the_device_in_a_forked_worker_says_what_to_do(remote: str) -> None:
+    def batches() -> list[torch.Tensor]:
+        data = torch.utils.data.TensorDataset(torch.arange(4.0))
+        return [batch for (batch,) in torch.utils.data.DataLoader(data, 2, num_workers=1)]
+
+    torch.ones(1).item()  # so that there is a session
+    with pytest.raises(RuntimeError, match=r"TorchDevice's policy `full`.*cpu_override\(\)"):
+        batches()
+    with TorchDevice.cpu_override():
+        assert torch.cat(batches()).tolist() == [0, 1, 2, 3]
+
+
 WORKERS = """
 import sys, torch, TorchDevice
 from torch.utils.data import DataLoader, Dataset

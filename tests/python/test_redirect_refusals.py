@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -68,6 +70,31 @@ def test_float64_on_mps_is_refused_with_advice(text: str, advised: bool) -> None
         assert type(answer) is TypeError
         assert text in str(answer)
         assert "use float32" in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [("full", "from_numpy.*TorchDevice.cpu_override"), ("foreign", "or without a device stay")],
+)
+def test_mixed_devices_are_refused_with_what_to_do(policy: str, words: str) -> None:
+    here = torch.frombuffer(bytearray(8), dtype=torch.float32)
+    mixes: list[Callable[[torch.Tensor], object]] = [
+        lambda x: x + here,
+        lambda x: here.mul_(x),
+        lambda x: torch.cat([x, here]),
+        lambda x: torch.nn.functional.linear(here, x[None]),
+        lambda x: torch.layer_norm(x, (2,), here),
+    ]
+    with redirected("remote", policy):
+        x = torch.ones(2, device="cuda")
+        for mix in mixes:
+            with pytest.raises(RuntimeError, match="on the same device") as raised:
+                mix(x)
+            assert re.search(rf"{words}.*$", str(raised.value)), str(raised.value)
+            assert "`.to(device)`" in str(raised.value)
+    with pytest.raises(RuntimeError, match="on the same device") as raised:
+        x + here
+    assert "TorchDevice" not in str(raised.value)
 
 
 def test_what_only_cuda_or_metal_has_is_refused_by_name(used: str) -> None:

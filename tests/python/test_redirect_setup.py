@@ -69,7 +69,8 @@ def test_variables_choose_the_policy(variables: dict[str, str], policy: str) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["TORCHDEVICE_POLICY", "TORCHDEVICE_ORDER", "TORCHDEVICE_LOG_LEVEL"]
+    "name",
+    ["TORCHDEVICE_POLICY", "TORCHDEVICE_ORDER", "TORCHDEVICE_LOG_LEVEL", "TORCHDEVICE_READ_AS"],
 )
 def test_a_wrong_value_of_a_variable_is_refused_with_its_name(name: str) -> None:
     done = run_python("import TorchDevice", **{name: "nonsense"})

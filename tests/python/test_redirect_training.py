@@ -35,7 +35,7 @@ def plain_cpu_figures() -> list[str]:
     model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
-    features = torch.linspace(-1, 1, 256).reshape(64, 4)
+    features = torch.tensor([-1 + index / 127.5 for index in range(256)]).reshape(64, 4)
     data = torch.utils.data.TensorDataset(features, (features.sum(dim=1) > 0).long())
     found = []
     for _ in range(3):

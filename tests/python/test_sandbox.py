@@ -83,6 +83,9 @@ def on_files(victim: Attacked) -> dict[str, int]:
     return {
         "read the token": try_to("read", folder / "token"),
         "read the list of users": try_to("read", "/etc/passwd"),
+        "read the connections of the machine": try_to("read", "/proc/self/net/tcp"),
+        "read them as a thread does": try_to("read", "/proc/thread-self/net/unix"),
+        "read the own environment": try_to("read", "/proc/self/environ"),
         "list a home": try_to("list", Path.home()),
         "list a folder": try_to("list", folder),
         "load a library": try_to("load", loaded),
@@ -94,7 +97,6 @@ def on_files(victim: Attacked) -> dict[str, int]:
         "remove a file": try_to("remove", removed),
         "make a folder": try_to("make folder", folder / "folder"),
         "change rights": try_to("chmod", written),
-        "write over the log": try_to("write anywhere"),
     }
 
 
@@ -135,6 +137,7 @@ def assert_works(device: torch.device) -> None:
     assert torch.ones(64, 64, device=device).matmul(torch.ones(64, 64, device=device))[0, 0] == 64
 
 
+# Promise 14.
 def test_a_session_that_was_taken_over_cannot_leave_its_process(tmp_path: Path) -> None:
     with attacked(tmp_path) as victim:
         assert_works(victim.device)
@@ -156,6 +159,7 @@ def test_a_session_that_was_taken_over_cannot_leave_its_process(tmp_path: Path) 
             assert state["Name"].startswith("tr-"), state
 
 
+# Promise 14.
 def test_without_the_sandbox_each_of_these_attempts_succeeds(tmp_path: Path) -> None:
     with attacked(tmp_path, "--sandbox", "off") as victim:
         try:
@@ -169,22 +173,18 @@ def test_without_the_sandbox_each_of_these_attempts_succeeds(tmp_path: Path) -> 
         assert victim.status()["sandbox"] == "off"
 
 
-def test_a_server_with_peers_leaves_its_sessions_tcp_and_the_log(tmp_path: Path) -> None:
+def test_a_server_with_peers_leaves_its_sessions_tcp(tmp_path: Path) -> None:
     with attacked(tmp_path, "--peers") as victim:
         status = victim.status()
         if "Landlock ABI" not in str(status["sandbox"]):
             pytest.skip(f"the kernel has no Landlock: {status['sandbox']}")
-        assert str(status["sandbox"]).endswith(
-            "--peers: TCP connections can be opened, the log written over"
-        )
+        assert str(status["sandbox"]).endswith("--peers: TCP connections can be opened")
         sessions = status["sessions"]
         assert isinstance(sessions, list)
         assert {session["sandbox"] for session in sessions} == {status["sandbox"]}
         found = on_files(victim) | on_others(victim)
-        assert {what for what, error in found.items() if error not in REFUSED} == {
-            "make a TCP socket",
-            "write over the log",  # Gloo sets flags of its sockets
-        }
+        kept = {what for what, error in found.items() if error not in REFUSED}
+        assert kept == {"make a TCP socket"}
 
 
 PROGRAM = """
@@ -193,6 +193,7 @@ assert torch.ones(3, device="remote").sum().item() == 3
 """
 
 
+# Promise 14.
 @pytest.mark.parametrize(("chosen", "told"), [("auto", 'sandbox="'), ("off", "sandbox=off")])
 def test_an_embedded_server_is_confined_too_unless_the_environment_says_off(
     chosen: str, told: str

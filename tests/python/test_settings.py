@@ -22,18 +22,18 @@ def start_in_vain(*options: str, listen: str, status: int = 1) -> str:
 
 
 @pytest.mark.parametrize(
-    ("device", "words"),
+    ("device", "status", "words"),
     [
-        ("tpu", "use auto, cpu, cuda or cuda:n"),
-        ("cuda:", "use auto, cpu, cuda or cuda:n"),
-        ("cuda:1x", "use auto, cpu, cuda or cuda:n"),
-        ("cuda:999", "this machine has"),
+        ("tpu", 2, "use auto, cpu, cuda or cuda:n"),
+        ("cuda:", 2, "use auto, cpu, cuda or cuda:n"),
+        ("cuda:1x", 2, "use auto, cpu, cuda or cuda:n"),
+        ("cuda:999", 1, "this machine has"),
     ],
 )
 def test_a_device_that_there_is_not_keeps_a_server_from_starting(
-    device: str, words: str, tmp_path: Path
+    device: str, status: int, words: str, tmp_path: Path
 ) -> None:
-    said = start_in_vain("--device", device, listen=f"unix://{tmp_path}/s")
+    said = start_in_vain("--device", device, listen=f"unix://{tmp_path}/s", status=status)
     assert f"--device {device}: {words}" in said
 
 

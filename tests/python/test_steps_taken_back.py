@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from failures import bad_gather, too_much
@@ -249,8 +251,7 @@ def test_a_step_that_raised_itself_is_forgotten_and_takes_nothing_with_it() -> N
     for _ in range(20):
         optimizer.step()
         torch_remote.synchronize()
-    notes = _optimizers._notes[optimizer]
-    assert len(notes) <= 2
+    assert len(_optimizers._noted[id(optimizer)][1].all()) <= 2
     bad_gather()
     with pytest.raises(torch_remote.RemoteError):
         for _ in range(100_000):
@@ -265,14 +266,14 @@ def test_ctrl_c_while_steps_are_taken_back_does_not_keep_a_part(
 ) -> None:
     parameter = torch.nn.Parameter(torch.ones(3, 3, device=DEVICE))
     optimizer = torch.optim.Adam([parameter])
-    restore, interrupts = _optimizers._Optimizer.restore, [KeyboardInterrupt]
+    restore, interrupts = _optimizers._restore_optimizer, [KeyboardInterrupt]
 
-    def interrupted(found: _optimizers._Optimizer, owner: torch.optim.Optimizer) -> None:
+    def interrupted(found: torch_remote._C.FoundState, owner: object) -> Iterator[Exception]:
         if interrupts:
             raise interrupts.pop()
-        restore(found, owner)
+        return restore(found, owner)
 
-    monkeypatch.setattr(_optimizers._Optimizer, "restore", interrupted)
+    monkeypatch.setattr(_optimizers, "_restore_optimizer", interrupted)
     parameter.grad = torch.ones_like(parameter)
     session, call = torch_remote._C.call_number(0)
     optimizer.step()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from failures import held_server
 from helpers import assert_runs, serving
 
 import torch_remote
@@ -87,8 +88,8 @@ def test_an_event_is_recorded_waited_for_and_timed_by_the_server() -> None:
 def test_a_query_does_not_wait_for_the_work() -> None:
     torch.remote.synchronize()
     event = torch.remote.Event()
-    with torch_remote.count() as counted:
-        work()
+    with held_server(), torch_remote.count() as counted:
+        torch.ones(2, device="remote").add_(1)
         event.record()
         done = event.query()
         stream_done = torch.remote.current_stream().query()

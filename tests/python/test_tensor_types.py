@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 
@@ -57,3 +59,32 @@ def test_the_old_constructor_makes_remote_tensors() -> None:
 def test_a_type_that_cuda_has_not_either_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="ComplexFloatTensor"):
         _ = torch.remote.ComplexFloatTensor
+
+
+STORED = [torch.float32, torch.float64, torch.half, torch.bfloat16, torch.uint8, torch.int64]
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("dtype", [*STORED, torch.bool, torch.complex64])
+def test_the_storage_of_a_tensor_is_of_the_type_it_names(dtype: torch.dtype) -> None:
+    x = torch.ones(3, device="remote", dtype=dtype)
+    local = x.cpu().storage_type()
+    kind = x.storage_type()
+    assert kind is getattr(torch.remote, local.__name__)
+    assert (kind.__module__, kind.dtype) == ("torch.remote", dtype)
+    assert isinstance(x.storage(), kind) and not isinstance(x.cpu().storage(), kind)
+    assert not isinstance(x.storage(), local)
+    assert x.storage().type() == f"torch.remote.{local.__name__}"
+    made = kind(2)
+    assert (len(made), made.device.type, made.dtype) == (2, "remote", dtype)
+    assert pickle.loads(pickle.dumps(kind)) is kind
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_a_storage_type_refuses_what_is_elsewhere() -> None:
+    kind = torch.remote.FloatStorage
+    assert kind([1.0, 2.0]).tolist() == [1.0, 2.0]
+    with pytest.raises(RuntimeError, match="from_buffer: Not available for remote storage"):
+        kind.from_buffer(bytes(8), "native")
+    with pytest.raises(RuntimeError, match="must be remote, but got cpu"):
+        kind(wrap_storage=torch.UntypedStorage(4))

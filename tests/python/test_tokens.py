@@ -19,6 +19,7 @@ def no_token_around(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
+# Promise 3.
 def test_each_machine_has_a_token_of_its_own(tmp_path: Path) -> None:
     files = [tmp_path / "token-a", tmp_path / "token-b"]
     with (
@@ -70,6 +71,7 @@ def test_what_cannot_be_is_refused_without_the_token(tmp_path: Path) -> None:
         torch_remote.connect(url, secret)  # type: ignore[misc]
 
 
+# Promise 3.
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_token_file_of_another_user_is_warned_of(tmp_path: Path) -> None:
     token, log = tmp_path / "token", tmp_path / "log"
@@ -103,6 +105,7 @@ def test_a_token_file_that_others_can_read_is_not_used_beyond_loopback(
     assert "other users can read the token file" in capfd.readouterr().err
 
 
+# Promise 3.
 def test_a_token_is_in_no_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(f"unix://{tmp_path}/s", "--token-file", f"{tmp_path}/token") as url:
         token = (tmp_path / "token").read_text().strip()

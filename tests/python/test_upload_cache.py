@@ -59,6 +59,7 @@ def is_saved(folder: Path) -> bool:
     return wait_until(lambda: len(entries(folder)) == len(SIZES))
 
 
+# Promise 7d.
 def test_the_second_run_sends_no_weights(tmp_path: Path) -> None:
     cache, token = tmp_path / "cache", new_token(tmp_path / "token", "1")
     with serving("tcp://127.0.0.1:0", "--token-file", str(token), "--cache", str(cache)) as url:
@@ -77,6 +78,7 @@ def test_the_second_run_sends_no_weights(tmp_path: Path) -> None:
         assert run(url, token) < 4096
 
 
+# Promise 7d.
 def test_a_cached_upload_keeps_its_place_among_the_calls(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
 

@@ -16,7 +16,11 @@ import torch
 State = dict[tuple[int, str, str], Any]
 
 # Counters and caches of PyTorch that change with use.
-_USED_UP = {("torch.utils.hooks.RemovableHandle", "next_id")}
+_USED_UP = {
+    ("torch.utils.hooks.RemovableHandle", "next_id"),
+    ("torch.autograd.profiler", "_cupti_monitor_checked"),
+    ("torch.autograd.profiler", "_cupti_monitor_module"),
+}
 
 
 def _owners() -> Iterator[tuple[str, Any]]:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Difference(NamedTuple):
-    tests: str  # a regular expression for "family Class.test"
-    reason: str
-
+from reports import Difference
 
 # inductor makes kernels for the client's machine, and is refused for remote tensors.
 INDUCTOR = "inductor"

@@ -12,28 +12,22 @@ transformers_differences.py does not say why.
 from __future__ import annotations
 
 import argparse
-import collections
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tarfile
 from io import BytesIO
 from pathlib import Path
-from xml.etree import ElementTree
 
 import transformers
+from reports import DEVICES, Results, compare, read, run_pytest
 from transformers_differences import DIFFERENCES
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent.parent / "build/transformers"
 TREE = FOLDER / "tree"
 FAMILIES = ["bert", "gpt2", "llama", "t5", "vit"]
-DEVICES = ["cpu", "remote"]
-OUTCOMES = {"skipped": "skipped", "failure": "failed", "error": "failed"}
-
-Results = dict[str, tuple[str, str]]  # test -> outcome, first line of the reason
 
 
 def unpack(checkout: Path) -> None:
@@ -63,56 +57,17 @@ def run(device: str, family: str, workers: int, timeout: int) -> None:
     if device == "remote":
         environment["TRANSFORMERS_TEST_BACKEND"] = "torch_remote"
         environment["TRANSFORMERS_TEST_DEVICE_SPEC"] = "remote_spec.py"  # by its name, from TREE
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers)]
-    command += [f"--timeout={timeout}", f"--junitxml={report(device, family)}"]
-    command += [f"tests/models/{family}/test_modeling_{family}.py"]
-    report(device, family).unlink(missing_ok=True)
-    with (FOLDER / f"{device}-{family}.log").open("w") as log:
-        subprocess.run(command, cwd=TREE, env=environment, stdout=log, stderr=log, check=False)
-    if not report(device, family).exists():
-        sys.exit(f"The tests of {family} on {device} did not end: see {log.name}")
+    arguments = ["-n", str(workers), f"--timeout={timeout}"]
+    arguments += [f"tests/models/{family}/test_modeling_{family}.py"]
+    run_pytest(arguments, report(device, family), cwd=TREE, environment=environment)
 
 
 def report(device: str, family: str) -> Path:
     return FOLDER / f"{device}-{family}.xml"
 
 
-def read(device: str, family: str) -> Results:
-    results = {}
-    for case in ElementTree.parse(report(device, family)).iter("testcase"):
-        name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
-        kinds = [child for child in case if child.tag in OUTCOMES]
-        # A test whose tear-down fails too has two entries.
-        outcome = OUTCOMES[kinds[0].tag] if kinds else "passed"
-        reason = kinds[0].get("message", "") if kinds else ""
-        if results.get(name, ("",))[0] != "failed":
-            results[name] = (outcome, reason.partition("\n")[0])
-    return results
-
-
-def reason_for(family: str, test: str) -> str | None:
-    for difference in DIFFERENCES:
-        if re.search(difference.tests, f"{family} {test}"):
-            return difference.reason
-    return None
-
-
-def compare(family: str) -> int:
-    """Prints the counts of a family and what differs; the number of tests without a reason."""
-    cpu, remote = (read(device, family) for device in DEVICES)
-    for device, results in zip(DEVICES, (cpu, remote), strict=True):
-        counts = collections.Counter(outcome for outcome, _ in results.values())
-        print(f"{family:6} {device:6} " + ", ".join(f"{counts[o]} {o}" for o in sorted(counts)))
-    unexplained = 0
-    for test in sorted(cpu.keys() | remote.keys()):
-        before, _ = cpu.get(test, ("missing", ""))
-        after, message = remote.get(test, ("missing", ""))
-        if after == before or (after != "failed" and before != "passed"):
-            continue
-        reason = reason_for(family, test)
-        unexplained += reason is None
-        print(f"  {before} → {after}: {test}: {reason or 'NOT EXPLAINED: ' + message[:200]}")
-    return unexplained
+def results(device: str, family: str) -> Results:
+    return read(report(device, family), lambda owner, test: f"{owner}.{test}")
 
 
 def main() -> int:
@@ -128,7 +83,8 @@ def main() -> int:
     for family in options.family:
         for device in options.device:
             run(device, family, options.workers, options.timeout)
-        unexplained += compare(family)
+        cpu, remote = (results(device, family) for device in DEVICES)
+        unexplained += compare(family, cpu, remote, DIFFERENCES)
     return 1 if unexplained else 0
 
 

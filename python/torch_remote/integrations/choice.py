@@ -2,7 +2,8 @@
 
 The rule: where a library looks for an accelerator and would take the CPU because it finds none, it
 takes our device, if this process has imported torch_remote (or torch_modal) and there is no local
-GPU. A local GPU, and a device that the program names, come first.
+GPU. A local GPU, and a device that the program names, come first. Under TorchDevice a local GPU is
+our device too, if that is the one that `cuda` is redirected to.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from .._patches import change_module, on_undo, patch
 def is_chosen() -> bool:
     """Whether libraries that look for an accelerator take our device."""
     accelerator = torch.accelerator.current_accelerator()
-    return accelerator is not None and accelerator.type == name() and local_gpus() == 0
+    is_ours = accelerator is not None and accelerator.type == name()
+    return is_ours and (local_gpus() == 0 or is_redirected())
+
+
+def is_redirected() -> bool:
+    """Whether TorchDevice redirects `cuda` to our device, as `torch-remote run` has it do."""
+    redirect = sys.modules.get("TorchDevice._state")
+    return redirect is not None and redirect.is_enabled() and redirect.uses_remote()
 
 
 def instead_of_cpu(found: torch.device) -> torch.device:

@@ -1,4 +1,4 @@
-"""Lightning: `Trainer(accelerator="remote")` and `Fabric`, and "auto".
+"""Lightning: `Trainer(accelerator="remote")` and `Fabric`, "auto" and "gpu".
 
 The accelerator is added through Lightning's own registry. Lightning comes under two names, and so
 does each of its halves. Line numbers are those of lightning 2.6.6.
@@ -14,7 +14,9 @@ import torch
 from .. import _device
 from .._backend import existing_index, name
 from .._patches import patch, patch_item
-from .choice import change_modules, is_chosen, use_our_cuda
+from .choice import change_modules, is_chosen, is_redirected, use_our_cuda
+
+_REDIRECTED = ("cuda", "mps")  # accelerators that TorchDevice redirects
 
 
 def _accelerator_class(base: Any) -> Any:
@@ -69,9 +71,39 @@ def _choosing(select: Any) -> Any:
     @functools.wraps(select)
     def choose() -> str:
         found = str(select())
-        return name() if found == "cpu" and is_chosen() else found
+        is_ours = is_redirected() if found in _REDIRECTED else found == "cpu" and is_chosen()
+        return name() if is_ours else found
 
     return choose
+
+
+def _choosing_gpu(select: Any) -> Any:
+    @functools.wraps(select)
+    def choose() -> str:
+        if is_redirected():
+            return name()
+        try:
+            return str(select())
+        except Exception:  # each half of Lightning has its own class for "there is none"
+            if is_chosen():
+                return name()
+            raise
+
+    return choose
+
+
+def _redirecting(set_flags: Any) -> Any:
+    @functools.wraps(set_flags)
+    def set_redirected(self: Any, *args: Any, **kwargs: Any) -> None:
+        set_flags(self, *args, **kwargs)
+        if not is_redirected():
+            return  # nothing is asked of an accelerator of the program's own
+        wanted = self._accelerator_flag
+        kind = wanted if isinstance(wanted, str) else wanted.name()
+        if kind in _REDIRECTED:
+            self._accelerator_flag = name()
+
+    return set_redirected
 
 
 def _strategy_on_our_device(choose: Any) -> Any:
@@ -101,6 +133,13 @@ def _change_connector(connector: str) -> Any:
         # fabric/connector.py:318 and accelerator_connector.py:331: a fixed list, then the CPU.
         select = _choosing(owner._choose_auto_accelerator)
         patch(owner, "_choose_auto_accelerator", staticmethod(select))
+        # fabric/connector.py:327 and accelerator_connector.py:337: MPS, CUDA, or an error.
+        select = _choosing_gpu(owner._choose_gpu_accelerator_backend)
+        patch(owner, "_choose_gpu_accelerator_backend", staticmethod(select))
+        # fabric/accelerators/cuda.py:35 and mps.py:40, setup_device: the device's type is compared
+        # with the accelerator's name.
+        flags = "_check_config_and_set_final_flags"
+        patch(owner, flags, _redirecting(getattr(owner, flags)))
         # fabric/connector.py:394 and accelerator_connector.py:400, _choose_strategy: for an
         # accelerator that it does not know, `device = "cpu"`.
         patch(owner, "_choose_strategy", _strategy_on_our_device(owner._choose_strategy))

@@ -11,7 +11,7 @@ A provider is a module, or any object, with five functions:
 and, where the provider can say why a machine has failed or was taken away:
 
     explain(endpoint, error) -> str     one sentence, or "" if it does not know
-    state(endpoint) -> str              `running`, or what has become of it
+    state(endpoint) -> str              `running`, `ended`, or what else has become of it
 
 `launch()` is called when the machine is first used, by one thread at a time. A package adds its own
 with an entry point of the group `torch_remote.providers`, whose name is the URL's scheme:
@@ -62,7 +62,7 @@ class Endpoint:
     # Given what went wrong, says why in the provider's words, and what to do.
     explain: Callable[[str], str] | None = None
     also: tuple[Endpoint, ...] = ()  # further servers of the same machine: its next devices
-    stays: bool = False  # goes on if this process is killed: `torch-remote ps` lists it
+    stays: bool = False  # has a life of its own: `torch-remote ps` lists it, `down` ends it
     usd_per_hour: float | None = None
 
 

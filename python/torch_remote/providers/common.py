@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from torch_remote_cli.output import printable
+
 from .. import _running
 from .._errors import ConnectionError
-from . import Endpoint, Spec
+from . import Endpoint, Spec, grammar
 
 Result = TypeVar("Result")
 
@@ -28,6 +30,7 @@ SERVE_OPTIONS = ("command", "device", "idle", "lease", "lifetime", "wait")
 IDLE = "10m"  # after this time without a call the server ends, and with it the machine
 LIFETIME = "8h"  # after this time it ends in any case
 LEASE = "1m"  # how long it waits for a client whose connection is lost
+ENDED = "ended"  # of state(): nothing of the machine is left
 WAIT = "10m"  # how long a launch waits for a machine: for its turn, its image, its start
 
 logger = logging.getLogger("torch_remote.providers")
@@ -59,7 +62,7 @@ class Progress:
         self._last = ""
 
     def __call__(self, stage: str, more: str = "") -> None:
-        text = f"{stage}: {more}" if more else stage
+        text = printable(f"{stage}: {more}" if more else stage)
         if text != self._last:
             self._last = text
             logger.info("%s: %s (%.0f s)", self._what, text, time.monotonic() - self._begin)
@@ -103,7 +106,7 @@ def serve_command(spec: Spec, *more: str) -> list[str]:
     ):
         words += [argument, f"{seconds(spec, option, default)}s"]
     if "device" in spec.options:
-        words += ["--device", spec.options["device"]]
+        words += ["--device", grammar.check(spec, "device=", spec.options["device"], grammar.WORD)]
     return words
 
 
@@ -157,7 +160,7 @@ def last_words(text: str) -> str:
     """The end of what a program has printed, as one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if not _LOG_LINE.match(line)] or lines
-    return " ".join(lines[-5:])[-800:].rstrip(".")
+    return printable(" ".join(lines[-5:])[-800:].rstrip("."))
 
 
 def advise(what: str, words: str, advice: Sequence[tuple[str, str]], otherwise: str) -> str:

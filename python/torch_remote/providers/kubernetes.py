@@ -27,7 +27,7 @@ from typing import Any
 
 from .. import _running
 from .._errors import ConnectionError
-from . import Endpoint, Spec, common
+from . import Endpoint, Spec, common, grammar
 
 OPTIONS = (
     *common.SERVE_OPTIONS,
@@ -46,22 +46,22 @@ ADVICE = (
         r"Unauthorized|must be logged in|credentials|executable .* not found|no configuration",
         "log in to the cluster, so that `kubectl get pods` works, and check `kubectl config view`",
     ),
-    (r"exceeded quota", "ask for a higher quota, or use another namespace with namespace=…"),
+    (r"exceeded quota", "ask for a higher quota, or use another namespace with namespace=NAME"),
     (r"forbidden", "ask who runs the cluster to let you create, get, delete and exec pods"),
     (
         r"Insufficient|Unschedulable|nodes are available|didn't match",
         "no node has what the pod needs free: wait longer with wait=1h, ask for fewer GPUs with "
-        "num_gpus=…, or for another product=…",
+        "num_gpus=N, or for another product=NAME",
     ),
     (
         r"ImagePull|ErrImage|InvalidImageName|pull access denied",
-        "check the name of image=… and that the cluster may pull it; deploy/Dockerfile makes one",
+        "check image=NAME and that the cluster may pull it; deploy/Dockerfile makes an image",
     ),
     (
         r"Evicted|Preempt|NodeLost|NodeShutdown|Terminated|DeadlineExceeded|is gone|Succeeded",
         "the pod was taken away; connect again and go on from your last checkpoint",
     ),
-    (r"OOMKilled", "the pod had too little memory: give it more with spec=…"),
+    (r"OOMKilled", "the pod had too little memory: give it more with spec=FILE"),
     (r"pods? .*not found", "check the pod's name with `kubectl get pods`"),
     (
         r"torch-remote.*not found|not found.*torch-remote|no such file or directory",
@@ -74,8 +74,12 @@ _tool = common.Tool(ADVICE, "kubectl failed", patience_s=15)
 
 def launch(spec: Spec) -> Endpoint:
     common.check_options(spec, *OPTIONS)
-    common.need_program(spec, "kubectl", "Kubernetes' command kubectl")
+    grammar.check_options(spec, grammar.WORD, "context")
+    grammar.check_options(spec, grammar.LABEL, "namespace", "container")
     pod = spec.host.strip("/")
+    if pod:
+        grammar.check(spec, "the pod", pod, grammar.POD)
+    common.need_program(spec, "kubectl", "Kubernetes' command kubectl")
     if pod:
         if "image" in spec.options or "spec" in spec.options:
             raise ValueError(f"{spec.url}: name a pod, or an image or a spec to make one, not both")
@@ -83,7 +87,7 @@ def launch(spec: Spec) -> Endpoint:
         return _endpoint(spec, [pod], is_ours=False)
     if "image" not in spec.options and "spec" not in spec.options:
         raise ValueError(
-            f"{spec.url} names neither a pod nor an image: k8s://POD or k8s://?image=…"
+            f"{spec.url} names neither a pod nor an image: k8s://POD or k8s://?image=NAME"
         )
     of_image = [each for each in ("image", "num_gpus", "product") if each in spec.options]
     if "spec" in spec.options and of_image:
@@ -278,7 +282,8 @@ def list() -> builtins.list[Endpoint]:
     pods: dict[str, builtins.list[str]] = {}  # by the label of their machine
     for each in json.loads(told)["items"]:
         metadata = each["metadata"]
-        pods.setdefault(metadata["labels"][_LABEL], []).append(metadata["name"])
+        if grammar.POD.accepts(metadata["name"]):
+            pods.setdefault(metadata["labels"][_LABEL], []).append(metadata["name"])
     return [
         Endpoint(f"k8s://{label}", handle=json.dumps([True, [], names, label]), stays=True)
         for label, names in pods.items()

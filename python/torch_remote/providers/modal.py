@@ -2,7 +2,7 @@
 
 The server listens on a port that Modal passes on as it is; our own TLS, with the certificate's pin,
 goes from end to end. The token is in a secret of the sandbox. Needs Modal's SDK:
-`pip install torch-remote[modal]`. `modal://auto?memory=30GiB` chooses the GPU.
+`pip install 'torch-remote[modal]'`. `modal://auto?memory=30GiB` chooses the GPU.
 
 Options, behind `?` in the URL or in the configuration file:
 
@@ -39,7 +39,7 @@ from .. import _running
 from .._errors import ConnectionError
 from .._gpus import gpu_facts, prices_date
 from .._machines import present_server_path
-from . import Endpoint, Spec, common
+from . import Endpoint, Spec, common, grammar
 from .ssh_install import start_script
 
 OPTIONS = (
@@ -162,6 +162,7 @@ def _program() -> str:
 
 def _resources(spec: Spec) -> dict[str, Any]:
     names = ("cloud", "region")
+    grammar.check_options(spec, grammar.WORD, *names)
     given: dict[str, Any] = {each: spec.options[each] for each in names if each in spec.options}
     if "cpu" in spec.options:
         given["cpu"] = _cores(spec)
@@ -181,7 +182,7 @@ def _sdk(what: str) -> Any:
     """Modal's SDK, if it is installed, has a token, and its service can be reached."""
     if importlib.util.find_spec("modal") is None:
         raise ConnectionError(
-            f"{what}: Modal's SDK is missing. What to do: pip install torch-remote[modal]"
+            f"{what}: Modal's SDK is missing. What to do: pip install 'torch-remote[modal]'"
         )
     if not is_configured():
         raise ConnectionError(_advise(what, "AuthError: there is no token for Modal"))
@@ -191,7 +192,7 @@ def _sdk(what: str) -> Any:
     except ImportError as error:
         raise ConnectionError(
             f"{what}: Modal's SDK cannot be imported: {error}. What to do: "
-            "pip install --force-reinstall torch-remote[modal]"
+            "pip install --force-reinstall 'torch-remote[modal]'"
         ) from error
     server = urlsplit(config["server_url"])
     if server.hostname:

@@ -2,7 +2,7 @@
 
 `ray://` uses the cluster that this process is connected to, or that of RAY_ADDRESS, or the one on
 this machine; `ray://host:port` that at this address. The client's connection goes directly to each
-server, with TLS and a token, and not through Ray. Needs `pip install torch-remote[ray]`, and
+server, with TLS and a token, and not through Ray. Needs `pip install 'torch-remote[ray]'`, and
 torch-remote on the nodes.
 
 Options, behind `?` in the URL or in the configuration file:
@@ -31,7 +31,7 @@ from torch_remote_execution import ray_server
 
 from .. import _running
 from .._errors import ConnectionError
-from . import Endpoint, Spec, common
+from . import Endpoint, Spec, common, grammar
 
 OPTIONS = (*common.SERVE_OPTIONS, "cpus", "gpu", "num_gpus", "strategy")
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -53,7 +53,7 @@ ADVICE = (
     (r"token|unauthenticated", "set RAY_AUTH_TOKEN_PATH to the cluster's token file"),
     (
         r"no room within|the cluster has",
-        "wait longer with wait=1h, ask for fewer with num_gpus=…, or add nodes",
+        "wait longer with wait=1h, ask for fewer with num_gpus=N, or add nodes",
     ),
     (
         r"No such file|not found|not installed",
@@ -62,13 +62,19 @@ ADVICE = (
 )
 
 
+# The nodes of a cluster may be in several networks of one organisation.
+PRIVATE = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10,fc00::/7,127.0.0.0/8,::1"
+
+
 def launch(spec: Spec) -> Endpoint:
     common.check_options(spec, *OPTIONS)
+    if spec.host.strip("/"):
+        grammar.check(spec, "the cluster", spec.host.strip("/"), grammar.HOST)
     count = common.number(spec, "num_gpus", 1)
     patience_s = common.seconds(spec, "wait", common.WAIT)
     if spec.options.get("strategy", "PACK") not in STRATEGIES:
         raise ValueError(f"{spec.url}: strategy= is one of {', '.join(STRATEGIES)}")
-    peers = ["--peers"] if count > 1 else []  # they copy to each other, and reduce together
+    peers = [f"--peers={PRIVATE}"] if count > 1 else []  # they copy and reduce among themselves
     serve = common.serve_command(spec, *peers)
     tell = common.Progress(spec)
     ray = _connect(spec.url, spec.host.strip("/"))
@@ -77,10 +83,9 @@ def launch(spec: Spec) -> Endpoint:
     address = ray.get_runtime_context().gcs_address
     handle = _handle(address, spec.label, max(1, count))
     names = json.loads(handle)[2]
-    made = Endpoint(spec.url, handle=handle, ends=ends, stays=spec.keep)
+    made = Endpoint(spec.url, handle=handle, ends=ends, stays=True)
     with common.ending_on_failure(spec, lambda: stop(made)):
-        if spec.keep:
-            _running.note(spec, made)
+        _running.note(spec, made)
         tell("queued", ends)
         group = _reserve(spec, ray, bundle, len(names), patience_s)
         tell("starting")
@@ -89,13 +94,15 @@ def launch(spec: Spec) -> Endpoint:
         tell("connecting")
     servers = zip(urls, tokens, strict=True)
     made_of = [Endpoint(url, token, handle=handle) for url, token in servers]
-    return common.machine_of(made_of, ends, stays=spec.keep)
+    return common.machine_of(made_of, ends, stays=True)
 
 
 def _connect(what: str, address: str) -> Any:
     """Ray, connected to the cluster; within a minute or not at all."""
     if importlib.util.find_spec("ray") is None:
-        raise ConnectionError(f"{what}: Ray is missing. What to do: pip install torch-remote[ray]")
+        raise ConnectionError(
+            f"{what}: Ray is missing. What to do: pip install 'torch-remote[ray]'"
+        )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
@@ -270,6 +277,8 @@ def explain(endpoint: Endpoint, error: str) -> str:
 def state(endpoint: Endpoint) -> str:
     _, _, names = json.loads(endpoint.handle)
     living = len(_actors(endpoint))
+    if living == 0:
+        return common.ENDED
     return "running" if living == len(names) else f"{living} of {len(names)} actors run"
 
 

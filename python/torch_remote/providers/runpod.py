@@ -24,6 +24,7 @@ import subprocess
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from typing import Any
 from .. import _running
 from .._errors import ConnectionError
 from .._machines import present_server_path
-from . import Endpoint, Spec, common
+from . import Endpoint, Spec, common, grammar
 
 OPTIONS = (*common.SERVE_OPTIONS, "disk", "image", "memory", "num_gpus")
 PORT = 4711
@@ -63,7 +64,7 @@ ADVICE = (
         r"no instances|not available|capacity|no longer any|no server within",
         "RunPod has no such GPU free: use another type, or try later",
     ),
-    (r"image|manifest", "check the name of image=… and that RunPod may pull it"),
+    (r"image|manifest", "check the name of image=NAME and that RunPod may pull it"),
     (r"404|not found|EXITED|TERMINATED", "the pod is gone; connect again and go on from your "
      "last checkpoint"),
     (r"nothing answers|timed out|did not answer", "check the network and https://uptime.runpod.io"),
@@ -76,7 +77,7 @@ def launch(spec: Spec) -> Endpoint:
         gpu = spec.gpu.value if spec.gpu else ""
         raise ValueError(f"Invalid GPU type '{gpu}' for RunPod. Valid types: {[*GPUS]}")
     if "image" not in spec.options:
-        raise ValueError(f"{spec.url} needs image=…, which has torch-remote: deploy/Dockerfile")
+        raise ValueError(f"{spec.url} needs image=NAME, which has torch-remote: deploy/Dockerfile")
     patience_s = common.seconds(spec, "wait", common.WAIT)
     token = secrets.token_hex(32)
     request = _pod(spec, token)
@@ -91,7 +92,7 @@ def launch(spec: Spec) -> Endpoint:
             _PATIENCE_S + 5,
             f"RunPod did not answer within {_PATIENCE_S + 5} s",
             lambda: _ask(spec.url, "POST", "/pods", request),
-            undo=lambda late: _ask(spec.url, "DELETE", f"/pods/{late['id']}"),
+            undo=lambda late: _ask(spec.url, "DELETE", f"/pods/{_quoted(late['id'])}"),
         )
     except TimeoutError as error:
         raise ConnectionError(_advise(spec.url, str(error))) from error
@@ -153,11 +154,11 @@ def _wait(spec: Spec, pod: str, patience_s: int) -> tuple[str, int]:
     end = time.monotonic() + patience_s
     words = ""
     while time.monotonic() < end:
-        told = _ask(spec.url, "GET", f"/pods/{pod}")
+        told = _ask(spec.url, "GET", f"/pods/{_quoted(pod)}")
         if told.get("desiredStatus") in ("EXITED", "TERMINATED"):
             raise ConnectionError(_advise(spec.url, f"the pod is {told['desiredStatus']}"))
         host, port = told.get("publicIp"), (told.get("portMappings") or {}).get(str(PORT))
-        if host and port:
+        if port and grammar.HOST.accepts(str(host)):
             try:
                 common.check_reachable(spec.url, host, int(port))
                 return str(host), int(port)
@@ -188,6 +189,10 @@ def _ask(what: str, method: str, path: str, body: dict[str, Any] | None = None) 
         raise ConnectionError(_advise(what, f"nothing answers: {error}")) from error
 
 
+def _quoted(pod: str) -> str:
+    return urllib.parse.quote(pod, safe="")
+
+
 def _advise(what: str, words: str) -> str:
     return common.advise(what, words, ADVICE, "RunPod failed")
 
@@ -199,7 +204,7 @@ def explain(endpoint: Endpoint, error: str) -> str:
 
 def state(endpoint: Endpoint) -> str:
     try:
-        told = _ask("RunPod", "GET", f"/pods/{endpoint.handle}")
+        told = _ask("RunPod", "GET", f"/pods/{_quoted(endpoint.handle)}")
     except ConnectionError as error:
         return str(error)
     now = str(told.get("desiredStatus"))
@@ -217,7 +222,7 @@ def logs(endpoint: Endpoint) -> str:
 
 def stop(endpoint: Endpoint) -> None:
     try:
-        _ask("RunPod", "DELETE", f"/pods/{endpoint.handle}")
+        _ask("RunPod", "DELETE", f"/pods/{_quoted(endpoint.handle)}")
     except ConnectionError as error:
         if getattr(error.__cause__, "code", 0) != 404:  # else it has deleted itself
             raise

@@ -23,7 +23,7 @@ import torch
 
 from .. import _running
 from .._errors import ConnectionError
-from . import Endpoint, Spec, common, ssh_install
+from . import Endpoint, Spec, common, grammar, ssh_install
 
 OPTIONS = ("device", "idle", "infra", "lease", "lifetime", "memory", "num_gpus", "python", "spot")
 GPUS = {"A100-40GB": "A100"}  # the others have the names that we use
@@ -36,10 +36,10 @@ ADVICE = (
         r"no cloud access|not enabled|credential|No enabled|sky check",
         "set up your cloud and run `sky check`",
     ),
-    (r"quota", "ask your cloud for a higher quota, or use another infra=…"),
+    (r"quota", "ask your cloud for a higher quota, or use another infra=NAME"),
     (
         r"ResourcesUnavailable|Failed to acquire|no resource satisfying|capacity|did not answer",
-        "the cloud has no such GPU free: use another infra=… or type, or wait longer with wait=1h",
+        "the cloud has no such GPU free: use another infra=NAME or type, or wait with wait=1h",
     ),
     (r"setup failed|pip", "read `sky logs`; torch could not be installed on the machine"),
     (
@@ -52,6 +52,7 @@ _tool = common.Tool(ADVICE, "SkyPilot failed", patience_s=120)  # launch has its
 
 def launch(spec: Spec) -> Endpoint:
     common.check_options(spec, *OPTIONS, "wait")
+    grammar.check_options(spec, grammar.WORD, "infra")
     if spec.gpu is None:
         raise ValueError(f"{spec.url} names no GPU type: sky://H100")
     patience_s = common.seconds(spec, "wait", _WAIT)

@@ -23,7 +23,7 @@ import time
 
 from .. import _running
 from .._errors import ConnectionError
-from . import Endpoint, Spec, common
+from . import Endpoint, Spec, common, grammar
 
 _PASSED = {
     "account": "--account",
@@ -47,14 +47,17 @@ ADVICE = (
     ),
     (
         r"Invalid account|Invalid qos|not permitted|Access.*denied|authentication",
-        "check your account with `sacctmgr show user $USER`, and account=… and qos=…",
+        "check your account with `sacctmgr show user $USER`, and account=NAME and qos=NAME",
     ),
     (
         r"Invalid generic resource|Invalid gres",
-        "the cluster has no GPU of that name: `sinfo -o %G` lists them; use gpu=…",
+        "the cluster has no GPU of that name: `sinfo -o %G` lists them; use gpu=NAME",
     ),
     (r"invalid partition", "`sinfo -s` lists the partitions: slurm://PARTITION"),
-    (r"AssocGrp|QOSMax|QOSGrp|MaxJobs|limit", "your quota is used up: wait, or use another qos=…"),
+    (
+        r"AssocGrp|QOSMax|QOSGrp|MaxJobs|limit",
+        "your quota is used up: wait, or use another qos=NAME",
+    ),
     (
         r"Resources|Priority|ReqNodeNotAvail|Nodes_required|configuration is not available",
         "no node has what the job needs free: wait longer with wait=2h, or ask for less",
@@ -69,6 +72,9 @@ _tool = common.Tool(ADVICE, "Slurm's command failed", patience_s=30)
 
 def launch(spec: Spec) -> Endpoint:
     common.check_options(spec, *OPTIONS)
+    grammar.check_options(spec, grammar.WORD, *_PASSED, "gpu")
+    if spec.host.strip("/"):
+        grammar.check(spec, "the partition", spec.host.strip("/"), grammar.WORD)
     common.need_program(spec, "sbatch", "Slurm's commands, or run this on the cluster's login node")
     patience_s = common.seconds(spec, "wait", common.WAIT)
     common.serve_command(spec)  # a wrong option is noticed before a job is submitted
@@ -182,5 +188,5 @@ def list() -> builtins.list[Endpoint]:
     return [
         Endpoint(f"slurm://{label}", handle=json.dumps([job, label]), stays=True)
         for job, label in (pair for pair in pairs if len(pair) == 2)
-        if label.startswith(_running.LABELS_BEGIN)
+        if job.isdecimal() and label.startswith(_running.LABELS_BEGIN)
     ]

@@ -22,28 +22,26 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from . import Endpoint, Spec, ssh_install
+from . import Endpoint, Spec, grammar, ssh_install
 from .ssh_errors import explain
-from .ssh_words import destination, quoted
+from .ssh_words import CONNECT_S, OPTIONS, check, destination, quoted
 
-OPTIONS = ("command", "config", "device", "install", "lease", "python", "timeout")
-CONNECT_S = 8
+__all__ = ["OPTIONS", "launch", "list", "logs", "status", "stop"]
 
 
 def launch(spec: Spec) -> Endpoint:
     """Makes ready to run ssh; the client runs it, again and again if need be."""
-    unknown = sorted(set(spec.options) - set(OPTIONS))
-    if unknown:
-        raise ValueError(f"{spec.url}: no option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
+    check(spec.url, spec.host, spec.options)
     ssh = _ssh_command(spec)
-    lease = spec.options.get("lease", "1m")
+    lease = grammar.check(spec, "lease=", spec.options.get("lease", "1m"), grammar.WORD)
     command = quoted(spec.options.get("command", "torch-remote"))
     if spec.options.get("install", "0") not in ("", "0", "no", "false"):
         python = spec.options.get("python", "python3")
         command = ssh_install.install(ssh, spec.host, python, _timeout(spec))
     serve = f"exec {command} serve --stdio --lease {shlex.quote(lease)}"
     if "device" in spec.options:
-        serve += f" --device {shlex.quote(spec.options['device'])}"
+        device = grammar.check(spec, "device=", spec.options["device"], grammar.WORD)
+        serve += f" --device {shlex.quote(device)}"
     folder = Path(tempfile.mkdtemp(prefix="torch-remote-ssh-"))
     log = folder / "log"
     log.touch(mode=0o600)
@@ -59,12 +57,9 @@ def launch(spec: Spec) -> Endpoint:
 
 
 def _ssh_command(spec: Spec) -> builtins.list[str]:
-    found = destination(spec.host)
-    if found is None:
-        raise ValueError(f"{spec.url!r} names no host: write ssh://[user@]host[:port]")
     if shutil.which("ssh") is None:
         raise RuntimeError(f"{spec.url}: there is no ssh on this machine; install OpenSSH's client")
-    host, port = found
+    host, port = destination(spec.host) or ("", "")
     options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_timeout(spec)}"]
     if "config" in spec.options:
         options += ["-F", str(Path(spec.options["config"]).expanduser())]
@@ -74,10 +69,7 @@ def _ssh_command(spec: Spec) -> builtins.list[str]:
 
 
 def _timeout(spec: Spec) -> int:
-    text = spec.options.get("timeout", str(CONNECT_S))
-    if not text.isdecimal() or int(text) == 0:
-        raise ValueError(f"{spec.url}: timeout is a number of seconds, not {text!r}")
-    return int(text)
+    return int(spec.options.get("timeout", CONNECT_S))
 
 
 def status(endpoint: Endpoint) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from torch_remote_cli.output import printable
+
 from .ssh_words import destination
 
 # What ssh or the host's shell says, and what to do about it.
@@ -21,7 +23,12 @@ ADVICE = (
         "waits longer",
     ),
     (
-        r"error while loading shared libraries|undefined symbol|has no torch|is for torch",
+        r"on this host has no torch|this server is for torch",
+        "name the host's Python that has this torch, such as "
+        "ssh://{host}?install=1&python=~/venv/bin/python, or install it there",
+    ),
+    (
+        r"error while loading shared libraries|undefined symbol",
         "the server there needs the minor version of torch that it was built for: install "
         "torch-remote on the host again, in the environment that has torch",
     ),
@@ -42,7 +49,7 @@ def explain(host: str, error: str, log: str) -> str:
     """Why ssh or the host's server failed, in their words, and what to do."""
     user_and_host, port = destination(host) or (host, "")
     by_hand = f"ssh -p {port} {user_and_host}" if port else f"ssh {user_and_host}"
-    words = " ".join(line.strip() for line in log.splitlines()[-5:] if line.strip())
+    words = printable(" ".join(line.strip() for line in log.splitlines()[-5:] if line.strip()))
     for pattern, advice in ADVICE:
         if re.search(pattern, log, re.IGNORECASE):
             return f"ssh://{host}: {words}. What to do: {advice.format(host=host, by_hand=by_hand)}"

@@ -51,7 +51,7 @@ def install(ssh: list[str], host: str, python: str, connect_s: int) -> str:
     folder = f"~/.cache/torch-remote/{digest}"
     is_there = f"test -x {folder}/torch-remote && echo yes || {{ mkdir -p {folder}; echo no; }}"
     if _run(ssh, host, is_there, connect_s + 1) == "no":
-        _tell(f"copying the server ({len(server) / 2**20:.0f} MiB) to ssh://{host} …")
+        _tell(f"copying the server ({len(server) / 2**20:.0f} MiB) to ssh://{host} ...")
         for name, content in (("torch-remote-server", server), ("torch-remote", start)):
             new = f"{folder}/{name}.$$"  # complete, or not there
             copy = f"cat > {new} && chmod 755 {new} && mv -f {new} {folder}/{name}"

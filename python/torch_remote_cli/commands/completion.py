@@ -20,6 +20,12 @@ exit status: 0; 2 wrong usage
 
 BASH = """\
 # bash completion of torch-remote; written by `torch-remote completion bash`
+_torch_remote_machines() {{
+  local file
+  for file in "${{XDG_STATE_HOME:-$HOME/.local/state}}"/torch-remote/machines/*.json; do
+    [ -e "$file" ] && basename "$file" .json
+  done
+}}
 _torch_remote() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} options=""
   if [ "$COMP_CWORD" = 1 ]; then
@@ -33,6 +39,8 @@ _torch_remote() {{
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
   elif [ "${{COMP_WORDS[1]}}" = completion ]; then
     mapfile -t COMPREPLY < <(compgen -W "bash zsh fish" -- "$word")
+  elif [[ " {named} " == *" ${{COMP_WORDS[1]}} "* ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$(_torch_remote_machines)" -- "$word")
   else
     mapfile -t COMPREPLY < <(compgen -f -- "$word")
   fi
@@ -43,6 +51,11 @@ complete -o filenames -F _torch_remote torch-remote
 ZSH = """\
 #compdef torch-remote
 # zsh completion of torch-remote; written by `torch-remote completion zsh`
+_torch_remote_machines() {{
+  local -a names
+  names=(${{XDG_STATE_HOME:-$HOME/.local/state}}/torch-remote/machines/*.json(N:t:r))
+  compadd -a names
+}}
 _torch_remote() {{
   local -a commands
   commands=(
@@ -59,6 +72,20 @@ _torch_remote() {{
 }}
 _torch_remote "$@"
 """
+
+
+FISH = """\
+function __torch_remote_machines
+  set -l state $XDG_STATE_HOME
+  test -n "$state"; or set state $HOME/.local/state
+  for file in $state/torch-remote/machines/*.json
+    string replace -r '.*/(.*)\\.json$' '$1' -- $file
+  end
+end
+"""
+
+# These take names of machines, whose records are files: torch_remote._running.
+NAMED = ("down", "logs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +122,8 @@ def bash() -> str:
         f'    {command}) options="{" ".join(options_of(command))}" ;;'
         for command in dispatch.COMMANDS
     )
-    return BASH.format(commands=" ".join(dispatch.COMMANDS), cases=cases)
+    commands = " ".join(dispatch.COMMANDS)
+    return BASH.format(commands=commands, cases=cases, named=" ".join(NAMED))
 
 
 def _single_quoted(text: str) -> str:
@@ -112,7 +140,11 @@ def zsh() -> str:
             _single_quoted(option + (f"[{_plain(text)}]" if text else ""))
             for option, text in options_of(command).items()
         )
-        last = "'1:shell:(bash zsh fish)'" if command == "completion" else "'*:file:_files'"
+        last = "'*:file:_files'"
+        if command == "completion":
+            last = "'1:shell:(bash zsh fish)'"
+        elif command in NAMED:
+            last = "'*:machine:_torch_remote_machines'"
         cases.append(f"    {command}) _arguments {words} {last} ;;")
     return ZSH.format(commands=commands, cases="\n".join(cases))
 
@@ -137,4 +169,9 @@ def fish() -> str:
     lines.append(
         "complete -c torch-remote -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'"
     )
-    return "\n".join(lines) + "\n"
+    for command in NAMED:
+        lines.append(
+            f"complete -c torch-remote -n '__fish_seen_subcommand_from {command}' -f "
+            "-a '(__torch_remote_machines)'"
+        )
+    return "\n".join(lines) + "\n" + FISH

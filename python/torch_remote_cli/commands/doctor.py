@@ -29,7 +29,6 @@ exit status: 0 no problem; 1 at least one problem; 2 wrong usage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--on", metavar="URL", help="the server; default: TORCH_REMOTE, else local")
     machine.add_arguments(parser)
     parser.add_argument("--gpu", action="store_true", help="the server must have a CUDA device")
     parser.add_argument(
@@ -63,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine(options: argparse.Namespace) -> Iterator[Finding]:
-    url = options.on or os.environ.get("TORCH_REMOTE") or "local"
+    named = machine.named_url(options)
+    url = named or os.environ.get("TORCH_REMOTE") or "local"
     yield from checks_local.check_python()
     yield from checks_local.check_server_program(url)
     yield from checks_local.check_toolchain()
@@ -71,6 +71,6 @@ def examine(options: argparse.Namespace) -> Iterator[Finding]:
     yield from checks_local.check_config()
     yield from checks_local.check_token_file(options.token_file)
     with Progress("loading torch and connecting", options.quiet):
-        steps, failure = checks_machine.run_probe(options.on, options.token_file)
+        steps, failure = checks_machine.run_probe(named, options.token_file)
     yield from checks_machine.findings_of(steps, failure, options.gpu)
     yield from checks_local.check_metrics(options.metrics)

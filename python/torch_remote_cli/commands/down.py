@@ -7,6 +7,7 @@ import sys
 
 from .. import fleet
 from ..errors import FAILED, OK, WRONG_USAGE, CommandError
+from ..output import printable_lines
 
 EPILOG = """\
 examples:
@@ -53,4 +54,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(text: str) -> None:
-    print(f"torch-remote down: {text}", file=sys.stderr)
+    print(f"torch-remote down: {printable_lines(text)}", file=sys.stderr)

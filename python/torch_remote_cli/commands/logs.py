@@ -6,6 +6,7 @@ import argparse
 
 from .. import fleet
 from ..errors import OK, CommandError
+from ..output import printable_lines
 
 EPILOG = """\
 examples:
@@ -26,5 +27,5 @@ def run(options: argparse.Namespace) -> int:
         if one is None:
             raise CommandError(f"there is no machine {options.name}; see `torch-remote ps`")
         text = machines.logs(one)
-    print(text, end="" if text.endswith("\n") else "\n")
+    print(printable_lines(text), end="" if text.endswith("\n") else "\n")
     return OK

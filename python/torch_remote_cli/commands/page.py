@@ -20,7 +20,7 @@ from ..page_server import PageServer
 
 EPILOG = """\
 examples:
-  torch-remote page --metrics unix:///tmp/metrics.sock
+  torch-remote page
   torch-remote page --log /var/log/torch-remote.log         shows the end of that file too
   ssh -N -L 4712:127.0.0.1:4712 gpu-box                     for a page that runs there
 
@@ -30,7 +30,8 @@ The lines of programs that wait are known on the machine where `torch-remote run
 
 Prometheus: `authorization: {credentials_file: /path/page-token}` in its scrape configuration.
 
-exit status: 0 ended by a signal; 1 it cannot listen; 2 wrong usage; 3 no metrics socket is known
+exit status: 0 ended by Ctrl-C or SIGTERM; 1 it cannot listen; 2 wrong usage; 3 no metrics socket
+is known
 """
 
 
@@ -76,8 +77,8 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"cannot listen on {options.listen}: {error.strerror}") from error
     collector.start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    _say_ready(server, host, token, path, options.quiet)
     try:
+        _say_ready(server, host, token, path, options.quiet)  # who reads it may press Ctrl-C
         server.serve_forever()
     except KeyboardInterrupt:
         return OK
@@ -94,7 +95,9 @@ def parse_address(text: str) -> tuple[str, int]:
         number = int(port)
     except ValueError:
         raise CommandError(f"--listen {text}: write 127.0.0.1:PORT", 2) from None
-    if not is_loopback or not 0 <= number <= 65535:
+    if not 0 <= number <= 65535:
+        raise CommandError(f"--listen {text}: a port is a number from 0 to 65535", 2)
+    if not is_loopback:
         raise CommandError(
             f"--listen {text} is refused: the page is not encrypted, so it is on loopback only; "
             "forward the port by ssh, or put a proxy with TLS before it (and give --host the "

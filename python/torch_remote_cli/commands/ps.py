@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(found)
         return OK
     if not found:
-        print("no machine that was launched runs")
+        print("no machines are running")
         return OK
     rows = [
         [

@@ -1,7 +1,7 @@
 """Shows a server's sessions, memory and counters.
 
-Without --on it asks the server's metrics socket, which needs neither torch nor a token and must be
-on this machine (or forwarded to it). With --on it connects as a client does, and shows devices,
+Without a URL it asks the server's metrics socket, which needs neither torch nor a token and must be
+on this machine (or forwarded to it). With one it connects as a client does, and shows devices,
 versions and the round trip.
 """
 
@@ -16,10 +16,10 @@ from ..output import bytes_text, count_text, counted, duration_text, print_json,
 
 EPILOG = """\
 examples:
-  torch-remote serve --listen unix:///tmp/gpu.sock --metrics unix:///tmp/metrics.sock
-  torch-remote status --metrics unix:///tmp/metrics.sock
+  torch-remote serve --listen URL --metrics unix://$XDG_RUNTIME_DIR/torch-remote/metrics.sock
+  torch-remote status
   torch-remote status --on tcp://127.0.0.1:4711 --token-file ~/.torch-remote-token --json
-  ssh -N -L /tmp/m.sock:/run/torch-remote/metrics.sock gpu-box     forwards a metrics socket
+  ssh -N -L $XDG_RUNTIME_DIR/m.sock:/run/torch-remote/metrics.sock gpu-box   forwards one
 
 exit status: 0; 2 wrong usage; 3 nobody answers; 4 the token is refused
 """
@@ -33,15 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="unix:///path of `serve --metrics`, or TORCH_REMOTE_METRICS",
     )
-    parser.add_argument("--on", metavar="URL", help="connect to this server as a client")
-    machine.add_arguments(parser)
+    machine.add_arguments(parser, default="the metrics socket")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.on is not None:
-        told = _ask(options)
+    url = machine.named_url(options)
+    if url is not None:
+        told = _ask(url, options)
         print_json(told) if options.json else _show_machine(told)
         return OK
     now = figures.read(figures.find_socket(options.metrics))
@@ -75,7 +75,7 @@ def describe(now: figures.Figures) -> str:
 
 
 def row(session: figures.SessionFigures, now: float) -> list[str]:
-    devices = f" ×{session.devices}" if session.devices > 1 else ""
+    devices = f" x{session.devices}" if session.devices > 1 else ""
     return [
         session.id,
         session.peer or "not yet known",
@@ -89,8 +89,8 @@ def row(session: figures.SessionFigures, now: float) -> list[str]:
     ]
 
 
-def _ask(options: argparse.Namespace) -> dict[str, Any]:
-    connected = machine.connect(options.on, options.token_file, options.quiet)
+def _ask(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    connected = machine.connect(url, options.token_file, options.quiet)
     with connected:
         import torch
 
@@ -99,7 +99,7 @@ def _ask(options: argparse.Namespace) -> dict[str, Any]:
         status = connected.status()
         times = machine.round_trips(connected.devices[0], 0.5, 20)
         return {
-            "url": options.on,
+            "url": url,
             "host": status["host"],
             "session": status["session"],
             "torch": {"here": torch.__version__, "server": status["torch_version"]},

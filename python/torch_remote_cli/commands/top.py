@@ -12,6 +12,7 @@ import select
 import shutil
 import sys
 import termios
+import threading
 import time
 import tty
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ most of them), "in/s" and "out/s" are bytes from and to the client, "queued" are
 that wait to be run. On CUDA an operator's time is the time to launch it.
 
 examples:
-  torch-remote top --metrics unix:///tmp/metrics.sock
+  torch-remote top
   torch-remote top --json --count 1           one object: the figures of one second
 
 exit status: 0; 2 wrong usage; 3 the server does not answer at the start
@@ -49,14 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="S", help="seconds; default 1"
     )
-    parser.add_argument("--count", type=int, default=0, metavar="N", help="end after N intervals")
+    parser.add_argument("--count", type=int, metavar="N", help="end after N intervals")
     parser.add_argument("--json", action="store_true", help="print one JSON object to a line")
     parser.add_argument("-q", "--quiet", action="store_true", help="accepted as everywhere")
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.interval <= 0:
-        raise CommandError("--interval must be more than 0", 2)
+    if not 0 < options.interval < threading.TIMEOUT_MAX:  # nor is NaN
+        raise CommandError(f"--interval {options.interval:g}: it is a time of more than 0 s", 2)
+    if options.count is not None and options.count < 1:
+        raise CommandError(f"--count {options.count}: it is a number of at least 1", 2)
     socket = figures.find_socket(options.metrics)
     figures.read(socket)  # fails before the screen is cleared
     is_screen = not options.json and sys.stdout.isatty() and sys.stdin.isatty()
@@ -70,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _print(socket: Path, options: argparse.Namespace) -> None:
     before, begin, shown = figures.read(socket), time.monotonic(), 0
-    while options.count == 0 or shown < options.count:
+    while shown != options.count:
         time.sleep(options.interval)
         now, at = figures.read(socket), time.monotonic()
         if options.json:

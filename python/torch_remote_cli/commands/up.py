@@ -16,7 +16,7 @@ from ..output import print_json
 EPILOG = """\
 examples:
   torch-remote up modal://H100 --name box
-  TORCH_REMOTE=box python train.py
+  torch-remote run --on box train.py
   torch-remote up 'ray://head:6379?num_gpus=4&idle=1h'
   torch-remote up 'k8s://?image=registry/torch-remote' && torch-remote ps
 
@@ -37,5 +37,5 @@ def run(options: argparse.Namespace) -> int:
         print_json({"name": made.name, "url": made.url, "ends": made.endpoint.ends})
         return OK
     print(f"{made.name} runs. {made.endpoint.ends}.")
-    print(f"TORCH_REMOTE={shlex.quote(made.name)} python train.py uses it.")
+    print(f"`torch-remote run --on {shlex.quote(made.name)} train.py` uses it.")
     return OK

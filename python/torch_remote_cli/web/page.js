@@ -192,7 +192,7 @@ function showSessions(server) {
 function showOperators(server) {
   const most = Math.max(...server.operators.map((one) => one.recent_seconds), 1e-9);
   fill($("operators"), [
-    { name: "operator", className: "code cut" }, { name: "last minute" },
+    { name: "operator", className: "code cut" }, { name: "time in the last 60 s" },
     { name: "calls", className: "optional" }, { name: "each" },
   ], server.operators.slice(0, 10).map((one) => [
     one.name.replace(/^aten::/, ""), share(one.recent_seconds / most, duration(one.recent_seconds)),

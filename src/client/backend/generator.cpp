@@ -186,15 +186,22 @@ void RemoteGenerator::set_current_seed(uint64_t seed) {
 void RemoteGenerator::attach(Session& session, uint8_t device,
                              const std::function<void()>& publish) {
   MutexLock lock(mutex_);
-  if (seeded_)
-    send_if_open(session,
-                 {message(wire::kDefaultGenerator + device, GeneratorAction::kSeed, seed_)});
+  choose_seed();
+  send_if_open(session, {message(wire::kDefaultGenerator + device, GeneratorAction::kSeed, seed_)});
   publish();
 }
 
 uint64_t RemoteGenerator::current_seed() const {
   MutexLock lock(mutex_);
+  choose_seed();
   return seed_;
+}
+
+void RemoteGenerator::choose_seed() const {
+  if (!is_default_ || seeded_)
+    return;
+  seed_ = c10::detail::getNonDeterministicRandom(true);
+  seeded_ = true;
 }
 
 uint64_t RemoteGenerator::seed() {
@@ -206,14 +213,10 @@ uint64_t RemoteGenerator::seed() {
 // --- states
 
 std::optional<uint64_t> RemoteGenerator::seed_before_use() const {
-  const uint64_t random = c10::detail::getNonDeterministicRandom(true);
   MutexLock lock(mutex_);  // attach() publishes the device under it
   if (Machines::instance().has_device(device_.index()))
     return std::nullopt;
-  if (is_default_ && !seeded_) {
-    seed_ = random;
-    seeded_ = true;
-  }
+  choose_seed();
   return seed_;
 }
 

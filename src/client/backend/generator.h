@@ -67,9 +67,10 @@ class RemoteGenerator final : public StateSource {
   // Gives `copy` this generator's state now, on the same session, or on none before the device is
   // connected. Does not wait.
   void copy_to(RemoteGenerator& copy) const;
-  // The seed, before the device is connected: the next machine starts this generator from it. A
-  // default generator that was never seeded chooses its seed here, not on the server, so that
-  // putting its state back gives the same numbers.
+  // A default generator that was never seeded chooses its seed here, not on the server, so that a
+  // state can be taken before the device is connected, and initial_seed() is true.
+  void choose_seed() const REQUIRES(mutex_);
+  // The seed, before the device is connected: the next machine starts this generator from it.
   std::optional<uint64_t> seed_before_use() const;
   void remember_seed(uint64_t seed);
   Told told() const;

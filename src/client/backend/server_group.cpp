@@ -29,6 +29,14 @@ std::vector<std::byte> ask(Session& session, const wire::GroupQuery& query) {
                        [&](wire::Writer& writer) { encode(writer, query); });
 }
 
+uint64_t bytes_of(const std::vector<wire::GroupEntry>& entries) {
+  constexpr uint64_t kOverhead = 64;  // of an entry in a store
+  uint64_t bytes = 0;
+  for (const wire::GroupEntry& entry : entries)
+    bytes += entry.key.size() + entry.value.size() + kOverhead;
+  return bytes;
+}
+
 void put(c10d::Store& store, const std::vector<wire::GroupEntry>& entries) {
   for (const wire::GroupEntry& entry : entries) {
     const auto* const bytes = reinterpret_cast<const uint8_t*>(entry.value.data());
@@ -77,8 +85,14 @@ void ServerGroup::open(c10d::Store& store, const GroupPlace& group, uint8_t devi
                            wire::kMaxGroupTimeout);
   query.address = server_address(session_);
   const auto end = Clock::now() + milliseconds(query.timeout);
+  uint64_t bytes = 0;  // that the server has put into the store
   while (true) {
-    const auto answer = decode_answer(session_, ask(session_, query), wire::decode_group_answer);
+    const auto answer = decode_answer(session_, ask(session_, query), [&](wire::Reader& reader) {
+      wire::GroupAnswer decoded = wire::decode_group_answer(reader);
+      bytes += bytes_of(decoded.entries);
+      wire::check_limit("bytes of a process group", bytes, wire::kMaxGroupBytes);
+      return decoded;
+    });
     if (!answer.is_open && answer.missing.empty())
       refuse_answer(session_, ProtocolError("a process group is not open and waits for no key"));
     put(store, answer.entries);

@@ -76,7 +76,10 @@ DevicePlace place_of(const c10::Stream& stream) {
   return place;
 }
 
-bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::DoneQuery& query) {
+// A query that waits: also for downloads, and for the uploads whose requests have smaller ids than
+// `uploads`, so that their sources are free afterwards.
+bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::DoneQuery& query,
+         uint64_t uploads = 0) {
   const auto body = session.query(kind, what, [&](wire::Writer& writer) {
     if (kind == wire::QueryKind::kStream)
       encode_stream_query(writer, query);
@@ -84,6 +87,7 @@ bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::D
       encode_event_query(writer, query);
   });
   if (query.waits) {
+    finish_uploads(session, uploads);
     finish_downloads(session);
     SentSources::instance().free_done();
   }
@@ -177,7 +181,8 @@ bool has_happened(const Event& event) {
 }
 
 void synchronize_event(const Event& event) {
-  ask(*event.session, wire::QueryKind::kEvent, "an event", {.event = event.name, .waits = true});
+  ask(*event.session, wire::QueryKind::kEvent, "an event", {.event = event.name, .waits = true},
+      event.uploads);
 }
 
 double elapsed_milliseconds(const Event& first, const Event& second) {
@@ -209,8 +214,9 @@ void synchronize_stream(const c10::Stream& stream) {
   if (Machines::instance().place_if_there(stream.device_index()).session == nullptr)
     return;
   const DevicePlace place = place_of(stream);
+  const uint64_t uploads = place.session->requests().next_id();
   ask(*place.session, wire::QueryKind::kStream, "a stream",
-      {.device = place.device, .stream = number_of(stream), .waits = true});
+      {.device = place.device, .stream = number_of(stream), .waits = true}, uploads);
 }
 
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {

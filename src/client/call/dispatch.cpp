@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@
 #include "client/machines/current_device.h"
 #include "client/machines/machines.h"
 #include "client/memory/memory_figures.h"
+#include "client/memory/server_branch.h"
 #include "client/memory/storage.h"
 #include "client/operators/operator.h"
 #include "client/session/context.h"
@@ -152,6 +154,22 @@ void prepare_indices(torch::jit::Stack* stack, size_t arguments) {
   }
 }
 
+void alert_if_not_deterministic(const OperatorInfo& info, Arguments arguments) {
+  if (!at::globalContext().deterministicAlgorithms())
+    return;
+  const bool is_cuda = kernels::is_on_cuda_server(arguments[0].toTensor());
+  if (info.alert->concerns(arguments, is_cuda))
+    at::globalContext().alertNotDeterministic(info.alert->caller);
+}
+
+// What few operators need before their calls are sent.
+void prepare(const OperatorInfo& info, torch::jit::Stack* stack) {
+  if (info.has(kTakesHostIndices))
+    prepare_indices(stack, info.arguments.size());
+  if (C10_UNLIKELY(info.has(kMayAlert)))
+    alert_if_not_deterministic(info, torch::jit::last(*stack, info.arguments.size()));
+}
+
 // Locally a _foreach operator writes each tensor by an operator that bumps its version. PyTorch has
 // no kernel that does so for a list.
 void bump_versions(const c10::IValue& list) {
@@ -167,7 +185,7 @@ void bump_versions(const c10::IValue& list) {
       false, info.name,
       ": returns a view of its argument, and torch_remote makes views on the client, where it "
       "knows only PyTorch's own; call it on tensor.cpu(), or make the view with "
-      "PyTorch's operators (view, as_strided, …)");
+      "PyTorch's operators (view, as_strided, ...)");
 }
 
 enum class Step { kDone, kAgain };
@@ -318,8 +336,8 @@ void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const OperatorInfo& info = operator_info(operation);
   if (C10_UNLIKELY(info.makes_view))
     refuse_view(info);
-  if (info.has(kTakesHostIndices))
-    prepare_indices(stack, info.arguments.size());
+  if (info.has(kTakesHostIndices | kMayAlert))
+    prepare(info, stack);
   c10::IValue written;
   if (C10_UNLIKELY(info.writes_list))
     written = torch::jit::last(*stack, info.arguments.size())[0];

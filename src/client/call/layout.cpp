@@ -10,6 +10,13 @@ void refuse_layout(const c10::OperatorHandle& operation, torch::jit::Stack*) {
       "such a tensor on the CPU (.cpu()), or make it dense (.to_dense(), .dequantize())");
 }
 
+void refuse_memory(const c10::OperatorHandle& operation, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, operation.operator_name().name,
+      ": PyTorch's code for it reads the memory of tensors in this process, and that of a remote "
+      "tensor is on the server; call it with tensors on the CPU (.cpu())");
+}
+
 void refuse_nested(const c10::OperatorHandle& operation, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, operation.operator_name().name,

@@ -1,6 +1,7 @@
 // The device of a call, and what is refused.
 #include <algorithm>
 
+#include "client/capture/advice.h"
 #include "client/capture/capture.h"
 
 namespace torch_remote::client {
@@ -16,6 +17,11 @@ bool is_remote(const c10::IValue& value) {
 }
 
 }  // namespace
+
+Advice& mixing_advice() {
+  static auto* const advice = new Advice;
+  return *advice;
+}
 
 void Capture::add_device(c10::Device device) {
   if (device.is_cpu())
@@ -37,7 +43,8 @@ void Capture::refuse_mix(c10::Device a, c10::Device b) const {
   check_generator_has_tensor(b.type());
   TORCH_CHECK(false,
               "Expected all tensors to be on the same device, but found at least two devices, ", a,
-              " and ", b, "! (when checking arguments of ", operator_name_, ")");
+              " and ", b, "! (when checking arguments of ", operator_name_, ")",
+              a.is_cpu() || b.is_cpu() ? mixing_advice().get() : std::string());
 }
 
 void Capture::check_generator_has_tensor(c10::DeviceType elsewhere) const {

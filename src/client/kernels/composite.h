@@ -33,6 +33,9 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized,
                     const std::optional<at::Tensor>& weight, std::optional<double> eps);
 at::Tensor grid_sampler(const at::Tensor& input, const at::Tensor& grid, int64_t interpolation,
                         int64_t padding, bool align_corners);
+// PyTorch's plain code for grid_sampler_2d on a CPU: the server's own kernel gives the same.
+at::Tensor grid_sampler_fallback(const at::Tensor& input, const at::Tensor& grid,
+                                 int64_t interpolation, int64_t padding, bool align_corners);
 at::Tensor max_pool1d(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
                       at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode);
 at::Tensor ctc_loss_tensor(const at::Tensor& log_probs, const at::Tensor& targets,

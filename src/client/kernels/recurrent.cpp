@@ -58,6 +58,8 @@ Three mkldnn_lstm(const at::Tensor& input, at::TensorList hx, at::TensorList par
   constexpr int64_t kLstm = 2;  // oneDNN's mode
   const int64_t directions = options.bidirectional ? 2 : 1;
   const size_t each = has_biases ? 4 : 2;
+  TORCH_CHECK(params.size() % each == 0, "MatrixRef: ArrayRef size ", params.size(),
+              " not divisible by stride ", each);
   const at::Tensor h = hx[0].contiguous();
   const at::Tensor c = hx[1].contiguous();
   const int64_t hidden_size = h.sym_size(2).guard_int(__FILE__, __LINE__);

@@ -103,6 +103,8 @@ std::pair<at::Tensor, std::vector<State>> run_all(Cell cell, Sequence sequence,
                                                   const std::vector<Weights>& weights,
                                                   const LayerOptions& options) {
   const size_t directions = options.bidirectional ? 2 : 1;
+  TORCH_CHECK(first.size() % directions == 0 && weights.size() % directions == 0,
+              "Odd number of params or hiddens given to a bidirectional RNN");
   TORCH_CHECK(first.size() == static_cast<size_t>(options.num_layers) * directions,
               "Expected more hidden states in stacked_rnn");
   TORCH_CHECK(weights.size() == first.size(), "Expected more weights in stacked_rnn");
@@ -142,8 +144,21 @@ std::vector<Weights> weights_of(at::TensorList params, bool has_biases, bool has
   return all;
 }
 
+namespace {
+
+// The gates of a cell, one beside the other. unsafe_chunk() gives fewer parts where the size of a
+// weight is no multiple of their number.
+Tensors split_gates(const at::Tensor& gates, int64_t number) {
+  Tensors parts = gates.unsafe_chunk(number, 1);
+  TORCH_CHECK(parts.size() == static_cast<size_t>(number), "a weight of ", gates.size(1),
+              " rows does not have ", number, " gates");
+  return parts;
+}
+
+}  // namespace
+
 State lstm_step(const at::Tensor& input, const State& state, const Weights& weights) {
-  const Tensors gates = weights.from_hidden(state[0]).add_(input).unsafe_chunk(4, 1);
+  const Tensors gates = split_gates(weights.from_hidden(state[0]).add_(input), 4);
   const at::Tensor in = at::Tensor(gates[0]).sigmoid_();
   const at::Tensor forget = at::Tensor(gates[1]).sigmoid_();
   const at::Tensor cell = at::Tensor(gates[2]).tanh_();
@@ -153,8 +168,8 @@ State lstm_step(const at::Tensor& input, const State& state, const Weights& weig
 }
 
 State gru_step(const at::Tensor& input, const State& state, const Weights& weights) {
-  const Tensors from_input = input.unsafe_chunk(3, 1);
-  const Tensors from_hidden = weights.from_hidden(state[0]).unsafe_chunk(3, 1);
+  const Tensors from_input = split_gates(input, 3);
+  const Tensors from_hidden = split_gates(weights.from_hidden(state[0]), 3);
   const at::Tensor reset = at::Tensor(from_hidden[0]).add_(from_input[0]).sigmoid_();
   const at::Tensor update = at::Tensor(from_hidden[1]).add_(from_input[1]).sigmoid_();
   const at::Tensor fresh = from_input[2].add(at::Tensor(from_hidden[2]).mul_(reset)).tanh_();

@@ -6,6 +6,7 @@
 #include <ATen/native/IndexingUtils.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/cudnn_grid_sampler.h>
+#include <ATen/ops/grid_sampler_2d.h>
 #include <ATen/ops/grid_sampler_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/max_pool1d_compositeimplicitautograd_dispatch.h>
 
@@ -42,6 +43,11 @@ at::Tensor grid_sampler(const at::Tensor& input, const at::Tensor& grid, int64_t
     return at::cudnn_grid_sampler(input, grid);
   return at::compositeimplicitautograd::grid_sampler(input, grid, interpolation, padding,
                                                      align_corners);
+}
+
+at::Tensor grid_sampler_fallback(const at::Tensor& input, const at::Tensor& grid,
+                                 int64_t interpolation, int64_t padding, bool align_corners) {
+  return at::grid_sampler_2d(input, grid, interpolation, padding, align_corners);
 }
 
 // A CPU has a kernel without indices, called inside this operator: the server runs it whole.

@@ -64,6 +64,7 @@ constexpr OperatorRow kRows[] = {
       {"dropout", unboxed<&dropout>}, {"softmax.int", unboxed<&softmax>},
       {"log_softmax.int", unboxed<&log_softmax>}, {"group_norm", unboxed<&group_norm>},
       {"rms_norm", unboxed<&rms_norm>}, {"grid_sampler", unboxed<&grid_sampler>},
+      {"_grid_sampler_2d_cpu_fallback", unboxed<&grid_sampler_fallback>},
       {"max_pool1d", unboxed<&max_pool1d>}, {"ctc_loss.Tensor", unboxed<&ctc_loss_tensor>},
       {"_batch_norm_impl_index", unboxed<&batch_norm_impl_index>},
       {"lstm.input", unboxed<&lstm_input>}, {"lstm.data", unboxed<&lstm_data>},

@@ -53,9 +53,9 @@ bool is_plain_default() {
 
 // What is wrong with a URL is a ValueError in Python.
 Endpoint make_endpoint(const std::string& url, const std::string& server_path,
-                       std::vector<std::string> embedded_options) {
+                       std::vector<std::string> embedded_options, bool has_token) {
   try {
-    return endpoint_to(url, server_path, std::move(embedded_options));
+    return endpoint_to(url, server_path, std::move(embedded_options), has_token);
   } catch (const std::invalid_argument& error) {
     C10_THROW_ERROR(ValueError, error.what());
   }
@@ -92,17 +92,21 @@ Session* Machines::open(const std::string& url, std::optional<std::string> token
     options = embedded_options_;
   }
   watch_forks(&abandon_machines);
-  Endpoint endpoint = make_endpoint(url, path, std::move(options));
+  const bool is_embedded = url == "local";
+  std::exception_ptr no_token;
   try {
-    endpoint.token = token             ? *std::move(token)
-                     : endpoint.redial ? token_from_environment(endpoint.url)
-                                       : "";  // an embedded server needs none
+    if (!token)
+      token = is_embedded ? "" : token_from_environment(url);  // an embedded server needs none
   } catch (const std::exception&) {
-    // Raised when the session opens, like other reasons why a server cannot be reached.
-    endpoint.open = [why = std::current_exception()]() -> std::unique_ptr<transport::Stream> {
-      std::rethrow_exception(why);
-    };
+    no_token = std::current_exception();
   }
+  Endpoint endpoint = make_endpoint(url, path, std::move(options), token && !token->empty());
+  // Raised when the session opens, like other reasons why a server cannot be reached.
+  if (no_token != nullptr)
+    endpoint.open = [no_token]() -> std::unique_ptr<transport::Stream> {
+      std::rethrow_exception(no_token);
+    };
+  endpoint.token = std::move(token).value_or("");
   return new Session(std::move(endpoint), this);
 }
 
@@ -317,9 +321,11 @@ DevicePlace Machines::find_place(c10::DeviceIndex index) {
 void Machines::refuse_index(c10::DeviceIndex index) {
   park_if_exiting();
   std::string there;
+  int count = 0;
   for (size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].session.load() == nullptr)
       continue;
+    ++count;
     there += (there.empty() ? "" : ", ") +
              c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(i)).str();
   }
@@ -332,8 +338,8 @@ void Machines::refuse_index(c10::DeviceIndex index) {
   }
   const std::string name = c10::DeviceTypeName(c10::kPrivateUse1, true);
   TORCH_CHECK(false, index < 0 ? "that device index" : name + ":" + std::to_string(index),
-              was_stopped ? " was stopped" : " does not exist", "; there is ",
-              there.empty() ? "no remote device" : there);
+              was_stopped ? " was stopped" : " does not exist", "; there ",
+              count > 1 ? "are " : "is ", there.empty() ? "no remote device" : there);
 }
 
 c10::DeviceIndex Machines::device_count() {

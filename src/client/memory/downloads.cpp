@@ -79,9 +79,12 @@ at::Tensor empty_for(const at::Tensor& tensor) {
 }
 
 void finish_downloads(Session& session) {
-  for (const RequestPtr& request : PendingDownloads::instance().of(session))
+  auto& pending = PendingDownloads::instance();
+  for (const RequestPtr& request : pending.of(session))
     if (!request->done)
       session.wait_quietly(request, "a download");
+  if (!pending.is_empty())
+    pending.drop_good();
 }
 
 bool are_downloads_here(Session& session) {

@@ -11,8 +11,8 @@ namespace torch_remote::client {
 namespace {
 
 std::string_view word(Route route) {
-  constexpr std::string_view kWords[] = {"usual",  "sent",       "view",     "kernel",
-                                         "branch", "structured", "composed", "refused"};
+  constexpr std::string_view kWords[] = {"usual",      "sent",     "view",    "kernel", "branch",
+                                         "structured", "composed", "refused", "refused"};
   return kWords[static_cast<size_t>(route)];
 }
 
@@ -26,7 +26,7 @@ std::string words(const std::vector<Way>& ways) {
 std::string_view waits_of(Route route, const OperatorInfo& info, const Special& special) {
   if ((special.traits & kReads) != 0)
     return "always";
-  if (route == Route::kView || route == Route::kKernel || route == Route::kRefused)
+  if (route == Route::kView || route == Route::kKernel || is_refused(route))
     return "never";
   if (route != Route::kSent)
     return "parts";

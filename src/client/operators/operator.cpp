@@ -140,6 +140,10 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   Special special;
   special.add(call_rows(), operation.operator_name());
   traits = special.traits;
+  if (name.starts_with(marshal::kAten))
+    alert = find_alert(operation.operator_name());
+  if (alert != nullptr)
+    traits |= kMayAlert;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     introduction.arguments.push_back(argument.name());

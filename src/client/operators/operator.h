@@ -7,6 +7,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include "client/operators/alerts.h"
 #include "client/operators/operator_table.h"
 #include "marshal/argument.h"
 #include "wire/signature.h"
@@ -58,6 +59,7 @@ struct OperatorInfo {
   // for a call in place: the function of the form that makes a new tensor
   ShapeFunction shape = nullptr;
   const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any
+  const Alert* alert = nullptr;               // of operators that have kMayAlert
 
   bool has(Traits some) const { return (traits & some) != 0; }
 };

@@ -41,6 +41,7 @@ constexpr OperatorRow kRows[] = {
     {kUsual, kAsksServer, "keeps channels_last on a CPU, which Meta does not",
      {"pixel_shuffle.*", "pixel_unshuffle.*"}},
     {kUsual, kAsksServer, "gives `self` the result's shape", {"addbmm_.*"}},
+    {kUsual, kAsksServer, "Meta says [0], the kernel makes []", {"isin.Scalar_Tensor*"}},
     {kUsual, kAsksServer, "Meta makes the loss of a 1-d input 1-d",
      {"multilabel_margin_loss_forward.*"}},
     {kUsual, kAsksServer, "returns no weights where none are wanted",
@@ -105,6 +106,10 @@ constexpr OperatorRow kRows[] = {
     // Jagged nested tensors are not concerned: they are dense tensors in a Python class.
     {kRefused, kPlain, "makes a tensor that a remote device does not hold",
      {"to_mkldnn*", "quantize_per_*", "_make_per_*", "mkldnn_reorder*"}},
+    // tests/fuzz/composites.py finds them.
+    {kReadsMemory, kPlain, "PyTorch's composition reads the memory of its tensors",
+     {"fbgemm_*", "_saturate_weight_to_fp16", "choose_qparams_optimized", "_sobol_engine_*",
+      "_reshape_from_tensor", "_nnpack_spatial_convolution.*"}},
 };
 // clang-format on
 

@@ -19,15 +19,20 @@ namespace torch_remote::client {
 
 // What happens to a call.
 enum class Route : uint8_t {
-  kUsual,       // in a row: decided by PyTorch's dispatch table (route.h)
-  kSent,        // one call to the server, even if PyTorch has a composition
-  kView,        // changes metadata on the client only
-  kKernel,      // a kernel of ours
-  kBranch,      // our kernel, which composes it as PyTorch does on the server's kind of device
-  kStructured,  // PyTorch computes the result's shape on the client and calls the `out=` form
-  kComposed,    // PyTorch's composition runs on the client, even if it could be one call
-  kRefused,     // NotImplementedError, if it returns a tensor
+  kUsual,        // in a row: decided by PyTorch's dispatch table (route.h)
+  kSent,         // one call to the server, even if PyTorch has a composition
+  kView,         // changes metadata on the client only
+  kKernel,       // a kernel of ours
+  kBranch,       // our kernel, which composes it as PyTorch does on the server's kind of device
+  kStructured,   // PyTorch computes the result's shape on the client and calls the `out=` form
+  kComposed,     // PyTorch's composition runs on the client, even if it could be one call
+  kRefused,      // NotImplementedError, if it returns a tensor
+  kReadsMemory,  // NotImplementedError: its composition reads memory, which is not on the client
 };
+
+constexpr bool is_refused(Route route) {
+  return route == Route::kRefused || route == Route::kReadsMemory;
+}
 
 // How a call is sent and waited for. A row may combine several.
 using Traits = uint16_t;
@@ -43,6 +48,7 @@ constexpr Traits kFillsAnyShape = 64;  // an `out=` with the right number of ele
 constexpr Traits kLooksAtGradMode = 128;
 constexpr Traits kReads = 256;         // our kernel, which waits for bytes from the server
 constexpr Traits kSpansDevices = 512;  // takes tensors on several devices of one server
+constexpr Traits kMayAlert = 1024;     // its kernel may have no deterministic form: alerts.h
 
 // Registers a kernel of ours under the operator's name.
 using Kernel = void (*)(torch::Library& library, const char* name);

@@ -74,7 +74,7 @@ Special special_of(const c10::OperatorName& operation) {
 
 Route route_of(const c10::OperatorHandle& operation, const Special& special) {
   const Route given = special.route;
-  if (given == Route::kSent || given == Route::kBranch)
+  if (given == Route::kSent || given == Route::kBranch || given == Route::kReadsMemory)
     return given;
   if (given == Route::kRefused && mentions(operation.schema().returns(), "Tensor"))
     return given;

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "client/operators/operator.h"
+#include "client/session/answers.h"
 #include "client/session/threads.h"
 
 namespace torch_remote::client {
@@ -38,9 +39,7 @@ ClockReading read_clocks(Session& session) {
       break;
     const auto body = ask(session, wire::ProfileAction::kClock);
     const int64_t round_trip = local_time() - before;
-    wire::Reader reader(body);
-    const auto there = static_cast<int64_t>(wire::decode_clock(reader));
-    reader.finish();
+    const auto there = static_cast<int64_t>(decode_answer(session, body, wire::decode_clock));
     if (round_trip / 2 < best.error)
       best = {before + round_trip / 2, there, round_trip / 2};
   }
@@ -124,18 +123,26 @@ void DeviceProfile::end_operation() {
   marks_.end(last, current_thread(), worker_number());
 }
 
-std::vector<DeviceCall> DeviceProfile::finish(uint64_t& dropped) {
+// What all answers together bring is what a server keeps.
+std::vector<wire::CallTime> DeviceProfile::take_times(uint64_t& dropped) {
   std::vector<wire::CallTime> times;
-  uint64_t left = 0;
-  do {
+  while (true) {
     const auto body = ask(session_, wire::ProfileAction::kTake);
-    wire::Reader reader(body);
-    const wire::CallTimes part = wire::decode_call_times(reader);
-    reader.finish();
+    const wire::CallTimes part = decode_answer(session_, body, [&](wire::Reader& reader) {
+      wire::CallTimes decoded = wire::decode_call_times(reader);
+      wire::check_limit("profiled calls", times.size() + decoded.calls.size(),
+                        wire::kMaxProfiledCalls);
+      return decoded;
+    });
     times.insert(times.end(), part.calls.begin(), part.calls.end());
     dropped = part.dropped;
-    left = part.calls.empty() ? 0 : part.left;
-  } while (left > 0);
+    if (part.calls.empty() || part.left == 0)
+      return times;
+  }
+}
+
+std::vector<DeviceCall> DeviceProfile::finish(uint64_t& dropped) {
+  const std::vector<wire::CallTime> times = take_times(dropped);
   const ClockReading last = read_clocks(session_);
   log(LogLevel::kInfo, "profile",
       {{"calls", std::to_string(times.size())},

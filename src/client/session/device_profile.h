@@ -78,6 +78,8 @@ class DeviceProfile {
   std::vector<DeviceCall> finish(uint64_t& dropped);
 
  private:
+  std::vector<wire::CallTime> take_times(uint64_t& dropped);
+
   Session& session_;
   uint64_t last_before_ = 0;  // the last call that is not part of the profile
   ClockReading first_;

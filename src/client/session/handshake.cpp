@@ -1,5 +1,6 @@
 #include "client/session/handshake.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string_view>
@@ -9,10 +10,13 @@
 #include <torch/version.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/platform.h"
+#include "client/session/waiting.h"
 #include "transport/deadline.h"
 #include "transport/tls_error.h"
 #include "wire/agree.h"
+#include "wire/waiting.h"
 
 namespace torch_remote::client {
 namespace {
@@ -50,10 +54,95 @@ std::string protocol_of(const wire::BlockHead& head) {
   return {};
 }
 
+// The time limits of a first handshake. A server without a process for this client says so from
+// time to time; each time both limits begin again.
+class Patience {
+ public:
+  Patience(transport::Stream& stream, std::chrono::seconds answer_time)
+      : stream_(stream), answer_time_(answer_time) {
+    restart();
+    current = this;
+  }
+
+  ~Patience() { current = nullptr; }
+
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+  // That of the handshake of this thread: a TLS stream reads the words of a listener by itself.
+  // Null while a client resumes, which waits for no process.
+  static thread_local Patience* current;
+
+  // The server has said that this client waits.
+  void note_waiting() {
+    const auto now = std::chrono::steady_clock::now();
+    if (!told_)
+      log(LogLevel::kWarning, "the server has no process ready for this client, which waits",
+          {{"server", stream_.peer()}});
+    told_ = told_.value_or(now);
+    if (now - *told_ > kQueueTime)
+      throw ConnectionError("the server has had no process ready for this client in " +
+                            std::to_string(kQueueTime.count()) + " minutes; it has too much to do");
+    restart();
+  }
+
+  // The server has answered.
+  void end_silence() { silence_.reset(); }
+
+  // Why the stream was shut down; empty: not by a limit of this.
+  std::string describe_end() {
+    const auto within = [](std::chrono::seconds time) {
+      return " within " + std::to_string(time.count()) + " s";
+    };
+    if (silence_ && silence_->has_passed())
+      return "it took the connection and said nothing" + within(answer_time_) +
+             "; it is stopped or overloaded, or it is no torch-remote server";
+    if (all_ && all_->has_passed())
+      return "the server did not finish the handshake" + within(kStartTime) +
+             "; it is stopped, or its devices take too long to start";
+    return {};
+  }
+
+ private:
+  void restart() {
+    silence_.reset();
+    silence_.emplace(stream_, answer_time_);
+    all_.reset();
+    all_.emplace(stream_, kStartTime);
+  }
+
+  transport::Stream& stream_;
+  const std::chrono::seconds answer_time_;
+  std::optional<std::chrono::steady_clock::time_point> told_;  // first, that this client waits
+  std::optional<transport::Deadline> silence_;
+  std::optional<transport::Deadline> all_;
+};
+
+thread_local Patience* Patience::current = nullptr;
+
+// Reads the head of what the server sends first, after its words that this client waits.
+wire::BlockHead read_first_head(transport::Stream& stream) {
+  Patience* const patience = Patience::current;
+  const wire::WaitingBlock waiting = wire::waiting_block();
+  wire::WaitingBlock read{};
+  const auto head = std::span(read).first<sizeof(wire::BlockHead)>();
+  while (true) {
+    read_exactly(stream, head);
+    if (patience == nullptr || !std::ranges::equal(head, std::span(waiting).first(head.size())))
+      break;
+    read_exactly(stream, std::span(read).subspan(head.size()));
+    if (read != waiting)
+      throw ProtocolError("the server sends a block of two bytes before its HELLO");
+    patience->note_waiting();
+  }
+  wire::BlockHead first;
+  std::ranges::copy(head, first.begin());
+  return first;
+}
+
 // The first block that the server sends. What is no block is from another program.
 Bytes read_first_block(transport::Stream& stream) {
-  wire::BlockHead head;
-  read_exactly(stream, head);
+  const wire::BlockHead head = read_first_head(stream);
   uint32_t length = 0;
   std::string why = "an empty block";
   try {
@@ -156,9 +245,8 @@ void check_not_refused(const Bytes& answer) {
     throw Refused(wire::decode_welcome(answer).reason);
 }
 
-// `silence` ends with the server's first answer.
 wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble, uint64_t received,
-                       const Key& key, std::optional<transport::Deadline>& silence) {
+                       const Key& key) {
   wire::Hello hello;
   random_bytes(hello.nonce);
   hello.torch_version = TORCH_VERSION;
@@ -171,7 +259,8 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
   write_block(stream, first, ours);
 
   const Bytes answer = read_first_block(stream);
-  silence.reset();
+  if (Patience::current != nullptr)
+    Patience::current->end_silence();
   check_not_refused(answer);
   const wire::Hello theirs = wire::decode_hello(answer);
   wire::agree_as(wire::Side::kClient, theirs.min, theirs.max);
@@ -190,29 +279,24 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
   return welcome;
 }
 
-std::string within(std::chrono::seconds time) {
-  return " within " + std::to_string(time.count()) + " s";
-}
-
-std::string no_answer(std::chrono::seconds time) {
-  return "it took the connection and said nothing" + within(time) +
-         "; it is stopped or overloaded, or it is no torch-remote server";
-}
-
 }  // namespace
+
+std::vector<std::byte> read_words(transport::Stream& bare) {
+  const wire::BlockHead first = read_first_head(bare);
+  return {first.begin(), first.end()};
+}
 
 wire::Welcome shake_hands(transport::Stream& stream, const std::string& token,
                           std::chrono::seconds answer_time) {
-  transport::Deadline deadline(stream, kStartTime);
-  std::optional<transport::Deadline> silence(std::in_place, stream, answer_time);
+  Patience patience(stream, answer_time);
+  wire::Preamble preamble;
+  preamble.route = wire::kAwaitsProcess;
   wire::Welcome welcome;
   try {
-    welcome = exchange(stream, {}, 0, token_key(token), silence);
+    welcome = exchange(stream, preamble, 0, token_key(token));
   } catch (const HandshakeCut&) {
-    if (silence && silence->has_passed())
-      throw ConnectionError(no_answer(answer_time));
-    if (deadline.has_passed())
-      throw ConnectionError("the server did not finish the handshake" + within(kStartTime));
+    if (const std::string why = patience.describe_end(); !why.empty())
+      throw ConnectionError(why);
     throw;
   }
   if (welcome.answer != wire::Answer::kNew || welcome.devices.empty())
@@ -223,14 +307,13 @@ wire::Welcome shake_hands(transport::Stream& stream, const std::string& token,
 uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t capabilities,
                            uint64_t received, std::chrono::milliseconds time) {
   const transport::Deadline deadline(stream, time);
-  std::optional<transport::Deadline> none;
   wire::Preamble preamble;
   preamble.intent = 1;
   preamble.route = wire::session_route(ticket.session);
   const Key key = session_key(ticket);
   if ((capabilities & wire::kRouteProofCapability) != 0)
     preamble.route_proof = wire::route_proof(key.secret);
-  const wire::Welcome welcome = exchange(stream, preamble, received, key, none);
+  const wire::Welcome welcome = exchange(stream, preamble, received, key);
   if (welcome.answer != wire::Answer::kResumed)
     throw ProtocolError("the server began a session where one was to be resumed");
   return welcome.received;

@@ -2,20 +2,29 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <deque>
 #include <map>
+#include <string_view>
 #include <tuple>
+#include <unordered_map>
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "base/mutex.h"
+#include "client/session/cells.h"
 #include "client/session/errors.h"
 #include "client/session/process.h"
 
 namespace torch_remote::client {
 namespace {
+
+struct KnownLine {
+  SourceLine source;
+  int cell;  // of a notebook; 0: the file is no cell
+};
 
 // All lines seen so far. Leaks: used at exit.
 class Lines {
@@ -25,18 +34,24 @@ class Lines {
     return *lines;
   }
 
+  void note_cell(const std::string& file, int cell) {
+    MutexLock lock(mutex_);
+    cells_[file] = cell;
+  }
+
   LineId intern(const SourceLine& line) {
     MutexLock lock(mutex_);
-    const std::tuple key(line.file, line.number, line.function);
+    const int cell = cell_of(line.file);
+    const std::tuple key(line.file, line.number, line.function, cell);
     if (const auto known = ids_.find(key); known != ids_.end())
       return known->second;
     if (all_.size() >= kMost)
       return 0;
-    all_.push_back(line);
+    all_.push_back({line, cell});
     return ids_[key] = static_cast<LineId>(all_.size());
   }
 
-  SourceLine get(LineId id) {
+  KnownLine get(LineId id) {
     MutexLock lock(mutex_);
     return all_.at(id - 1);
   }
@@ -45,10 +60,29 @@ class Lines {
   // A limit, for programs that generate code.
   static constexpr size_t kMost = size_t{1} << 18;  // CallLines has 23 bits for a line
 
+  // ipykernel's files are noted; IPython at a terminal has the number in the name.
+  int cell_of(const std::string& file) const REQUIRES(mutex_) {
+    if (const auto noted = cells_.find(file); noted != cells_.end())
+      return noted->second;
+    constexpr std::string_view kCell = "<ipython-input-";
+    int cell = 0;
+    if (file.starts_with(kCell))
+      std::from_chars(file.data() + kCell.size(), file.data() + file.size(), cell);
+    return cell;
+  }
+
   Mutex mutex_;
-  std::deque<SourceLine> all_ GUARDED_BY(mutex_);
-  std::map<std::tuple<std::string, int, std::string>, LineId> ids_ GUARDED_BY(mutex_);
+  std::deque<KnownLine> all_ GUARDED_BY(mutex_);
+  std::map<std::tuple<std::string, int, std::string, int>, LineId> ids_ GUARDED_BY(mutex_);
+  std::unordered_map<std::string, int> cells_ GUARDED_BY(mutex_);
 };
+
+std::string place_of(const KnownLine& line) {
+  const std::string number = std::to_string(line.source.number);
+  if (line.cell != 0)
+    return "cell " + std::to_string(line.cell) + ", line " + number;
+  return line.source.file + ":" + number;
+}
 
 // The lines of the last nodes of every thread's graphs. Each thread numbers its nodes.
 class NodeLines {
@@ -106,6 +140,10 @@ LineId line_in_backward() {
 
 }  // namespace
 
+void note_cell(const std::string& file, int cell) {
+  Lines::instance().note_cell(file, cell);
+}
+
 LineId intern_line(const SourceLine& line) {
   return Lines::instance().intern(line);
 }
@@ -113,22 +151,21 @@ LineId intern_line(const SourceLine& line) {
 std::string describe_line(LineId id) {
   if (id == 0)
     return {};
-  const SourceLine line = Lines::instance().get(id & ~kInBackward);
+  const KnownLine line = Lines::instance().get(id & ~kInBackward);
   return std::string((id & kInBackward) != 0 ? ", in the backward of the call at "
                                              : ", called at ") +
-         line.file + ":" + std::to_string(line.number) + " in " + line.function;
+         place_of(line) + " in " + line.source.function;
 }
 
 std::string name_line(LineId id) {
   if (id == 0)
     return {};
-  const SourceLine line = Lines::instance().get(id & ~kInBackward);
-  return ((id & kInBackward) != 0 ? "the backward of " : "") + line.file + ":" +
-         std::to_string(line.number);
+  const KnownLine line = Lines::instance().get(id & ~kInBackward);
+  return ((id & kInBackward) != 0 ? "the backward of " : "") + place_of(line);
 }
 
 SourceLine line_of(LineId id) {
-  return Lines::instance().get(id & ~kInBackward);
+  return Lines::instance().get(id & ~kInBackward).source;
 }
 
 LineId current_line() {

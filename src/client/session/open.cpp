@@ -10,6 +10,8 @@
 #include "base/platform.h"
 #include "base/token_file.h"
 #include "client/session/embedded.h"
+#include "client/session/server_user.h"
+#include "client/session/waiting.h"
 #include "transport/delay_line.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
@@ -27,6 +29,7 @@ constexpr std::chrono::milliseconds kGrace{500};
 // A command whose standard input and output are the connection: Note [Relaunch] in
 // server/listener/stdio.cpp.
 struct Command {
+  std::string url;  // of the machine, for messages
   std::vector<std::string> words;
   Mutex mutex;
   // The session may be in the first one's process: it runs until the session ends.
@@ -42,7 +45,7 @@ std::unique_ptr<transport::Stream> launch(Command& command) {
   wait_for_end(command.first, std::chrono::milliseconds(0));
   end_child(command.latest, std::chrono::milliseconds(0));  // its connection is lost
   child = spawn_command(command.words, std::move(theirs));
-  return transport::socket_stream(std::move(ours), command.words.front());
+  return transport::socket_stream(std::move(ours), command.url);
 }
 
 void end_command(Command& command) {
@@ -90,6 +93,8 @@ std::unique_ptr<transport::Stream> dial_with_advice(const Endpoint::Redial& dial
                                                     const transport::Address& address) {
   try {
     return dial(std::chrono::steady_clock::now() + kDialPatience);
+  } catch (const AnotherUser&) {
+    throw;
   } catch (const ConnectionError& error) {
     throw ConnectionError(std::string(error.what()) + ". What to do: " + advice_for(address));
   }
@@ -124,7 +129,7 @@ transport::Address parse_url(const std::string& url) {
 }  // namespace
 
 Endpoint endpoint_to(const std::string& url, const std::string& server_path,
-                     std::vector<std::string> embedded_options) {
+                     std::vector<std::string> embedded_options, bool has_token) {
   const std::string net = pretended_network();
   if (url == "local") {
     Endpoint embedded = embedded_server(server_path, std::move(embedded_options));
@@ -135,9 +140,14 @@ Endpoint endpoint_to(const std::string& url, const std::string& server_path,
   endpoint.url = url;
   const transport::Address address = parse_url(url);
   const auto tls = address.scheme == "tls" ? transport::TlsContext::client(address) : nullptr;
-  endpoint.redial = [address, net, tls](std::chrono::steady_clock::time_point deadline) {
-    auto stream = with_delay(transport::dial(address, deadline), net);
-    return tls == nullptr ? std::move(stream) : transport::tls_stream(std::move(stream), tls);
+  const auto check = address.scheme == "unix" && !has_token ? &check_server_user : nullptr;
+  endpoint.redial = [address, net, tls, check](std::chrono::steady_clock::time_point deadline) {
+    auto stream = with_delay(transport::dial(address, deadline, check), net);
+    if (tls == nullptr)
+      return stream;
+    transport::TlsOptions options;
+    options.read_words = read_words;
+    return transport::tls_stream(std::move(stream), tls, std::move(options));
   };
   endpoint.open = [dial = endpoint.redial, address] { return dial_with_advice(dial, address); };
   endpoint.has_listener = true;
@@ -147,6 +157,7 @@ Endpoint endpoint_to(const std::string& url, const std::string& server_path,
 Endpoint endpoint_through(std::string url, std::vector<std::string> words) {
   const std::string net = pretended_network();
   auto command = std::make_shared<Command>();
+  command->url = url;
   command->words = std::move(words);
   Endpoint endpoint;
   endpoint.url = std::move(url);

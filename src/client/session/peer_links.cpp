@@ -11,7 +11,8 @@ namespace {
 
 // So many threads copy between two servers at once; one more copies through this process.
 constexpr unsigned kMostLinks = 4;
-// After so many failures copies between the two servers go through this process.
+// After so many links that broke, copies between the two servers go through this process. One that
+// cannot be opened is enough: a server takes five seconds to say so.
 constexpr unsigned kMostFailures = 3;
 constexpr const char* kWhat = "a link between two servers";
 
@@ -89,6 +90,8 @@ std::optional<uint64_t> PeerLinks::take(Session& one, Session& other) {
     if (reverse.empty())
       return link + 1;
     drop(one, other, link + 1, reason + "; the other way round: " + reverse);
+    MutexLock lock(mutex_);
+    pairs_[key_of(one, other)].failures = kMostFailures;
     return std::nullopt;
   } catch (...) {
     drop(one, other, link);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <pthread.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 
 #include "base/duration.h"
 #include "base/platform.h"
+#include "client/capture/advice.h"
 #include "client/session/errors.h"
 #include "transport/connection.h"
 
@@ -21,6 +23,8 @@ namespace {
 
 std::atomic<bool> forked_child{false};
 std::atomic<bool> exiting{false};
+
+Advice fork_advice;
 
 }  // namespace
 
@@ -31,7 +35,11 @@ bool in_forked_child() {
 void refuse_in_forked_child() {
   const std::string name = c10::DeviceTypeName(c10::kPrivateUse1, true);
   TORCH_CHECK(false, "Cannot re-initialize ", name, " in forked subprocess. To use ", name,
-              " with multiprocessing, you must use the 'spawn' start method");
+              " with multiprocessing, you must use the 'spawn' start method", fork_advice.get());
+}
+
+void set_fork_advice(std::string advice) {
+  fork_advice.set(std::move(advice));
 }
 
 void watch_forks(void (*abandon)()) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 
 // This process: forks, environment.
 namespace torch_remote::client {
@@ -8,6 +9,8 @@ namespace torch_remote::client {
 // True in the child of a process that had a session: nothing remote may be used there.
 bool in_forked_child();
 [[noreturn]] void refuse_in_forked_child();
+// What the error says after that. Thread-safe.
+void set_fork_advice(std::string advice);
 // From now on, `abandon` is called in the child of a fork, where in_forked_child(). Idempotent.
 void watch_forks(void (*abandon)());
 

@@ -9,7 +9,7 @@
 
 namespace torch_remote::client {
 
-// Keeps the memory of uploads until the server has it. The connection's reader thread lets go of it
+// Keeps the memory of uploads until the server has it. A thread of the connection lets go of it
 // then, but must not destroy it: to destroy a storage that Python knows takes the GIL. Threads of
 // the user destroy it: when they have waited, and at the next upload. Thread-safe.
 class SentSources {

@@ -142,6 +142,7 @@ class Session : private Link {
   using Clock = std::chrono::steady_clock;
 
   friend KnownUploads& known_uploads(Session& session);
+  friend void finish_uploads(Session& session, uint64_t before);
 
   const std::string& url() const { return endpoint().url; }
 
@@ -157,7 +158,8 @@ class Session : private Link {
 
   enum class Waiter { kUser, kExit };
   // Calls `ready` under the lock of the requests. Raises if the session is lost first, or the user
-  // interrupts. After a second it prints what it waits for, to a terminal; at exit to any stderr.
+  // interrupts. After a second it prints what it waits for, to a terminal; at exit, and while the
+  // server does not answer the first handshake, to any stderr.
   void wait_until(const std::function<bool()>& ready, const char* what,
                   Waiter waiter = Waiter::kUser);
   // False: the session is lost, the user has interrupted, or it is too late.
@@ -170,11 +172,9 @@ class Session : private Link {
   std::string describe_wait(const char* what);
   std::string describe_unconfirmed();
   std::string describe_known_failures();
-  void say_wait(const char* what);
+  void say_wait(const char* what, Clock::duration waited);
   void say_exit_wait();
 
-  // Waits until the server has received every upload that has begun.
-  void finish_uploads();
   RequestPtr find_failed_download();
   void note_failure(const wire::Error& error);
   void free_results(const Request& request);
@@ -216,6 +216,9 @@ wire::Counters server_counters(Session& session);
 wire::Context server_context(Session& session);
 // What the server has of earlier sessions' uploads.
 KnownUploads& known_uploads(Session& session);
+// Waits until the server has received the uploads whose requests have smaller ids, and the
+// connection reads their sources no more. SentSources::free_done() then frees them.
+void finish_uploads(Session& session, uint64_t before);
 
 // What the call uses may be missing: a discarded call was to make it. Only the server knows.
 bool may_be_missing(Faults& faults, const Capture& capture);

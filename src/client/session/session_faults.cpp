@@ -1,6 +1,8 @@
 // How threads are told of failed calls: Note [Fail-stop] in wire/messages.h.
 #include <algorithm>
 
+#include <ATen/SparseTensorImpl.h>
+
 #include "client/session/keep_gil.h"
 #include "client/session/memory_history.h"
 #include "client/session/pending.h"
@@ -118,6 +120,11 @@ void note_not_missing(const Capture& capture) {
 }
 
 bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since) {
+  if (tensor.is_sparse() && !tensor.key_set().has(c10::DispatchKey::Python)) {
+    const auto& sparse = *static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+    return is_missing(session, sparse.values(), since) ||
+           is_missing(session, sparse.indices(), since);
+  }
   const StorageRecord* const record = own_record(*tensor.unsafeGetTensorImpl());
   if (record == nullptr || session_of(*record) != &session)
     return false;
@@ -130,7 +137,7 @@ bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since) {
 
 void Session::synchronize() {
   const auto pending = PendingDownloads::instance().of(*this);
-  finish_uploads();
+  finish_uploads(*this, requests_.next_id());
   query(wire::QueryKind::kBarrier, "synchronize");
   for (const auto& request : pending)
     wait_until([&] { return request->done.load(); }, "a download");
@@ -152,9 +159,9 @@ void Session::synchronize() {
   raise_remote(failure->error, text, false);
 }
 
-void Session::finish_uploads() {
-  for (const auto& request : requests_.uploads_before(requests_.next_id()))
-    wait_until([&] { return request->done.load(); }, "an upload");
+void finish_uploads(Session& session, uint64_t before) {
+  for (const auto& request : session.requests().uploads_before(before))
+    session.wait_until([&] { return request->done.load(); }, "an upload");
 }
 
 RequestPtr Session::find_failed_download() {

@@ -22,6 +22,10 @@ namespace {
 constexpr auto kSignalInterval = std::chrono::milliseconds(50);
 constexpr auto kFirstNotice = std::chrono::seconds(1);
 constexpr auto kBetweenNotices = std::chrono::seconds(5);
+// A server that does not answer the first handshake: for one that listens already, and for one that
+// is being started, which takes seconds.
+constexpr auto kSilence = std::chrono::seconds(2);
+constexpr auto kSilenceAtStart = std::chrono::seconds(10);
 
 std::string counted(uint64_t calls) {
   return std::to_string(calls) + (calls == 1 ? " call" : " calls");
@@ -50,7 +54,7 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
     if (waiter == Waiter::kExit && !was_told)
       say_exit_wait();
     else
-      say_wait(what);
+      say_wait(what, Clock::now() - begin);
     was_told = true;
   }
   if (is_ready)
@@ -167,12 +171,15 @@ std::string Session::describe_wait(const char* what) {
   return bytes == 0 ? what : std::to_string((bytes >> 20) + 1) + " MiB of uploads";
 }
 
-// To a terminal only, and from one thread if several wait.
-void Session::say_wait(const char* what) {
+// From one thread if several wait.
+void Session::say_wait(const char* what, Clock::duration waited) {
+  const bool is_silent =
+      !is_open() && waited >= (endpoint().has_listener ? kSilence : kSilenceAtStart);
+  if (!is_silent && isatty(STDERR_FILENO) == 0)
+    return;
   const Clock::time_point now = Clock::now();
   Clock::time_point last = last_notice_.load(std::memory_order_relaxed);
-  if (now - last < kBetweenNotices || isatty(STDERR_FILENO) == 0 ||
-      !last_notice_.compare_exchange_strong(last, now))
+  if (now - last < kBetweenNotices || !last_notice_.compare_exchange_strong(last, now))
     return;
   say("waiting for " + describe_wait(what));
 }

@@ -185,6 +185,18 @@ bool flip(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
+// (element, test_elements, …): PyTorch's shape code says [0], and its kernel resizes that to [].
+bool isin_scalar(Arguments arguments, Outputs& outputs) {
+  const auto is_sortable = [](at::ScalarType dtype) {
+    return dtype != at::kBool && !at::isComplexType(dtype);
+  };
+  if (!is_sortable(arguments[0].toScalar().type()) ||
+      !is_sortable(tensor(arguments, 1).scalar_type()))
+    return false;
+  outputs.push_back(scalar(at::kBool));
+  return true;
+}
+
 }  // namespace
 
 Table elementwise_table() {
@@ -203,6 +215,7 @@ Table elementwise_table() {
       {"aten::logical_or", logical_binary},
       {"aten::logical_xor", logical_binary},
       {"aten::isnan", isnan},
+      {"aten::isin.Scalar_Tensor", isin_scalar},
       {"aten::rsub.Scalar", rsub_scalar},
       {"aten::rsub.Tensor", rsub},
       {"aten::complex", make_complex},

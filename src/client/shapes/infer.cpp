@@ -1,12 +1,15 @@
 #include "client/shapes/infer.h"
 
 #include <algorithm>
+#include <regex>
+#include <typeinfo>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/TypeProperties.h>
 
 #include "base/log.h"
+#include "client/capture/advice.h"
 #include "client/memory/server_branch.h"
 #include "client/shapes/meta_arguments.h"
 #include "client/shapes/out_arguments.h"
@@ -142,9 +145,19 @@ void cast_as_cpu_does(const OperatorInfo& info, Arguments arguments, torch::jit:
       at::detail::empty_strided_meta(dense.spec.sizes, dense.spec.strides, cast.scalar_type());
 }
 
+// Where PyTorch writes a device in an error: "on meta", "device meta", "two devices, cpu and meta",
+// "to have meta DeviceType", "(self) meta", "(meta)". Elsewhere the word is the user's.
+const std::regex& meta_device() {
+  static const std::regex found(
+      "(\\b(?:on|[Dd]evices?|[Dd]evice type)(?:[:=,] ?| is | )|\\bdevices, \\S+ and |"
+      "\\(\\w+\\) |\\b(?:have|with) (?=meta "
+      "DeviceType)|\\((?=meta(?::\\d+)?\\)))meta\\b(?::\\d+)?");
+  return found;
+}
+
 // PyTorch's C++ shape code. Its errors name the meta device; the user's tensors are remote.
 Inference ask_meta_function(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
-  constexpr std::string_view kMixed = "at least two devices, meta and ";
+  constexpr std::string_view kMixed = "at least two devices, ";
   try {
     return run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
       cast_as_cpu_does(info, arguments, stack);
@@ -156,13 +169,17 @@ Inference ask_meta_function(const OperatorInfo& info, Arguments arguments, Menti
                     [](const at::TensorImpl* tensor) { return tensor->numel() == 0; }))
       return {};
     const std::string text = error.what_without_backtrace();
-    const size_t at = text.find(kMixed);
-    if (at == text.npos || mentioned.empty())
+    if (mentioned.empty() || typeid(error) != typeid(c10::Error) ||
+        !std::regex_search(text, meta_device()))
       throw;
-    TORCH_CHECK(false,
-                "Expected all tensors to be on the same device, but found at least two devices, ",
-                mentioned[0]->device(), " and ", text.substr(at + kMixed.size()),
-                " (when checking arguments of ", info.name, ")");
+    const std::string told =
+        std::regex_replace(text, meta_device(), "$1" + mentioned[0]->device().str());
+    const size_t at = told.find(kMixed);
+    TORCH_CHECK(at != told.npos, told);
+    const std::string found = told.substr(at);
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found ", found,
+                " (when checking arguments of ", info.name, ")",
+                found.find("cpu") == found.npos ? std::string() : mixing_advice().get());
   }
 }
 

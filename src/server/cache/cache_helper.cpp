@@ -127,7 +127,8 @@ class Helper {
 
     ::fstat(file.get(), &facts);
     CacheAnswer answer{static_cast<uint64_t>(facts.st_size)};
-    return pass_descriptors(sockets_.requests, bytes_of(answer), std::array{file.get()});
+    return pass_descriptors(sockets_.requests, bytes_of(answer), std::array{file.get()}) ==
+           Passed::kSent;
   }
 
   // False: the session sends no more parts.
@@ -182,6 +183,7 @@ void leave_session(CacheSockets& sockets) {
 // Best effort, as for sessions: Note [The sandbox] in server/session/sandbox.h.
 void confine_to(const std::string& folder) {
   renounce_privileges();
+  give_up_capabilities();
   try {
     restrict_files({{folder, FileRule::Access::kStore}});
   } catch (const std::system_error&) {
@@ -214,6 +216,10 @@ CacheSockets start_cache_helper(const CacheOptions& options, std::span<char> sec
   name_this_thread("tr-cache");
   ::signal(SIGINT, SIG_IGN);  // it ends with its session
   leave_session(theirs);
+  // A session that does not take its answers keeps few descriptors on their way: the kernel limits
+  // these for each user.
+  const int bytes = 4096;
+  ::setsockopt(theirs.requests.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
   if (options.is_confined)
     confine_to(options.folder);
   help_with_cache(options, theirs);

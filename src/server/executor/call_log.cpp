@@ -17,13 +17,26 @@ constexpr size_t kMostPending = size_t{64} << 10;
 // Per session, so that a forgotten file does not fill the disk.
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
-// Empty on failure, with errno set.
-Fd make_file(const std::string& path) {
+}  // namespace
+
+Fd make_call_log(const std::string& path) {
   return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
 
-Fd open_file(const std::string& path) {
-  Fd file = make_file(path);
+void try_call_log(const std::string& prefix) {
+  if (prefix.empty())
+    return;
+  const std::string path = prefix + "." + std::to_string(::getpid());
+  if (!make_call_log(path))
+    throw std::invalid_argument(describe_errno("--log-calls: making " + path, errno));
+  ::unlink(path.c_str());
+}
+
+Fd CallLog::make_file(const std::string& prefix, const std::string& session) {
+  if (prefix.empty())
+    return {};
+  const std::string path = prefix + "." + session;
+  Fd file = make_call_log(path);
   if (!file) {
     // The client must not learn where the server keeps its files.
     log(LogLevel::kError, "calls cannot be logged",
@@ -32,20 +45,6 @@ Fd open_file(const std::string& path) {
   }
   return file;
 }
-
-}  // namespace
-
-void try_call_log(const std::string& prefix) {
-  if (prefix.empty())
-    return;
-  const std::string path = prefix + "." + std::to_string(::getpid());
-  if (!make_file(path))
-    throw std::invalid_argument(describe_errno("--log-calls: making " + path, errno));
-  ::unlink(path.c_str());
-}
-
-CallLog::CallLog(SessionPage& page, const std::string& prefix, const std::string& session)
-    : page_(page), path_(prefix + "." + session), file_(prefix.empty() ? Fd() : open_file(path_)) {}
 
 CallLog::~CallLog() {
   flush();
@@ -70,8 +69,7 @@ void CallLog::flush() noexcept {
     }
     if (written < 0 && errno == EINTR)
       continue;
-    log(LogLevel::kWarning, "calls are no longer logged",
-        {{"file", path_}, {"cause", std::strerror(errno)}});
+    log(LogLevel::kWarning, "calls are no longer logged", {{"cause", std::strerror(errno)}});
     file_.reset();
   }
   pending_.clear();

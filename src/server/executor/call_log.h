@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/fd.h"
 #include "base/session_page.h"
 
 namespace torch_remote::server {
 
+// Makes a new file for its owner only. Empty on failure, with errno set.
+Fd make_call_log(const std::string& path);
 // Throws std::invalid_argument if a session could not write `prefix`.SESSION. Leaves no file.
 void try_call_log(const std::string& prefix);
 
@@ -22,9 +25,9 @@ void try_call_log(const std::string& prefix);
 // the executor thread.
 class CallLog {
  public:
-  // The file is `prefix`.`session`, new and readable by its owner only; none if `prefix` is empty.
-  // Throws std::runtime_error when it cannot be made.
-  CallLog(SessionPage& page, const std::string& prefix, const std::string& session);
+  // `file` may be empty.
+  CallLog(SessionPage& page, Fd file) : page_(page), file_(std::move(file)) {}
+
   ~CallLog();
 
   CallLog(const CallLog&) = delete;
@@ -43,6 +46,10 @@ class CallLog {
     page_.note_time(place, static_cast<uint64_t>(time.count()));
   }
 
+  // The file `prefix`.`session`, new and readable by its owner only; none if `prefix` is empty.
+  // Throws std::runtime_error when it cannot be made.
+  static Fd make_file(const std::string& prefix, const std::string& session);
+
   // Call before a client learns that its calls have run. A full disk only ends the log.
   void flush() noexcept;
 
@@ -50,7 +57,6 @@ class CallLog {
   void add_line(std::string_view name);
 
   SessionPage& page_;
-  const std::string path_;
   Fd file_;  // empty once writing has failed
   uint64_t written_ = 0;
   std::string pending_;

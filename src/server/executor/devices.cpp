@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -15,6 +16,7 @@
 
 #include "base/error.h"
 #include "server/executor/cuda_properties.h"
+#include "server/executor/device_name.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -48,19 +50,25 @@ unsigned cuda_devices() {
   throw std::invalid_argument("--device " + wanted + ": use auto, cpu, cuda or cuda:n");
 }
 
-Devices one_cuda(const std::string& wanted) {
+// The n of "cuda:n"; nothing where it is more than any machine has.
+std::optional<uint8_t> cuda_index(const std::string& wanted) {
   uint8_t index = 0;  // its range exceeds that of c10::DeviceIndex
   const char* const end = wanted.data() + wanted.size();
   const auto [rest, error] = std::from_chars(wanted.data() + kOneCuda.size(), end, index);
   if (rest != end || error == std::errc::invalid_argument)
     refuse_name(wanted);
+  return error == std::errc() ? std::optional(index) : std::nullopt;
+}
+
+Devices one_cuda(const std::string& wanted) {
+  const std::optional<uint8_t> index = cuda_index(wanted);
   const unsigned count = cuda_devices();
-  if (error != std::errc() || index >= count) {
+  if (!index || *index >= count) {
     throw std::invalid_argument("--device " + wanted + ": this machine has " +
                                 (count == 0 ? "no" : std::to_string(count)) + " CUDA device" +
                                 (count > 1 ? "s" : ""));
   }
-  return {c10::DeviceType::CUDA, 1, static_cast<c10::DeviceIndex>(index)};
+  return {c10::DeviceType::CUDA, 1, static_cast<c10::DeviceIndex>(*index)};
 }
 
 bool ask_mkldnn(const char* question) {
@@ -77,11 +85,17 @@ bool ask_mkldnn(const char* question) {
 Devices::Devices(c10::DeviceType type, unsigned count, c10::DeviceIndex first)
     : type_(type), count_(count), first_(first) {}
 
+void check_device_name(const std::string& wanted) {
+  if (wanted.starts_with(kOneCuda))
+    static_cast<void>(cuda_index(wanted));
+  else if (wanted != "auto" && wanted != "cpu" && wanted != "cuda")
+    refuse_name(wanted);
+}
+
 Devices Devices::choose(const std::string& wanted, unsigned simulated) {
+  check_device_name(wanted);
   if (wanted.starts_with(kOneCuda))
     return one_cuda(wanted);
-  if (wanted != "auto" && wanted != "cpu" && wanted != "cuda")
-    refuse_name(wanted);
   const unsigned cuda = wanted == "cpu" ? 0 : cuda_devices();
   if (cuda > 0)
     return {c10::DeviceType::CUDA, std::min<unsigned>(cuda, wire::kMaxDevices)};

@@ -109,7 +109,7 @@ Cause Executor::cause_of(wire::Error failure) {
   if (!is_waited_for_)
     return stop(std::move(failure));
   ++failed_;
-  return std::make_shared<const wire::Error>(std::move(failure));
+  return threads_.keep(std::move(failure));
 }
 
 Cause Executor::stop(wire::Error failure) {

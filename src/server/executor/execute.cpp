@@ -83,6 +83,8 @@ void Executor::invoke(const CallPlan& call, const Slots& slots) {
     make_sparse_tensors(plan);
   stack_.clear();
   marshal::build_stack(plan, slots, {tensors_, sparse_, call_generators_}, stack_);
+  if (C10_UNLIKELY(call.operation->check != nullptr))
+    call.operation->check(call.operation->handle->schema(), stack_);
   if (C10_LIKELY(call_log_ != nullptr))
     call_log_->add(calls_, call.operation->name);
   const CallTimer timer(call_log_, call.operation->place);

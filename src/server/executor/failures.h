@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -20,11 +21,17 @@ struct Origin {
   uint64_t call = 0;  // its number, or that of the next numbered message
 };
 
+// Of all failures that something still needs: beyond it the session ends.
+constexpr uint64_t kMaxFailureBytes = 32 << 20;
+
 // The threads of the client's program that a failed call has stopped: Note [Fail-stop] in
 // wire/messages.h. Confined to the executor thread.
 class StoppedThreads {
  public:
-  explicit StoppedThreads(Replies& replies) : replies_(replies) {}
+  // `counted`: bytes that count towards serve --max-memory, to which those of failures are added.
+  explicit StoppedThreads(Replies& replies, std::shared_ptr<std::atomic<uint64_t>> counted =
+                                                std::make_shared<std::atomic<uint64_t>>(0))
+      : replies_(replies), counted_(std::move(counted)) {}
 
   // THREAD: the messages that follow are from this thread.
   void set_current(uint64_t thread);
@@ -45,8 +52,15 @@ class StoppedThreads {
   // Gives the failure as the thread's cause.
   Cause stop(wire::Error failure, uint64_t since);
 
+  // The failure, for those who need it later. Its memory is counted as long as somebody has it.
+  // Throws ProtocolError beyond kMaxFailureBytes.
+  Cause keep(wire::Error failure);
+
  private:
   Replies& replies_;
+  const std::shared_ptr<std::atomic<uint64_t>> counted_;
+  const std::shared_ptr<std::atomic<uint64_t>> kept_ =
+      std::make_shared<std::atomic<uint64_t>>(0);  // bytes of all failures
   uint64_t current_ = 0;
   Cause cause_;                                            // of the current thread
   std::unordered_map<uint64_t, Cause, NameHash> stopped_;  // by thread

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/error.h"
+#include "server/executor/generator_state.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -71,6 +72,8 @@ void Generators::apply(const wire::GeneratorMessage& message, Origin here) {
     }
     case wire::GeneratorAction::kSetState: {
       at::Generator generator = find(message.name);
+      if (generator.device().is_cpu() && !is_safe_cpu_state(message.state))
+        TORCH_CHECK(false, "the state is none of a CPU generator");
       generator.set_state(to_tensor(message.state));
       return;
     }

@@ -43,9 +43,9 @@ Interpreter::Interpreter(const Devices& devices, const OperatorTable& table, Upl
       device_reads_(replies, [this](uint64_t request,
                                     std::exception_ptr failure) { answer_done(request)(failure); }),
       streams_(devices),
-      storages_(uploads, streams_, {.bytes = max_memory}),
+      storages_(uploads, streams_, {.bytes = max_memory, .others = counted_}),
       generators_(devices),
-      threads_(replies),
+      threads_(replies, counted_),
       profile_(devices, streams_),
       executor_(devices, storages_, generators_, threads_, profile_, call_log),
       groups_(std::make_unique<Groups>(devices, replies, may_connect)) {}
@@ -136,6 +136,7 @@ void Interpreter::on_signature(wire::Reader& reader) {
   if (signature.introduction) {
     signature_bytes_ += introduction_bytes(*signature.introduction);  // stays with the operator
     Operator found = table_.find(std::move(*signature.introduction));
+    signature_bytes_ += sizeof(found) + found.callee.refusal.size();
     if (call_log_ != nullptr)
       found.place = call_log_->add_operator(found.name);
     operators_.push_back(std::make_unique<const Operator>(std::move(found)));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -122,6 +123,8 @@ class Interpreter {
   CallLog* const call_log_;
   DeviceReads device_reads_;
   Streams streams_;  // after what its threads use
+  const std::shared_ptr<std::atomic<uint64_t>> counted_ =
+      std::make_shared<std::atomic<uint64_t>>(0);  // StorageLimits::others
   StorageTable storages_;
   Generators generators_;
   StoppedThreads threads_;

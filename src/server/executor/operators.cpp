@@ -5,6 +5,7 @@
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 #include <torch/version.h>
 
+#include "base/utf8.h"
 #include "marshal/schemas.h"
 #include "server/executor/operator_list.h"
 
@@ -88,6 +89,11 @@ OperatorTable::OperatorTable(const std::vector<c10::OperatorName>& of_libraries,
 
 std::optional<c10::OperatorHandle> OperatorTable::look_up(const c10::OperatorName& name,
                                                           std::string& reason) const {
+  if (name.name.size() + name.overload_name.size() > kMaxOperatorName) {
+    reason =
+        "is no operator: its name is longer than " + std::to_string(kMaxOperatorName) + " bytes";
+    return std::nullopt;
+  }
   const bool is_of_library = of_libraries_.contains(name);
   if (!is_of_library && !name.name.starts_with(kAten)) {
     reason =
@@ -123,7 +129,7 @@ std::unique_ptr<const c10::FunctionSchema> OperatorTable::claimed_schema(
 Operator OperatorTable::find(wire::Introduction introduction) const {
   const c10::OperatorName name(introduction.name, introduction.overload);
   Operator operation;
-  operation.name = full_name(name);
+  operation.name = cut_text(full_name(name), kMaxOperatorName + 1);
   operation.callee.arguments = std::move(introduction.arguments);
   operation.handle = look_up(name, operation.callee.refusal);
   if (!operation.handle)
@@ -141,6 +147,7 @@ Operator OperatorTable::find(wire::Introduction introduction) const {
   operation.callee.overwrites_self =
       name.name.starts_with(kAten) &&
       is_overwriting(std::string_view(name.name).substr(kAten.size()));
+  operation.check = argument_check(operation.handle->schema());
   operation.is_seeded = operation.handle->hasTag(at::Tag::nondeterministic_seeded);
   operation.shares_outputs = operation.name == "aten::_cudnn_rnn_backward" ||
                              operation.name == "aten::_transform_bias_rescale_qkv";

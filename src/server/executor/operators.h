@@ -11,11 +11,15 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "marshal/plan.h"
+#include "server/executor/argument_checks.h"
 #include "server/executor/schema_file.h"
 #include "wire/operators.h"
 #include "wire/signature.h"
 
 namespace torch_remote::server {
+
+// Bytes of a name with its overload. PyTorch's longest has some 70; errors repeat it.
+constexpr size_t kMaxOperatorName = 256;
 
 // An operator that the client has introduced.
 struct Operator {
@@ -25,6 +29,7 @@ struct Operator {
   std::unique_ptr<const c10::FunctionSchema> claimed;  // callee.claimed points to it
   bool is_seeded = false;                              // draws from a generator
   bool shares_outputs = false;                         // its results are views of one buffer
+  ArgumentCheck check = nullptr;                       // of values that its kernel trusts
   size_t place = 0;                                    // in the call log's table of times
 };
 

@@ -14,8 +14,8 @@ struct MemoryShortage {
   uint64_t reserved = 0;   // for tensors and later ones
 };
 
-// "CPU out of memory. Tried to allocate 2.00 GiB. …": as PyTorch's CUDA allocator says it. Programs
-// that look for a batch size that fits search for " out of memory.".
+// "CPU out of memory. Tried to allocate 2.00 GiB. ...": as PyTorch's CUDA allocator says it.
+// Programs that look for a batch size that fits search for " out of memory.".
 std::string describe_shortage(const char* device, const MemoryShortage& shortage);
 
 // A line of /proc/meminfo in bytes ("MemAvailable:"); 0 when the line is not there.

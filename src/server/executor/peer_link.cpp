@@ -48,8 +48,9 @@ void check_proof(transport::Stream& stream, const wire::Proof& wanted) {
 
 }  // namespace
 
-void greet_listening_peer(transport::Stream& stream, const wire::PeerTicket& ticket) {
-  const transport::Deadline deadline(stream, kPeerHandshakeTime);
+void greet_listening_peer(transport::Stream& stream, const wire::PeerTicket& ticket,
+                          std::chrono::milliseconds time) {
+  const transport::Deadline deadline(stream, time);
   stream.secure({});
   const wire::PeerNonce own = new_nonce();
   stream.write(Parts{wire::kPeerMagic, own});

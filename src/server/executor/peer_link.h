@@ -23,8 +23,9 @@ constexpr size_t kMaxQueuedCopies = 16;
 
 // The two sides of a link's handshake: Note [Direct copies] in wire/peers.h. They begin with TLS
 // where the stream has it. Throw ConnectionError if the peer does not know the ticket, says
-// something else, or nothing for kPeerHandshakeTime.
-void greet_listening_peer(transport::Stream& stream, const wire::PeerTicket& ticket);
+// something else, or is not done in time.
+void greet_listening_peer(transport::Stream& stream, const wire::PeerTicket& ticket,
+                          std::chrono::milliseconds time = kPeerHandshakeTime);
 // Calls `on_proven` before it tells the peer that the link is ready.
 void greet_connecting_peer(transport::Stream& stream, const wire::PeerTicket& ticket,
                            const std::function<void()>& on_proven);

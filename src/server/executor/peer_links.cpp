@@ -1,6 +1,7 @@
 #include "server/executor/peer_links.h"
 
 #include <algorithm>
+#include <bit>
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -8,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
+#include "server/executor/peer_greetings.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
 #include "transport/socket_address.h"
@@ -38,13 +40,18 @@ bool is_readable(const Fd& socket) {
   return ::poll(&polled, 1, kLookMilliseconds) > 0;
 }
 
-std::unique_ptr<transport::Stream> dial_peer(const wire::PeerPlace& place) {
+std::chrono::milliseconds time_until(Clock::time_point end) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+  return std::max(left, std::chrono::milliseconds(1));
+}
+
+std::unique_ptr<transport::Stream> dial_peer(const wire::PeerPlace& place, Clock::time_point end) {
   transport::Address address;
   address.scheme = place.pin.empty() ? "tcp" : "tls";
   address.host = place.host;
   address.port = place.port;
   address.pin = place.pin;
-  auto stream = transport::dial(address, Clock::now() + kPeerDialTime);
+  auto stream = transport::dial(address, end);
   if (place.pin.empty())
     return stream;
   return transport::tls_stream(std::move(stream), transport::TlsContext::client(address));
@@ -126,37 +133,53 @@ wire::PeerPlace PeerLinks::listen(uint64_t link, const wire::PeerTicket& ticket)
 
 void PeerLinks::accept(const Fd& socket, const Tls& tls, const wire::PeerTicket& ticket,
                        const Opening& opening) {
-  for (const auto end = Clock::now() + kTicketTime;
-       Clock::now() < end && !is_over_ && !opening.is_closed;) {
+  PeerGreetings greetings([&](const std::shared_ptr<transport::Stream>& stream) {
+    return admit(stream, ticket, opening);
+  });
+  const auto end = Clock::now() + kTicketTime;
+  while (Clock::now() < end && !is_over_ && !opening.is_closed && !greetings.has_link()) {
     if (!is_readable(socket))
       continue;
     try {
-      if (admit(accept_connection(socket), tls, ticket, opening))
-        return;
+      Fd connection = accept_connection(socket);
+      const std::string peer = identify_peer(connection);
+      const std::string who = describe_peer(connection);
+      auto bare = transport::socket_stream(std::move(connection), who);
+      greetings.begin(
+          tls == nullptr ? std::move(bare) : transport::tls_stream(std::move(bare), tls), peer);
     } catch (const std::exception& error) {
       log(LogLevel::kWarning, "no link to another server", {{"reason", error.what()}});
       return;
     }
   }
-  log(LogLevel::kInfo, "no other server has come for its link", {{"link", opening.link}});
+  if (!greetings.has_link())
+    log(LogLevel::kInfo, "no other server has come for its link", {{"link", opening.link}});
 }
 
-bool PeerLinks::admit(Fd connection, const Tls& tls, const wire::PeerTicket& ticket,
-                      const Opening& opening) {
-  const std::string peer = describe_peer(connection);
-  auto bare = transport::socket_stream(std::move(connection), peer);
-  // Kept here too: the client may close the link at any time.
-  const std::shared_ptr<transport::Stream> stream =
-      tls == nullptr ? std::move(bare) : transport::tls_stream(std::move(bare), tls);
+bool PeerLinks::admit(const std::shared_ptr<transport::Stream>& stream,
+                      const wire::PeerTicket& ticket, const Opening& opening) {
+  bool is_added = false;
   try {
-    greet_connecting_peer(*stream, ticket, [&] { add(opening, stream); });
+    greet_connecting_peer(*stream, ticket, [&] {
+      add(opening, stream);
+      is_added = true;
+    });
     return true;
   } catch (const std::exception& error) {
-    log_.write(LogLevel::kWarning, "a connection for a link was refused",
-               {{"peer", peer}, {"reason", error.what()}});
-    remove(opening.link);
+    const uint64_t refused = ++refused_;
+    if (std::has_single_bit(refused))  // anybody can cause this line: the 1st, 2nd, 4th, 8th…
+      log(LogLevel::kWarning, "a connection for a link was refused",
+          {{"peer", stream->peer()}, {"reason", error.what()}, {"refused", refused}});
+    if (is_added)
+      remove(opening.link);
     return false;
   }
+}
+
+void PeerLinks::wait_until(Clock::time_point end) const {
+  while (Clock::now() < end && !is_over_)
+    std::this_thread::sleep_for(
+        std::min(time_until(end), std::chrono::milliseconds(kLookMilliseconds)));
 }
 
 void PeerLinks::connect(uint64_t link, const wire::PeerTicket& ticket, const wire::PeerPlace& place,
@@ -165,17 +188,29 @@ void PeerLinks::connect(uint64_t link, const wire::PeerTicket& ticket, const wir
     throw ConnectionError("a link beyond loopback needs a pin");
   if (!is_in_digits(place.host))
     throw ConnectionError("the address of a link is not in digits");
+  if (!options_.networks.contain(place.host)) {
+    note_no_link(place, "the address is not in a network of --peers");
+    throw ConnectionError(kNoLink);
+  }
   open(link, [this, ticket, place, on_done = std::move(on_done)](const Opening& opening) {
+    const Clock::time_point end = Clock::now() + options_.open_time;
     std::string reason;
     try {
-      auto stream = dial_peer(place);
-      greet_listening_peer(*stream, ticket);
+      auto stream = dial_peer(place, end);
+      greet_listening_peer(*stream, ticket, time_until(end));
       add(opening, std::move(stream));
     } catch (const std::exception& error) {
-      reason = error.what();
+      note_no_link(place, error.what());
+      reason = kNoLink;
+      wait_until(end);  // also if the client closes the link meanwhile, which would tell as much
     }
     on_done(reason);
   });
+}
+
+void PeerLinks::note_no_link(const wire::PeerPlace& place, const std::string& reason) {
+  log(LogLevel::kWarning, "no link to another server",
+      {{"host", place.host}, {"port", place.port}, {"reason", reason}});
 }
 
 void PeerLinks::add(const Opening& opening, std::shared_ptr<transport::Stream> stream) {

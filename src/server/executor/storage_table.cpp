@@ -183,12 +183,12 @@ void StorageTable::leave_to_replies(Entry& entry) {
 std::shared_ptr<const void> StorageTable::reply_token(Entry& entry, uint64_t copied) {
   if (copied != 0) {
     check_room(entry, copied, used_bytes());
-    auto copy = std::make_shared<ReplyMemory>(reply_bytes_);
+    auto copy = std::make_shared<ReplyMemory>(limits_.others);
     copy->count(copied);
     return copy;
   }
   if (entry.sending == nullptr)
-    entry.sending = std::make_shared<ReplyMemory>(reply_bytes_);
+    entry.sending = std::make_shared<ReplyMemory>(limits_.others);
   return entry.sending;
 }
 

@@ -83,6 +83,8 @@ bool is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset);
 struct StorageLimits {
   uint64_t storages = wire::kMaxStorages;  // more are a ProtocolError
   uint64_t bytes = UINT64_MAX;             // of all together; more are out of memory
+  // Bytes that are in no storage and count too: of replies, and of failures.
+  std::shared_ptr<std::atomic<uint64_t>> others = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 struct StorageTotals {
@@ -111,7 +113,7 @@ struct MemoryUse {
 class StorageTable {
  public:
   StorageTable(Uploads& uploads, Streams& streams, StorageLimits limits = {})
-      : uploads_(uploads), streams_(streams), limits_(limits) {}
+      : uploads_(uploads), streams_(streams), limits_(std::move(limits)) {}
 
   // Throw ProtocolError: name 0, an unknown name, a name in use, too many storages.
   Entry& find(uint64_t name);
@@ -187,8 +189,8 @@ class StorageTable {
   // Before the storage has memory of that size. Throws OutOfMemoryError.
   void hold(Entry& entry, uint64_t nbytes);
 
-  // Bytes that have memory, those of replies included.
-  uint64_t used_bytes() const { return held_bytes_ + reply_bytes_->load(); }
+  // Bytes that have memory, in storages and elsewhere.
+  uint64_t used_bytes() const { return held_bytes_ + limits_.others->load(); }
 
   // The storage loses its memory. Replies that are sent from it keep it.
   static void leave_to_replies(Entry& entry);
@@ -214,9 +216,7 @@ class StorageTable {
   std::array<MemoryUse, wire::kMaxDevices> use_;  // by device
   uint64_t total_bytes_ = 0;
   uint64_t held_bytes_ = 0;
-  const std::shared_ptr<std::atomic<uint64_t>> reply_bytes_ =
-      std::make_shared<std::atomic<uint64_t>>(0);  // of all ReplyMemory
-  uint64_t missing_ = 0;                           // entries without a value
+  uint64_t missing_ = 0;  // entries without a value
 };
 
 }  // namespace torch_remote::server

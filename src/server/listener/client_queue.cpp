@@ -1,26 +1,22 @@
 #include "server/listener/client_queue.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <utility>
 
-#include <poll.h>
+#include <sys/socket.h>
 
-#include "server/session/handshake.h"
+#include "server/listener/first_message.h"
+#include "wire/waiting.h"
 
 namespace torch_remote::server {
-namespace {
 
-// Whether the client at the other end has closed the connection.
-bool has_left(const HalfOpen& client) {
-  pollfd polled{client.socket.get(), POLLRDHUP, 0};
-  return ::poll(&polled, 1, 0) == 1;
+size_t ClientQueue::size_of(const std::string& peer) const {
+  return static_cast<size_t>(std::ranges::count(clients_, peer, &HalfOpen::peer));
 }
 
-}  // namespace
-
-void ClientQueue::add(HalfOpen client) {
-  client.deadline += kWaitForProcess - kHandshakeTime;
+void ClientQueue::add(HalfOpen client, Clock::time_point now) {
+  client.deadline = now + kTellEvery;
   clients_.push_back(std::move(client));
 }
 
@@ -37,36 +33,53 @@ bool ClientQueue::evict(const std::string& newcomer) {
   return true;
 }
 
-size_t ClientQueue::wanted_processes(const PeerDelays& delays, Clock::time_point now) const {
-  std::set<std::string> failed;
-  size_t others = 0;
+size_t ClientQueue::wanted_processes(const PeerDelays& delays, const Sessions& sessions,
+                                     Clock::time_point now) const {
+  std::map<std::string, size_t> clients_of;
   for (const HalfOpen& client : clients_)
-    if (delays.delay_of(client.peer, now).count() > 0)
-      failed.insert(client.peer);
-    else
-      ++others;
-  return others + failed.size();
+    ++clients_of[client.peer];
+  size_t wanted = 0;
+  for (const auto& [peer, clients] : clients_of) {
+    const size_t most = delays.delay_of(peer, now).count() > 0 ? 1 : kMostUnproven;
+    wanted += std::min(clients, most - std::min(most, sessions.unproven_of(peer)));
+  }
+  return wanted;
 }
 
-HalfOpen ClientQueue::take_next(const Sessions& sessions) {
-  const auto next = std::ranges::min_element(
-      clients_, {}, [&](const HalfOpen& client) { return sessions.unproven_of(client.peer); });
+std::optional<HalfOpen> ClientQueue::take_next(const Sessions& sessions) {
+  const auto unproven = [&](const HalfOpen& client) { return sessions.unproven_of(client.peer); };
+  const auto next = std::ranges::min_element(clients_, {}, unproven);
+  if (next == clients_.end() || unproven(*next) >= kMostUnproven)
+    return std::nullopt;
   HalfOpen client = std::move(*next);
   clients_.erase(next);
   return client;
 }
 
-void ClientQueue::drop_departed() {
-  std::erase_if(clients_, has_left);
+std::vector<std::string> ClientQueue::drop_departed() {
+  std::vector<std::string> peers;
+  std::erase_if(clients_, [&](const HalfOpen& client) {
+    const bool has_left = has_hung_up(client.socket);
+    if (has_left)
+      peers.push_back(client.peer);
+    return has_left;
+  });
+  return peers;
 }
 
-std::vector<std::string> ClientQueue::drop_late(Clock::time_point now) {
-  std::vector<std::string> peers;
-  while (!clients_.empty() && clients_.front().deadline < now) {
-    peers.push_back(clients_.front().peer);
-    clients_.pop_front();
+size_t ClientQueue::tell_waiting(Clock::time_point now) {
+  size_t told_first = 0;
+  for (HalfOpen& client : clients_) {
+    if (now < client.deadline)
+      continue;
+    client.deadline = now + kTellEvery;
+    told_first += std::exchange(client.is_told, true) ? 0 : 1;
+    if ((client.decoded->route & wire::kAwaitsProcess) == 0)
+      continue;
+    const wire::WaitingBlock block = wire::waiting_block();
+    ::send(client.socket.get(), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
-  return peers;
+  return told_first;
 }
 
 }  // namespace torch_remote::server

@@ -9,6 +9,8 @@
 
 #include "base/peer_limits.h"
 #include "base/platform.h"
+#include "server/listener/first_message.h"
+#include "wire/agree.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -24,12 +26,23 @@ HalfOpen::Progress wait_for_close(const HalfOpen& client) {
 
 }  // namespace
 
-HalfOpen::HalfOpen(Fd connected, Clock::time_point until)
-    : socket(std::move(connected)), peer(identify_peer(socket)), deadline(until) {}
+HalfOpen::HalfOpen(Fd connected, bool tls, Clock::time_point until)
+    : socket(std::move(connected)), peer(identify_peer(socket)), deadline(until), has_tls(tls) {}
 
 HalfOpen::Progress HalfOpen::read() {
   if (is_refused)
     return wait_for_close(*this);
+  if (is_whole)
+    return Progress::kComplete;
+  if (!decoded) {
+    if (const Progress progress = read_preamble(); progress != Progress::kComplete)
+      return progress;
+    decoded = wire::decode_preamble(preamble);
+  }
+  return read_first_message();
+}
+
+HalfOpen::Progress HalfOpen::read_preamble() {
   while (received < preamble.size()) {
     const ssize_t got =
         ::recv(socket.get(), preamble.data() + received, preamble.size() - received, MSG_DONTWAIT);
@@ -42,17 +55,26 @@ HalfOpen::Progress HalfOpen::read() {
   return Progress::kComplete;
 }
 
-bool add(std::deque<HalfOpen>& all, HalfOpen client, size_t most) {
-  const bool has_room = all.size() < most;
-  if (!has_room)
-    drop_one(all);
-  all.push_back(std::move(client));
-  return has_room;
+// A client of another version may have another HELLO, so that is found out first; with TLS the
+// refusal comes later.
+HalfOpen::Progress HalfOpen::read_first_message() {
+  if (decoded->intent == 0) {
+    if (!has_tls)
+      wire::agree_as(wire::Side::kServer, decoded->min, decoded->max);
+    const FirstMessage found = look_at_first_message(socket, has_tls);
+    has_part = found == FirstMessage::kPart;
+    if (found == FirstMessage::kGone)
+      return Progress::kGone;
+    if (found != FirstMessage::kWhole)
+      return Progress::kWaiting;
+  }
+  is_whole = true;
+  return Progress::kComplete;
 }
 
-bool drop_one(std::deque<HalfOpen>& all) {
+std::optional<HalfOpen> drop_one(std::deque<HalfOpen>& all) {
   if (all.empty())
-    return false;
+    return std::nullopt;
   std::vector<std::string> peers;
   for (const HalfOpen& one : all)
     peers.push_back(one.peer);
@@ -60,8 +82,10 @@ bool drop_one(std::deque<HalfOpen>& all) {
   const auto silent = std::find_if(oldest, all.end(), [&](const HalfOpen& one) {
     return one.peer == oldest->peer && !one.is_waiting();
   });
-  all.erase(silent == all.end() ? oldest : silent);
-  return true;
+  const auto dropped = silent == all.end() ? oldest : silent;
+  HalfOpen taken = std::move(*dropped);
+  all.erase(dropped);
+  return taken;
 }
 
 }  // namespace torch_remote::server

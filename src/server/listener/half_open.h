@@ -12,19 +12,25 @@
 
 namespace torch_remote::server {
 
-constexpr size_t kMaxHalfOpen = 32;  // connections without a preamble
+constexpr size_t kMaxHalfOpen = 32;  // connections in this state
 
-// A connection of which the listener has not read the preamble yet, or which waits in it.
+// A connection whose preamble and first message have not come yet, or which waits in the listener.
 struct HalfOpen {
   using Clock = std::chrono::steady_clock;
 
-  HalfOpen(Fd connected, Clock::time_point until);
+  // `tls`: the first message of a new client is one of TLS.
+  HalfOpen(Fd connected, bool tls, Clock::time_point until);
 
   Fd socket;
   std::string peer;  // of identify_peer()
   Clock::time_point deadline;
   std::array<std::byte, wire::kPreambleBytes> preamble{};
   size_t received = 0;
+  std::optional<wire::Preamble> decoded;  // once it has come
+  bool has_tls;
+  bool has_part = false;    // of its first message: bytes that are left in the socket
+  bool is_whole = false;    // its first message is there, or it needs none
+  bool is_told = false;     // that it waits for a process
   bool is_refused = false;  // the reason is sent; it has time to read it
   // Set when its preamble is read but all sessions are taken: when to stop waiting.
   std::optional<Clock::time_point> room_by;
@@ -33,16 +39,24 @@ struct HalfOpen {
 
   bool is_waiting() const { return room_by || served_at; }
 
+  // Whether poll() tells when there is something new to read.
+  bool is_polled() const { return !is_waiting() && !has_part; }
+
   enum class Progress { kWaiting, kComplete, kGone };
 
-  // Reads as much of the preamble as there is. For one that is refused: waits for its end.
+  // Reads as much of the preamble as there is, and looks whether a new client's first message is
+  // there: Note [Who gets a process] in server/listener/first_message.h. For one that is refused:
+  // waits for its end. Throws ProtocolError when its bytes are wrong; `decoded` is empty where that
+  // is the preamble.
   Progress read();
+
+ private:
+  Progress read_preamble();
+  Progress read_first_message();
 };
 
-// Adds a connection. If there are `most` already, drop_one() comes first. False: one was dropped.
-bool add(std::deque<HalfOpen>& all, HalfOpen client, size_t most);
-// Drops the oldest connection of the peer that has most, if possible one without a preamble: Note
-// [Limits for each peer] in base/peer_limits.h. False: there is none.
-bool drop_one(std::deque<HalfOpen>& all);
+// Takes out the oldest connection of the peer that has most, if possible one that is not waiting:
+// Note [Limits for each peer] in base/peer_limits.h. Empty: there is none.
+std::optional<HalfOpen> drop_one(std::deque<HalfOpen>& all);
 
 }  // namespace torch_remote::server

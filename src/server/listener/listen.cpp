@@ -26,6 +26,13 @@ void check_address(const std::string& url, bool has_token) {
   }
 }
 
+void check_metrics_address(const std::string& url) {
+  if (transport::parse_address(url).scheme != "unix") {
+    throw std::invalid_argument("--metrics " + url +
+                                " is refused: metrics are served on a Unix socket only");
+  }
+}
+
 namespace {
 
 // Whether no session may be able to begin, which the user must be told at the start.
@@ -56,10 +63,9 @@ void listen(const std::string& url, const std::string& metrics, ServeOptions opt
   check_address(url, !options.token.empty());
   if (url.starts_with("tls://") != (options.tls != nullptr))
     throw std::invalid_argument("TLS is for tls:// addresses, and they need it; got " + url);
-  if (!metrics.empty() && transport::parse_address(metrics).scheme != "unix") {
-    throw std::invalid_argument("--metrics " + metrics +
-                                " is refused: metrics are served on a Unix socket only");
-  }
+  if (!metrics.empty())
+    check_metrics_address(metrics);
+  raise_descriptor_limit();
   ListeningSocket clients(url);
   const std::string ready = "listening on " + connect_string(clients.address(), options);
   const bool must_try = may_fail_to_begin(options);

@@ -9,20 +9,25 @@ namespace torch_remote::server {
 
 // Throws std::invalid_argument, for the user, if a server must not listen there.
 void check_address(const std::string& url, bool has_token);
+// The same for --metrics.
+void check_metrics_address(const std::string& url);
 
 // Note [The listener is small]
 //
-// One thread accepts connections and reads their 32-byte preamble, which is never encrypted. It
-// executes a process for each new session (Note [Executed sessions] in server/session/handover.h)
+// One thread accepts connections and reads their 32-byte preamble, which is never encrypted, and
+// looks at a new client's first message (Note [Who gets a process] in
+// server/listener/first_message.h). It executes a process for each new session (Note [Executed
+// sessions] in server/session/handover.h)
 // and passes other connections to the process of the session that they resume: TLS and
 // authentication happen there (decision 0010). It never computes and never asks CUDA. It decodes
-// only the preamble, and takes what sessions tell it for a stranger's words, so that no bytes can
-// end it.
+// only the preamble and a HELLO, and takes what sessions tell it for a stranger's words, so that no
+// bytes can end it.
 //
 // Anybody who can connect can cause lines of the log, so that their number is limited (LimitedLog).
 //
-// New clients wait in a queue for a process that is ready. Processes that are starting are limited
-// in number (Spares), and the queue by `max_sessions`.
+// New clients wait in a queue for a process that is ready, and are told that they wait
+// (wire/waiting.h). Processes that are starting are limited in number (Spares), and the queue by
+// `max_sessions`.
 //
 // Prints "listening on URL" on standard output when ready, with the URL for clients. Returns when a
 // signal or a limit ends the server; the sessions have been told to end. Throws

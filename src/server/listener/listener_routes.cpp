@@ -1,8 +1,9 @@
-// What the listener does with a connection whose preamble it has read.
+// What the listener does with a connection whose first bytes it has seen.
 #include <array>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include <sys/socket.h>
@@ -13,7 +14,9 @@
 #include "base/platform.h"
 #include "server/listener/listener.h"
 #include "server/session/handshake.h"
+#include "server/session/sandbox.h"
 #include "transport/fd_stream.h"
+#include "wire/agree.h"
 
 namespace torch_remote::server {
 namespace {
@@ -24,35 +27,59 @@ constexpr size_t kMaxRefusing = 16;
 // begins the next at once, the process of the first has not ended yet.
 constexpr std::chrono::seconds kWaitForRoom{2};
 
+std::string count_of(size_t sessions) {
+  return std::to_string(sessions) + (sessions == 1 ? " session" : " sessions");
+}
+
 }  // namespace
 
 void Listener::route(HalfOpen client) {
-  wire::Preamble preamble;
-  try {
-    preamble = wire::decode_preamble(client.preamble);
-  } catch (const ProtocolError& error) {
-    strangers_.write(LogLevel::kWarning, "a connection was refused",
-                     {{"peer", describe_peer(client.socket)}, {"reason", error.what()}});
-    return sessions_.note_refusal();
-  }
+  const wire::Preamble preamble = *client.decoded;
   if (preamble.intent == 1)
     return pass_on(std::move(client), preamble.route);
   if (must_wait(client))
     return half_open_.push_back(std::move(client));
+  try {
+    wire::agree_as(wire::Side::kServer, preamble.min, preamble.max);
+  } catch (const ProtocolError& error) {
+    note_stranger(client.peer);
+    return refuse(std::move(client), error.what());
+  }
   reap();  // a session that has just ended leaves room
+  const size_t most = most_sessions_of(client.peer);
+  if (most < options_.max_sessions &&
+      sessions_.size_of(client.peer) + queue_.size_of(client.peer) >= most)
+    return wait_for_room(std::move(client),
+                         "this server takes at most " + count_of(most) +
+                             " from one address, which has them (--max-sessions-per-address)");
   // A client evicts at most once: a later eviction might hit another client that was just let in.
   const bool may_evict = !client.room_by;
   if (sessions_.size() + queue_.size() >= options_.max_sessions &&
       !(may_evict && evict_for(client.peer)))
-    return wait_for_room(std::move(client));
-  queue_.add(std::move(client));
+    return wait_for_room(std::move(client), "this server has " + count_of(options_.max_sessions) +
+                                                ", and takes no more (--max-sessions)");
+  queue_.add(std::move(client), Clock::now());
+}
+
+// A peer that does not speak our protocol gets no answer.
+void Listener::refuse_stranger(HalfOpen client, const std::string& reason) {
+  note_stranger(client.peer);
+  if (client.decoded)
+    return refuse_in_the_clear(std::move(client), reason);
+  note_refusal(client, reason);
+}
+
+size_t Listener::most_sessions_of(const std::string& peer) const {
+  if (options_.max_sessions_per_address != 0)
+    return options_.max_sessions_per_address;
+  return is_local_peer(peer) ? options_.max_sessions : (3 * options_.max_sessions + 3) / 4;
 }
 
 bool Listener::evict_for(const std::string& newcomer) {
   if (!sessions_.evict_unproven_session())
     return queue_.evict(newcomer);
-  strangers_.write(LogLevel::kWarning,
-                   "all sessions are taken; ending one whose client has not authenticated");
+  log_.write(LogLevel::kWarning,
+             "all sessions are taken; ending one whose client has not authenticated");
   return true;
 }
 
@@ -62,23 +89,26 @@ bool Listener::must_wait(HalfOpen& client) const {
   return Clock::now() < *client.served_at;
 }
 
-void Listener::wait_for_room(HalfOpen client) {
+void Listener::wait_for_room(HalfOpen client, const std::string& reason) {
   if (!client.room_by)
     client.room_by = Clock::now() + kWaitForRoom;
   if (Clock::now() < *client.room_by)
     return half_open_.push_back(std::move(client));
-  const size_t most = options_.max_sessions;
-  refuse(std::move(client), "this server has " + std::to_string(most) +
-                                (most == 1 ? " session" : " sessions") +
-                                ", and takes no more (--max-sessions)");
+  refuse(std::move(client), reason);
 }
 
 void Listener::pass_on(HalfOpen client, uint64_t route) {
   const Fd* const control = sessions_.find(route);
   if (control == nullptr)
     return refuse_unknown(std::move(client), route);
-  // A session that does not take it is ending or stopped; the client tries again.
-  pass_descriptors(*control, client.preamble, std::array{client.socket.get()});
+  const Passed passed =
+      pass_descriptors(*control, client.preamble, std::array{client.socket.get()});
+  if (passed != Passed::kFull)
+    return;  // a session that does not take it is ending; the client tries again
+  if (!client.room_by)
+    client.room_by = Clock::now() + kWaitForRoom;
+  if (Clock::now() < *client.room_by)
+    half_open_.push_back(std::move(client));
 }
 
 void Listener::refuse_unknown(HalfOpen client, uint64_t route) {
@@ -92,12 +122,21 @@ void Listener::refuse_unknown(HalfOpen client, uint64_t route) {
   refuse(std::move(client), sessions_.describe_missing(route));
 }
 
-void Listener::refuse(HalfOpen client, const std::string& reason) {
+void Listener::note_refusal(const HalfOpen& client, const std::string& reason) {
   sessions_.note_refusal();
-  strangers_.write(LogLevel::kWarning, "a connection was refused",
-                   {{"peer", describe_peer(client.socket)}, {"reason", reason}});
-  if (options_.tls != nullptr)
-    return refuse_in_process(std::move(client), reason);
+  log_.write(LogLevel::kWarning, "a connection was refused",
+             {{"peer", describe_peer(client.socket)}, {"reason", reason}});
+}
+
+void Listener::refuse(HalfOpen client, const std::string& reason) {
+  if (options_.tls == nullptr)
+    return refuse_in_the_clear(std::move(client), reason);
+  note_refusal(client, reason);
+  refuse_in_process(std::move(client), reason);
+}
+
+void Listener::refuse_in_the_clear(HalfOpen client, const std::string& reason) {
+  note_refusal(client, reason);
   const std::vector<std::byte> block = refusal_block(reason);
   ::send(client.socket.get(), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   ::shutdown(client.socket.get(), SHUT_WR);
@@ -111,13 +150,25 @@ void Listener::refuse_in_process(HalfOpen client, const std::string& reason) {
   if (refusing_.size() >= kMaxRefusing)
     return;
   std::fflush(nullptr);
+  SessionLogs::Pipe pipe;
+  try {
+    pipe = SessionLogs::make_pipe();
+  } catch (const std::system_error&) {
+    return;  // too few descriptors are free
+  }
   const pid_t pid = ::fork();
-  if (pid > 0)
+  if (pid > 0) {
     refusing_.insert(pid);
+    logs_.add(pid, std::move(pipe.reader), "refusing " + std::to_string(pid));
+  }
   if (pid != 0)
     return;
-  const wire::Preamble preamble = wire::decode_preamble(client.preamble);
+  ::dup2(pipe.writer.get(), STDOUT_FILENO);
+  ::dup2(pipe.writer.get(), STDERR_FILENO);
+  pipe = {};
+  const wire::Preamble preamble = *client.decoded;
   const auto stream = leave_listener(std::move(client.socket));
+  confine_to_descriptors(options_.sandbox);  // before the first byte that the client has sent
   try {
     refuse_in_tls(*stream, preamble, reason);
   } catch (const std::exception& error) {
@@ -134,6 +185,7 @@ std::unique_ptr<transport::Stream> Listener::leave_listener(Fd socket) {
   queue_.forget();
   sessions_.forget();
   spares_.forget();
+  logs_.forget();
   ::explicit_bzero(options_.token.data(), options_.token.size());
   const std::string peer = describe_peer(socket);
   return encrypted(transport::socket_stream(std::move(socket), peer), options_.tls);

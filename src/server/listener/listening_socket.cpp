@@ -1,6 +1,8 @@
 #include "server/listener/listening_socket.h"
 
 #include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include <fcntl.h>
@@ -12,9 +14,26 @@
 #include "transport/dial.h"
 
 namespace torch_remote::server {
+namespace {
+
+// Makes the folder of a Unix socket, for its owner only, where it is missing in the user's runtime
+// folder. What cannot be made is told by bind().
+transport::Address with_folder(transport::Address address) {
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (address.scheme != "unix" || runtime == nullptr || *runtime == '\0')
+    return address;
+  const std::filesystem::path folder = std::filesystem::path(address.path).parent_path();
+  std::error_code unknown;
+  if (std::filesystem::equivalent(folder.parent_path(), runtime, unknown))
+    ::mkdir(folder.c_str(), 0700);
+  return address;
+}
+
+}  // namespace
 
 ListeningSocket::ListeningSocket(const std::string& url)
-    : address_(transport::parse_address(url)), socket_(transport::listen_on(address_)) {
+    : address_(with_folder(transport::parse_address(url))),
+      socket_(transport::listen_on(address_)) {
   ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
 
   struct stat found {};

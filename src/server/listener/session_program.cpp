@@ -1,40 +1,15 @@
 #include "server/listener/session_program.h"
 
 #include <algorithm>
-#include <array>
 
 #include <unistd.h>
 
+#include "server/listener/session_variables.h"
+
 namespace torch_remote::server {
-namespace {
-
-constexpr std::array<std::string_view, 10> kVariables{"HOME",  // caches of CUDA's compiler
-                                                      "LANG",
-                                                      "TZ",
-                                                      "TMPDIR",
-                                                      "XDG_CACHE_HOME",
-                                                      "LD_LIBRARY_PATH",
-                                                      "LD_PRELOAD",
-                                                      "GLIBC_TUNABLES",
-                                                      "TORCH_REMOTE_LOG",
-                                                      "TORCH_REMOTE_KEEPALIVE"};
-
-constexpr std::array<std::string_view, 24> kPrefixes{
-    "LC_",     "MALLOC_",  "OMP_",    "GOMP_",  "KMP_",   "MKL_",   "OPENBLAS_", "DNNL_",
-    "ONEDNN_", "CUDA_",    "CUBLAS_", "CUDNN_", "CUFFT_", "NCCL_",  "NVIDIA_",   "NVRTC_",
-    "TORCH_",  "PYTORCH_", "ATEN_",   "C10_",   "ASAN_",  "UBSAN_", "LSAN_",     "TSAN_"};
-
-// Settings of clients and of the listener begin like torch's own.
-constexpr std::string_view kOurs = "TORCH_REMOTE_";
-
-}  // namespace
 
 bool is_for_sessions(std::string_view name) {
-  if (std::ranges::find(kVariables, name) != kVariables.end())
-    return true;
-  return !name.starts_with(kOurs) && std::ranges::any_of(kPrefixes, [&](std::string_view prefix) {
-    return name.starts_with(prefix);
-  });
+  return std::ranges::find(kSessionVariables, name) != kSessionVariables.end();
 }
 
 std::vector<std::string> session_environment() {
@@ -65,8 +40,8 @@ SessionProgram session_program(const ServeOptions& options) {
     add("--max-memory", std::to_string(options.max_memory) + "B");
   add("--sandbox", to_text(options.sandbox));
   if (options.has_peers)
-    arguments.emplace_back("--peers");
-  add("--log-calls", options.call_log);
+    arguments.push_back(options.peer_networks.empty() ? "--peers"
+                                                      : "--peers=" + options.peer_networks);
   add("--schemas", options.schema_path);
   if (!options.cache.folder.empty()) {
     add("--cache", options.cache.folder);

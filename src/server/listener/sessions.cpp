@@ -5,8 +5,10 @@
 #include <iterator>
 #include <map>
 
-#include "base/log.h"
+#include <sys/socket.h>
+
 #include "base/peer_limits.h"
+#include "server/listener/excess.h"
 #include "server/session/handover.h"
 #include "server/session/lifetime.h"
 #include "wire/handshake.h"
@@ -29,32 +31,50 @@ uint64_t Sessions::new_route() const {
 }
 
 void Sessions::add(SessionProcess process, uint64_t route, std::string peer, bool needs_proofs) {
+  if (!needs_proofs)
+    ::shutdown(process.control.get(), SHUT_RD);
   sessions_.emplace(process.pid, Entry{route, std::move(process.control), std::move(process.page),
                                        std::move(peer), ++figures_.sessions_begun, needs_proofs});
 }
 
-std::string Sessions::remove(pid_t pid, int status) {
+Sessions::Ended Sessions::remove(pid_t pid, int status) {
   const auto found = sessions_.find(pid);
   if (found == sessions_.end())
     return {};
   Entry& session = found->second;
+  session.has_begun = session.has_begun || session.page->has_begun();
+  Ended ended{session.peer, !session.has_begun && !session.is_dropped, {}};
   if (const std::string kill = describe_kill(status); !kill.empty() && !session.is_dropped) {
     ++figures_.sessions_killed;
-    log(LogLevel::kError, "a session was killed",
-        {{"session", wire::session_id(session.route)},
-         {"pid", pid},
-         {"how", kill},
-         {"last_calls", session.page->last_calls()}});
+    const std::string how =
+        session.excess.empty() ? kill : "killed by its server, because " + session.excess;
+    log_.write(LogLevel::kError, "a session was killed",
+               {{"session", wire::session_id(session.route)},
+                {"pid", pid},
+                {"how", how},
+                {"last_calls", session.page->last_calls()}});
     const std::string calls = session.page->last_calls(kCallsForClient);
-    remember(session.route, "was " + kill + (calls.empty() ? "" : "; its last calls: " + calls));
-  } else if (const std::string reason = session.page->end(); !reason.empty()) {
+    remember(session.route, "was " + how + (calls.empty() ? "" : "; its last calls: " + calls));
+  } else if (std::string reason = session.page->end(); !session.has_begun) {
+    ended.reason = std::move(reason);
+  } else if (!reason.empty()) {
     remember(session.route, "has ended: " + reason);
   }
   figures_.operators_of_ended_sessions.add(session.page->operator_times());
   last_use_of_ended_ = last_use();
-  std::string peer = std::move(session.peer);
   sessions_.erase(found);
-  return peer;
+  return ended;
+}
+
+std::vector<std::string> Sessions::note_begun() {
+  std::vector<std::string> peers;
+  for (auto& [pid, session] : sessions_) {
+    if (session.has_begun || !session.page->has_begun())
+      continue;
+    session.has_begun = true;
+    peers.push_back(session.peer);
+  }
+  return peers;
 }
 
 void Sessions::remember(uint64_t route, std::string end) {
@@ -63,10 +83,23 @@ void Sessions::remember(uint64_t route, std::string end) {
     ended_.pop_front();
 }
 
+void Sessions::end_excessive() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_)
+    return;
+  next_look_ = now + kExcessInterval;
+  for (auto& [pid, session] : sessions_) {
+    if (session.excess.empty())
+      session.excess = excess_of(pid);
+    if (!session.excess.empty())
+      ::kill(pid, SIGKILL);
+  }
+}
+
 bool Sessions::evict_unproven_session() {
   std::map<uint64_t, pid_t> unproven;  // the oldest first
   for (const auto& [pid, session] : sessions_)
-    if (!session.page->has_begun() && !session.is_dropped)
+    if (!session.has_begun && !session.page->has_begun() && !session.is_dropped)
       unproven.emplace(session.number, pid);
   if (unproven.empty())
     return false;
@@ -91,8 +124,10 @@ void Sessions::add_polled(std::vector<pollfd>& polled) const {
 
 void Sessions::answer_requests(const std::string& token) {
   for (auto& [pid, session] : sessions_)
-    if (session.needs_proofs && answer_proof_request(session.control, token))
+    if (session.needs_proofs && answer_proof_request(session.control, token)) {
       session.needs_proofs = false;
+      ::shutdown(session.control.get(), SHUT_RD);
+    }
 }
 
 int64_t Sessions::last_use() const {
@@ -104,8 +139,13 @@ int64_t Sessions::last_use() const {
 
 size_t Sessions::unproven_of(const std::string& peer) const {
   return static_cast<size_t>(std::ranges::count_if(sessions_, [&](const auto& entry) {
-    return entry.second.peer == peer && !entry.second.page->has_begun();
+    return entry.second.peer == peer && !entry.second.has_begun;
   }));
+}
+
+size_t Sessions::size_of(const std::string& peer) const {
+  return static_cast<size_t>(std::ranges::count_if(
+      sessions_, [&](const auto& entry) { return entry.second.peer == peer; }));
 }
 
 const Fd* Sessions::find(uint64_t route) const {

@@ -4,13 +4,23 @@
 #include <csignal>
 #include <system_error>
 
+#include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "base/log.h"
 #include "base/platform.h"
 #include "server/session/handover.h"
 
 namespace torch_remote::server {
+namespace {
+
+// A session that does not take the clients that resume must not keep many of their descriptors on
+// their way: the kernel limits these for each user. Some ten messages fit.
+void limit_unread_clients(const Fd& control) {
+  const int bytes = 4096;
+  ::setsockopt(control.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
+}  // namespace
 
 size_t Spares::starting() const {
   return static_cast<size_t>(
@@ -32,12 +42,15 @@ void Spares::start_missing(size_t waiting_clients) {
 void Spares::start() {
   try {
     auto [ours, theirs] = message_pair();
+    limit_unread_clients(ours);
+    SessionLogs::Pipe log = SessionLogs::make_pipe();
     std::vector<Fd> inherited;
     inherited.push_back(std::move(theirs));
     inherited.push_back(SessionPage::make_memory());
     SessionPage::View page = SessionPage::view(inherited.back());
     const Child child = spawn_session(program_.path, program_.arguments, session_environment(),
-                                      std::move(inherited));
+                                      std::move(inherited), log.writer);
+    logs_.add(child.pid, std::move(log.reader), log_name(child.pid));
     spares_.push_back(
         {{child.pid, std::move(ours), std::move(page)}, Clock::now() + kStartTime, false, {}});
   } catch (const std::system_error& error) {
@@ -46,7 +59,7 @@ void Spares::start() {
 }
 
 void Spares::note_failure(const std::string& reason) {
-  log(LogLevel::kError, "cannot start a process for a session", {{"reason", reason}});
+  log_.write(LogLevel::kError, "cannot start a process for a session", {{"reason", reason}});
   failures_.push_back(reason);
   retry_at_ = Clock::now() + kRetryTime;
 }
@@ -81,6 +94,10 @@ std::optional<SessionProcess> Spares::take() {
   return taken;
 }
 
+void Spares::give_back(SessionProcess process) {
+  spares_.push_front({std::move(process), {}, true, {}});
+}
+
 bool Spares::remove(pid_t pid, int status) {
   const auto found =
       std::ranges::find(spares_, pid, [](const Spare& spare) { return spare.process.pid; });
@@ -90,7 +107,8 @@ bool Spares::remove(pid_t pid, int status) {
   const std::string end =
       kill.empty() ? "exited with status " + std::to_string(WEXITSTATUS(status)) : "was " + kill;
   if (found->is_ready) {  // no client waits for this one: the next gets another
-    log(LogLevel::kError, "the process that was ready for the next session " + end);
+    log_.write(LogLevel::kError, "the process that was ready for the next session has ended",
+               {{"how", end}});
     retry_at_ = Clock::now() + kRetryTime;
   } else {
     const Report report = read_report(found->process.control);
@@ -107,6 +125,10 @@ std::optional<std::string> Spares::take_failure() {
   std::string oldest = std::move(failures_.front());
   failures_.pop_front();
   return oldest;
+}
+
+std::string Spares::log_name(pid_t pid) {
+  return "spare " + std::to_string(pid);
 }
 
 std::vector<pid_t> Spares::processes() const {

@@ -11,6 +11,8 @@
 
 #include "base/fd.h"
 #include "base/session_page.h"
+#include "server/listener/limited_log.h"
+#include "server/listener/session_logs.h"
 #include "server/listener/session_program.h"
 
 namespace torch_remote::server {
@@ -35,7 +37,9 @@ class Spares {
   // Where a start failed and no client waits, the next one is tried so much later.
   static constexpr std::chrono::seconds kRetryTime{10};
 
-  explicit Spares(SessionProgram program) : program_(std::move(program)) {}
+  // `logs` gets what they write, and `log` what is said of them. Both outlive this.
+  Spares(SessionProgram program, SessionLogs& logs, LimitedLog& log)
+      : program_(std::move(program)), logs_(logs), log_(log) {}
 
   // Starts processes until there is one for each waiting client, and one more: the spare.
   void start_missing(size_t waiting_clients);
@@ -45,6 +49,8 @@ class Spares {
   void read_reports();
   // One that is ready.
   std::optional<SessionProcess> take();
+  // One that was taken and got no client: the next client gets it.
+  void give_back(SessionProcess process);
   // Process `pid` ended with waitpid()'s `status`. False: it is none of these.
   bool remove(pid_t pid, int status);
   // Why a start failed, once for each; it has been logged.
@@ -52,6 +58,8 @@ class Spares {
 
   bool has_ready() const;
   std::vector<pid_t> processes() const;
+  // What stands before the lines of one that has no client yet.
+  static std::string log_name(pid_t pid);
   // Closes their sockets and pages; for a child of fork().
   void forget();
 
@@ -68,6 +76,8 @@ class Spares {
   void note_failure(const std::string& reason);
 
   const SessionProgram program_;
+  SessionLogs& logs_;
+  LimitedLog& log_;
   std::deque<Spare> spares_;
   std::deque<std::string> failures_;
   Clock::time_point retry_at_{};

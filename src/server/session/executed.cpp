@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/platform.h"
 #include "server/session/handover.h"
+#include "server/session/memory_limit.h"
 #include "transport/fd_stream.h"
 
 namespace torch_remote::server {
@@ -50,6 +51,7 @@ Credentials credentials_of(const Handover& told, const Fd& control) {
 
 void serve_executed(const ServeOptions& options) {
   name_this_thread("tr-starting");
+  never_wait_for_log();
   ::signal(SIGINT, SIG_IGN);  // Ctrl-C ends the listener, which ends its sessions
   hold_sigterm();             // before a library starts threads
   SessionPlace place;
@@ -59,15 +61,20 @@ void serve_executed(const ServeOptions& options) {
   std::optional<CacheSockets> cache;
   if (!options.cache.folder.empty())
     cache = start_cache_helper(options.cache);  // before a library starts threads
+  end_first_without_memory();
+  lower_descriptor_limit();    // not the helper's, which sends descriptors
+  ::signal(SIGXFSZ, SIG_IGN);  // the file of calls may be full
   place.prepared = prepare_or_leave(options, place.control);
   name_this_thread("tr-spare");
   auto given = receive_client(place.control);
   if (!given)
     ::_exit(static_cast<int>(SessionExit::kClosed));  // the listener is gone
-  auto& [told, client] = *given;
+  const Handover& told = given->told;
+  Fd& client = given->client;
   name_this_thread("tr-session");
   place.route = told.route;
   place.server_start = told.server_start;
+  place.call_log = std::move(given->call_log);
   place.credentials = credentials_of(told, place.control);
   if (cache)
     place.cache = std::make_unique<UploadCache>(std::move(*cache), told.cache_owner);

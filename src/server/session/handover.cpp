@@ -100,12 +100,15 @@ void tell_failure(const Fd& control, const std::string& reason) {
   send(control.get(), std::as_bytes(std::span(message)));
 }
 
-std::optional<std::pair<Handover, Fd>> receive_client(const Fd& control) {
-  Handover told;
-  std::vector<Fd> passed = receive_descriptors(control, bytes_of(told));
-  if (passed.size() != 1)
+std::optional<HandedOver> receive_client(const Fd& control) {
+  HandedOver given;
+  std::vector<Fd> passed = receive_descriptors(control, bytes_of(given.told));
+  if (passed.empty())
     return std::nullopt;
-  return std::pair(told, std::move(passed[0]));
+  given.client = std::move(passed[0]);
+  if (passed.size() > 1)
+    given.call_log = std::move(passed[1]);
+  return given;
 }
 
 MakeProofs proofs_by_listener(int control) {
@@ -130,8 +133,10 @@ Report read_report(const Fd& control) {
   return failed;
 }
 
-bool hand_over(const Fd& control, const Handover& told, const Fd& client) {
-  return pass_descriptors(control, std::as_bytes(std::span(&told, 1)), std::array{client.get()});
+Passed hand_over(const Fd& control, const Handover& told, const Fd& client, const Fd& call_log) {
+  const std::array passed{client.get(), call_log.get()};
+  return pass_descriptors(control, std::as_bytes(std::span(&told, 1)),
+                          std::span(passed).first(call_log ? 2 : 1));
 }
 
 bool answer_proof_request(const Fd& control, const std::string& token) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "base/fd.h"
 #include "base/platform.h"
@@ -22,15 +21,15 @@ namespace torch_remote::server {
 // socket that keeps message boundaries:
 //
 //   to the listener   ready | failed reason        once, before there is a client
-//   to the session    Handover, client's socket    once
+//   to the session    Handover, client's socket    once; and a file, with `--log-calls`
 //   to the listener   both HELLO bodies            once, where clients need a token
 //   to the session    Proofs
 //   to the session    preamble, client's socket    for each client that resumes: session/resume.h
 //
-// Only the listener knows the token. It makes proofs for a session once, and then reads nothing
-// more from it: who takes the session over after its client has proven itself learns no token and
-// gets no proof. What the listener reads here may be a stranger's words: it reads without waiting,
-// a message of limited length at a time, takes no descriptors, and checks each length.
+// Only the listener knows the token. It makes proofs for a session once, and then shuts its side of
+// reading: who takes the session over after its client has proven itself learns no token, gets no
+// proof, and sends no descriptor. What the listener reads here may be a stranger's words: it reads
+// without waiting, a message of limited length at a time, takes no descriptors, checks each length.
 
 // Descriptors of a session's process. It closes the second when the page is mapped.
 inline constexpr int kControlDescriptor = kInheritedDescriptor;
@@ -52,8 +51,15 @@ struct Handover {
 // The session's end.
 void tell_ready(const Fd& control);
 void tell_failure(const Fd& control, const std::string& reason);
+
+struct HandedOver {
+  Handover told;
+  Fd client;
+  Fd call_log;  // empty: calls are not logged
+};
+
 // Waits for the client. Nothing: the listener is gone.
-std::optional<std::pair<Handover, Fd>> receive_client(const Fd& control);
+std::optional<HandedOver> receive_client(const Fd& control);
 // The listener makes them. The descriptor must stay open while the result is used.
 MakeProofs proofs_by_listener(int control);
 
@@ -67,8 +73,8 @@ struct Report {
 
 // kNone also where the process has ended.
 Report read_report(const Fd& control);
-// False: the process does not take it.
-bool hand_over(const Fd& control, const Handover& told, const Fd& client);
+// `call_log` is the file for the session's calls, and may be empty.
+Passed hand_over(const Fd& control, const Handover& told, const Fd& client, const Fd& call_log);
 // Reads a request for proofs and answers it. False: nothing has come yet.
 bool answer_proof_request(const Fd& control, const std::string& token);
 

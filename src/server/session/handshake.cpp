@@ -213,9 +213,7 @@ std::unique_ptr<transport::Stream> encrypted(std::unique_ptr<transport::Stream> 
   if (tls == nullptr)
     return stream;
   transport::TlsOptions options;
-  options.if_plain = refusal_block(
-      "this server speaks TLS: connect to tls:// in place of tcp://, with the address that it "
-      "prints when it starts");
+  options.if_plain = refusal_block(kWantsTls);
   return transport::tls_stream(std::move(stream), std::move(tls), std::move(options));
 }
 
@@ -255,8 +253,8 @@ wire::Welcome refusal(const std::string& reason) {
 std::vector<std::byte> refusal_block(const std::string& reason) {
   const Bytes body = body_of(refusal(reason));
   const wire::BlockHead head = wire::encode_block_head(body.size());
-  Bytes block(head.begin(), head.end());
-  block.insert(block.end(), body.begin(), body.end());
+  Bytes block(head.size() + body.size());
+  std::ranges::copy(body, std::ranges::copy(head, block.begin()).out);
   return block;
 }
 

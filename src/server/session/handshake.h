@@ -67,6 +67,10 @@ void send_refusal(transport::Stream& stream, const std::string& reason);
 // most kHandshakeTime. Throws like greet().
 void refuse_in_tls(transport::Stream& stream, const wire::Preamble& preamble,
                    const std::string& reason);
+// For a client that does not speak TLS, from a server that does.
+inline constexpr const char* kWantsTls =
+    "this server speaks TLS: connect to tls:// in place of tcp://, with the address that it prints "
+    "when it starts";
 // A refusal as bytes, for callers without a stream.
 std::vector<std::byte> refusal_block(const std::string& reason);
 

@@ -2,7 +2,23 @@
 
 #include <algorithm>
 
+#include "base/duration.h"
+
 namespace torch_remote::server {
+
+std::string describe_end(EndReason reason, const LifetimeLimits& limits) {
+  switch (reason) {
+    case EndReason::kIdle:
+      return "the server has ended by itself: nobody has used it for its --idle-timeout of " +
+             duration_text(limits.idle);
+    case EndReason::kAge:
+      return "the server has ended by itself: it has reached its --max-lifetime of " +
+             duration_text(limits.age);
+    case EndReason::kStopped:
+      break;
+  }
+  return "the server was stopped";
+}
 
 int64_t Activity::now() noexcept {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
@@ -14,14 +30,12 @@ void Activity::note(int64_t time) noexcept {
   last_.store(std::max(known, std::min(time, now())), std::memory_order_relaxed);
 }
 
-std::optional<std::string> Activity::reason_to_end(const LifetimeLimits& limits) const {
+std::optional<EndReason> Activity::reason_to_end(const LifetimeLimits& limits) const {
   const int64_t time = now();
   if (limits.age.count() > 0 && time - start_ >= limits.age.count())
-    return "it has reached its --max-lifetime of " + std::to_string(limits.age.count()) + " ms";
-  if (limits.idle.count() > 0 && time - last_.load() >= limits.idle.count()) {
-    return "nobody has used it for its --idle-timeout of " + std::to_string(limits.idle.count()) +
-           " ms";
-  }
+    return EndReason::kAge;
+  if (limits.idle.count() > 0 && time - last_.load() >= limits.idle.count())
+    return EndReason::kIdle;
   return std::nullopt;
 }
 

@@ -14,6 +14,13 @@ struct LifetimeLimits {
   std::chrono::milliseconds age{0};
 };
 
+// Why a server ends. The listener sends it to its sessions with SIGTERM, as sigqueue()'s value; a
+// SIGTERM of anybody else has none, which is kStopped.
+enum class EndReason : int { kStopped = 0, kIdle = 1, kAge = 2 };
+
+// For clients and for the log.
+std::string describe_end(EndReason reason, const LifetimeLimits& limits);
+
 // When a process was last used. The listener's is told what its sessions write on their pages.
 // Thread-safe.
 class Activity {
@@ -33,7 +40,7 @@ class Activity {
   void note(int64_t time) noexcept;
 
   // Why the server should end now; empty while it should not.
-  std::optional<std::string> reason_to_end(const LifetimeLimits& limits) const;
+  std::optional<EndReason> reason_to_end(const LifetimeLimits& limits) const;
   // How often to ask reason_to_end().
   static constexpr std::chrono::milliseconds kInterval{250};
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <bit>
 #include <optional>
 #include <stdexcept>
 #include <system_error>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/limited_log.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/peer_limits.h"
@@ -87,8 +88,17 @@ struct Returns {
   Identity identity;
   uint64_t route_proof;  // of the session's client
   Handshakes handshakes;
-  LimitedLog strangers;  // whoever has seen the session's id can cause lines
+  std::atomic<uint64_t> failures{0};
 };
+
+// Whoever has seen the session's id can cause these lines: the first is written, the second, the
+// fourth, the eighth and so on.
+void log_failure(Returns& returns, LogLevel level, std::string_view event, const std::string& peer,
+                 const std::exception& error) {
+  const uint64_t failures = ++returns.failures;
+  if (std::has_single_bit(failures))
+    log(level, event, {{"peer", peer}, {"reason", error.what()}, {"failures", failures}});
+}
 
 // Sends the client nothing more than greet_again() does; the client tries again.
 void take_back(Returning client, uint64_t number, Returns& returns) noexcept {
@@ -98,11 +108,10 @@ void take_back(Returning client, uint64_t number, Returns& returns) noexcept {
     if (returns.handshakes.end(number))
       returns.session.resume(std::move(client.stream), greeting.received);
   } catch (const AuthenticationError& error) {
-    returns.strangers.write(LogLevel::kWarning, "a client that is not this session's was refused",
-                            {{"peer", client.peer}, {"reason", error.what()}});
+    log_failure(returns, LogLevel::kWarning, "a client that is not this session's was refused",
+                client.peer, error);
   } catch (const std::exception& error) {
-    returns.strangers.write(LogLevel::kInfo, "resuming with a client failed",
-                            {{"peer", client.peer}, {"reason", error.what()}});
+    log_failure(returns, LogLevel::kInfo, "resuming with a client failed", client.peer, error);
   }
   returns.handshakes.end(number);  // before the stream is destroyed
 }
@@ -153,8 +162,7 @@ void take_back_clients(Fd control, Session& session, const Identity& identity, s
         begin(client_over(std::move(passed), wire::decode_preamble(preamble), identity, peer),
               returns);
       } catch (const std::exception& error) {
-        returns->strangers.write(LogLevel::kError, "cannot resume with a client",
-                                 {{"reason", error.what()}});
+        log_failure(*returns, LogLevel::kError, "cannot resume with a client", "", error);
       }
     }
     log(LogLevel::kInfo, "the listener is gone; the session ends with its connection");

@@ -19,6 +19,7 @@
 
 #include "base/call_filter.h"
 #include "base/landlock.h"
+#include "base/platform.h"
 
 namespace torch_remote::server {
 namespace {
@@ -27,7 +28,8 @@ namespace fs = std::filesystem;
 using Access = FileRule::Access;
 
 // What everybody may read and libraries do read late. Not /etc, /home, /root, /run, /tmp or /var.
-constexpr std::array<const char*, 24> kRead{
+// Of /proc/self single files: below it are also the connections of the machine (net).
+constexpr auto kRead = std::to_array<const char*>({
     "/usr",
     "/lib",
     "/lib64",
@@ -39,7 +41,17 @@ constexpr std::array<const char*, 24> kRead{
     "/sys/fs/cgroup",
     "/sys/kernel/mm",
     "/sys/module",
-    "/proc/self",
+    "/proc/self/auxv",
+    "/proc/self/cgroup",
+    "/proc/self/cmdline",
+    "/proc/self/comm",
+    "/proc/self/maps",
+    "/proc/self/mountinfo",
+    "/proc/self/numa_maps",
+    "/proc/self/smaps_rollup",
+    "/proc/self/stat",
+    "/proc/self/statm",
+    "/proc/self/status",
     "/proc/cpuinfo",
     "/proc/devices",
     "/proc/driver",  // of NVIDIA
@@ -52,7 +64,7 @@ constexpr std::array<const char*, 24> kRead{
     "/proc/version",
     "/dev/random",
     "/dev/urandom",
-};
+});
 
 constexpr std::array<std::string_view, 4> kGpus{"nvidia", "nvhost", "nvmap", "dxg"};
 // Beside these there are libraries that are loaded when they are first needed. Whole names: the
@@ -125,10 +137,10 @@ void add_devices(std::vector<FileRule>& rules) {
   for (const auto& entry : fs::directory_iterator("/dev", ignored))
     if (begins_with_one_of(entry.path().filename(), kGpus))
       rules.push_back({entry.path(), Access::kDevice});
-  // The driver gives its threads names, and does not start without: /proc/self/task/*/comm. The
-  // other files there are about this process too, which has all rights over itself.
+  // The driver gives its threads names, and does not start without: /proc/self/task/*/comm. Nothing
+  // below can be read, because the connections of the machine (net) are there too.
   if (has_gpu())
-    rules.push_back({"/proc/self/task", Access::kWrite});
+    rules.push_back({"/proc/self/task", Access::kWriteOnly});
 }
 
 // Code that an unconfined process compiled for a GPU may be read, and is not added to: a session
@@ -141,7 +153,7 @@ void add_cache(std::vector<FileRule>& rules, const char* variable, const char* h
     rules.push_back({fs::path(folder) / below, Access::kRead});
 }
 
-std::vector<FileRule> rules_for(const SandboxNeeds& needs) {
+std::vector<FileRule> file_rules() {
   std::vector<FileRule> rules;
   for (const char* const path : kRead)
     rules.push_back({path, Access::kRead});
@@ -151,8 +163,6 @@ std::vector<FileRule> rules_for(const SandboxNeeds& needs) {
   add_cache(rules, "CUDA_CACHE_PATH", "HOME", ".nv/ComputeCache");
   add_cache(rules, "PYTORCH_KERNEL_CACHE_PATH", "XDG_CACHE_HOME", "torch/kernels");
   add_cache(rules, "PYTORCH_KERNEL_CACHE_PATH", "HOME", ".cache/torch/kernels");
-  if (!needs.call_log.empty())
-    rules.push_back({fs::absolute(needs.call_log).parent_path(), Access::kMake});
   return rules;
 }
 
@@ -174,12 +184,10 @@ void note_landlock(Sandbox& sandbox, int abi, int error, bool may_use_gpu) {
     add_lack(sandbox, "no signal scope");
 }
 
-// The rights that `serve` was told to leave to sessions, and those that CUDA needs.
-void note_kept(Sandbox& sandbox, const SandboxNeeds& needs, bool may_use_gpu) {
+// The rights that `serve` was told to leave to sessions.
+void note_kept(Sandbox& sandbox, const SandboxNeeds& needs) {
   if (needs.opens_connections)
-    add_lack(sandbox, "--peers: TCP connections can be opened, the log written over");
-  else if (may_use_gpu)
-    sandbox.kept = "CUDA: the log can be written over";
+    add_lack(sandbox, "--peers: TCP connections can be opened");
 }
 
 // The kernel writes a core file whatever Landlock says. Where Landlock does not keep other sessions
@@ -229,9 +237,7 @@ std::string Sandbox::describe() const {
     text += (text.empty() ? "" : ", ") + ("Landlock ABI " + std::to_string(landlock));
   if (text.empty())
     text = "none";
-  for (const std::string& more : {lacks, kept})
-    text += more.empty() ? "" : "; " + more;
-  return text;
+  return lacks.empty() ? text : text + "; " + lacks;
 }
 
 Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs) {
@@ -244,7 +250,7 @@ Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs) {
   sandbox.filters_calls = can_filter_calls();
   if (!sandbox.filters_calls)
     add_lack(sandbox, "no seccomp");
-  note_kept(sandbox, needs, has_gpu());
+  note_kept(sandbox, needs);
   return sandbox;
 }
 
@@ -254,10 +260,11 @@ Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs) {
   if (sandbox.mode == SandboxMode::kOff)
     return sandbox;
   renounce_privileges();
+  give_up_capabilities();
   int error = ENOSYS;
   int abi = landlock_abi();
   try {
-    restrict_files(rules_for(needs), needs.opens_connections);
+    restrict_files(file_rules(), needs.opens_connections);
   } catch (const std::system_error& refused) {
     abi = 0;
     error = refused.code().value();
@@ -275,14 +282,32 @@ void confine_calls(Sandbox& sandbox, const SandboxNeeds& needs, bool uses_cuda) 
     return;
   hide_memory(sandbox.landlock > 0);
   try {
-    if (sandbox.landlock > 0 && !needs.call_log.empty())
-      restrict_files(rules_for({}), needs.opens_connections);  // no more files of logs
-    install_call_filter({uses_cuda, sandbox.mode == SandboxMode::kTrace, needs.opens_connections});
+    install_call_filter({uses_cuda, sandbox.mode == SandboxMode::kTrace, needs.opens_connections,
+                         needs.limits_memory && !uses_cuda});
     sandbox.filters_calls = true;
   } catch (const std::system_error& refused) {
     add_lack(sandbox, "no seccomp (" + in_words(refused.code().value()) + ")");
   }
-  note_kept(sandbox, needs, uses_cuda);
+  note_kept(sandbox, needs);
+}
+
+void confine_to_descriptors(SandboxMode mode) {
+  if (mode == SandboxMode::kOff)
+    return;
+  renounce_privileges();
+  give_up_capabilities();
+  lower_descriptor_limit();
+  hide_memory(false);
+  try {
+    restrict_files({});
+  } catch (const std::system_error&) {
+    // The kernel has no Landlock, which the log says at the start.
+  }
+  try {
+    install_call_filter({});
+  } catch (const std::system_error&) {
+    // It has no seccomp.
+  }
 }
 
 }  // namespace torch_remote::server

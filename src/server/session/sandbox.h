@@ -11,10 +11,12 @@ namespace torch_remote::server {
 //
 //   files   when the libraries are loaded, before a driver starts threads: Landlock is for the
 //           thread that asks for it and those that it starts later
-//   calls   when the client has proven itself, before its first message: seccomp, for all threads
+//           and so are capabilities, which go at the same time
+//   calls   when the devices are chosen: seccomp, for all threads
 //
-// All sessions do this: those of a listener, of `serve --stdio` and embedded ones. What they need
-// later is open by then, or comes as a descriptor over the socket from the listener.
+// All sessions do this: those of a listener before they have a client, those of `serve --stdio` and
+// embedded ones when their client has proven itself. What they need later is open by then, or comes
+// as a descriptor over the socket from the listener.
 enum class SandboxMode {
   kAuto,  // what the kernel has
   kOff,
@@ -27,8 +29,8 @@ std::string to_text(SandboxMode mode);
 
 // What a session needs beyond what libtorch and CUDA do.
 struct SandboxNeeds {
-  std::string call_log;  // prefix of the path of a file made before confine_calls(); may be empty
   bool opens_connections = false;  // TCP, to sessions of other servers: `serve --peers`
+  bool limits_memory = false;      // on a CPU: Note [Memory that the kernel limits]
 };
 
 // What is in force.
@@ -38,7 +40,6 @@ struct Sandbox {
   int landlock = 0;  // its version; 0: files are not confined
   // What the kernel does not have or refused, and what sessions keep on request; for people.
   std::string lacks;
-  std::string kept;  // what sessions keep because CUDA needs it; for people
 
   // "seccomp, Landlock ABI 4; no signal scope"
   std::string describe() const;
@@ -55,5 +56,8 @@ Sandbox expected_sandbox(SandboxMode mode, const SandboxNeeds& needs);
 Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs);
 // The second step.
 void confine_calls(Sandbox& sandbox, const SandboxNeeds& needs, bool uses_cuda);
+
+// A process that speaks to one peer by a descriptor that it has, and needs nothing else.
+void confine_to_descriptors(SandboxMode mode);
 
 }  // namespace torch_remote::server

@@ -19,13 +19,16 @@
 #include "base/duration.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/networks.h"
 #include "base/platform.h"
 #include "server/executor/call_log.h"
 #include "server/executor/collectives.h"
 #include "server/executor/devices.h"
 #include "server/executor/libraries.h"
 #include "server/executor/operators.h"
+#include "server/session/connect_guard.h"
 #include "server/session/handshake.h"
+#include "server/session/memory_limit.h"
 #include "server/session/resume.h"
 #include "server/session/session.h"
 
@@ -84,17 +87,29 @@ sigset_t only_sigterm() {
   return terminate;
 }
 
-// On SIGTERM the client is told. `session` is null until it exists.
-void leave_on_sigterm(const std::atomic<Session*>& session) {
-  std::thread([&session] {
+// Tells the client why. `session` is null until it exists.
+[[noreturn]] void tell_and_leave(const std::atomic<Session*>& session, const std::string& reason) {
+  if (Session* const begun = session.load())
+    begun->stop(reason, kGrace);
+  leave(SessionExit::kClosed);
+}
+
+// What the listener has sent with the signal; anything else counts as kStopped.
+EndReason reason_of(const siginfo_t& signal) {
+  const int value = signal.si_code == SI_QUEUE ? signal.si_value.sival_int : 0;
+  return value == static_cast<int>(EndReason::kIdle)  ? EndReason::kIdle
+         : value == static_cast<int>(EndReason::kAge) ? EndReason::kAge
+                                                      : EndReason::kStopped;
+}
+
+void leave_on_sigterm(const std::atomic<Session*>& session, const LifetimeLimits& limits) {
+  std::thread([&session, limits] {
     name_this_thread("tr-signal");
     const sigset_t terminate = only_sigterm();
-    int number = 0;
-    while (sigwait(&terminate, &number) != 0) {
+    siginfo_t signal{};
+    while (sigwaitinfo(&terminate, &signal) < 0) {
     }
-    if (Session* const begun = session.load())
-      begun->stop("the server was stopped", kGrace);
-    leave(SessionExit::kClosed);
+    tell_and_leave(session, describe_end(reason_of(signal), limits));
   }).detach();
 }
 
@@ -111,10 +126,10 @@ struct Use {
 };
 
 // A running operator counts as activity, so that a long one does not trip the idle timeout.
-void watch_lifetime(const ServeOptions& options, Use& use) {
+void watch_lifetime(const ServeOptions& options, Use& use, const std::atomic<Session*>& session) {
   if (options.limits.idle.count() == 0 && options.limits.age.count() == 0)
     return;
-  std::thread([limits = options.limits, listener = options.listener, &use] {
+  std::thread([limits = options.limits, listener = options.listener, &use, &session] {
     name_this_thread("tr-lifetime");
     while (true) {
       std::this_thread::sleep_for(Activity::kInterval);
@@ -123,8 +138,9 @@ void watch_lifetime(const ServeOptions& options, Use& use) {
       const auto reason = use.activity.reason_to_end(limits);
       if (!reason || (listener != 0 && ::getppid() == listener))
         continue;
-      log(LogLevel::kWarning, "the server ends", {{"reason", *reason}});
-      leave(SessionExit::kClosed);
+      const std::string why = describe_end(*reason, limits);
+      log(LogLevel::kWarning, "the server ends", {{"reason", why}});
+      tell_and_leave(session, why);
     }
   }).detach();
 }
@@ -175,9 +191,9 @@ std::vector<c10::OperatorName> find_operators(const ServeOptions& options) {
 
 // Sends the client the error when a session cannot begin because of the server's options.
 template <typename Make>
-auto tell_if_refused(transport::Stream& stream, Make&& make) {
+void tell_if_refused(transport::Stream& stream, Make&& make) {
   try {
-    return make();
+    make();
   } catch (const std::exception& error) {
     send_refusal(stream, error.what());
     throw;
@@ -204,10 +220,15 @@ uint64_t capabilities_of(const ServeOptions& options, const SessionPlace& place)
          (place.cache == nullptr ? 0 : wire::kUploadCacheCapability);
 }
 
+Networks networks_of(const ServeOptions& options) {
+  return options.peer_networks.empty() ? Networks::of_this_machine()
+                                       : Networks::parse("--peers", options.peer_networks);
+}
+
 std::optional<PeerOptions> peers_of(const ServeOptions& options, std::string host) {
   if (!options.has_peers)
     return std::nullopt;
-  return PeerOptions{std::move(host), options.keepalive};
+  return PeerOptions{std::move(host), options.keepalive, networks_of(options)};
 }
 
 SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
@@ -215,7 +236,8 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   const Identity identity{wire::session_id(place.route), place.credentials.secret,
                           place.credentials.resume_key, options.tls};
   const std::string& id = identity.id;
-  set_log_name(id);
+  if (options.listener == 0)  // else the listener puts it before each line
+    set_log_name(id);
   const auto lease = place.control ? options.lease : std::chrono::milliseconds(0);
   const Greeting greeting =
       greet(*stream, preamble, place.credentials.make_proofs, capabilities_of(options, place));
@@ -225,19 +247,21 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   // Never destroyed, like the session and the threads that use them.
   auto& use = *new Use{Activity(place.server_start), page};
   use.note();
-  if (place.prepared == nullptr)
-    place.prepared =
-        tell_if_refused(*stream, [&] { return std::make_unique<const Prepared>(options); });
+  if (place.prepared == nullptr) {
+    tell_if_refused(*stream, [&] {
+      place.call_log = CallLog::make_file(options.call_log, id);
+      place.prepared = std::make_unique<const Prepared>(options);
+    });
+  }
   const Prepared& prepared = *place.prepared.release();
   const Devices& devices = prepared.devices;
-  auto& call_log = *tell_if_refused(*stream, [&] {
-                      return std::make_unique<CallLog>(page, options.call_log, id);
-                    }).release();
-  // The client has proven itself, and none of its messages has been read: Note [The sandbox].
-  Sandbox sandbox = prepared.files;
-  confine_calls(sandbox, needs_of(options), devices.is_cuda());
+  const Sandbox& sandbox = prepared.sandbox;
+  auto& call_log = *new CallLog(page, std::move(place.call_log));
+  const auto peers = peers_of(options, place.host);
+  if (peers)
+    limit_connections(peers->networks);
   auto& session_begun = *new std::atomic<Session*>(nullptr);
-  leave_on_sigterm(session_begun);
+  leave_on_sigterm(session_begun, options.limits);
   if (options.parent_pid != 0)
     leave_with_parent(options.parent_pid);
   page.note_facts(facts_of(stream->peer(), devices, sandbox));
@@ -247,7 +271,7 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
        {"devices", devices.count()},
        {"sandbox", sandbox.describe()}});
   send_welcome(*stream, make_welcome(greeting, identity, lease, devices, prepared.table));
-  watch_lifetime(options, use);
+  watch_lifetime(options, use, session_begun);
   const auto on_work = [&use](bool begins) {
     use.is_busy = begins;
     use.note();
@@ -257,8 +281,8 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   const std::string peer = stream->peer();
   auto& session =
       *new Session(std::move(stream), devices, prepared.table,
-                   {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory,
-                    peers_of(options, place.host), options.has_peers, place.cache.release()},
+                   {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory, peers,
+                    options.has_peers, place.cache.release()},
                    connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
@@ -284,12 +308,15 @@ Credentials new_credentials(std::string token) {
 
 Prepared::Prepared(const ServeOptions& options)
     : table(find_operators(options), options.schemas),
-      files(confine_files(options.sandbox, needs_of(options))),
+      sandbox(confine_files(options.sandbox, needs_of(options))),
       devices(Devices::choose(options.device, options.simulated_devices)) {
-  if (options.device == "auto" && !devices.is_cuda() && files.mode != SandboxMode::kOff &&
+  if (options.device == "auto" && !devices.is_cuda() && sandbox.mode != SandboxMode::kOff &&
       has_gpu() && !hides_every_gpu(std::getenv("CUDA_VISIBLE_DEVICES")) &&
       c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA))
     log(LogLevel::kWarning, "the GPU cannot be used; try --sandbox off");
+  if (options.max_memory != UINT64_MAX && !devices.is_cuda())
+    limit_memory(options.max_memory);
+  confine_calls(sandbox, needs_of(options), devices.is_cuda());
 }
 
 void hold_sigterm() noexcept {
@@ -300,15 +327,17 @@ void hold_sigterm() noexcept {
 void serve_session(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
                    const std::optional<wire::Preamble>& preamble, SessionPlace place) {
   const std::string peer = stream->peer();
+  SessionPage* const page = place.page;
   hold_sigterm();
   SessionExit code = SessionExit::kFailed;
   try {
     code = serve(std::move(stream), options, preamble, std::move(place));
-  } catch (const AuthenticationError& error) {
-    log(LogLevel::kWarning, "a client was refused", {{"peer", peer}, {"reason", error.what()}});
-    code = SessionExit::kNotAuthenticated;
   } catch (const std::exception& error) {
-    log(LogLevel::kError, "a session could not begin", {{"peer", peer}, {"reason", error.what()}});
+    if (options.listener != 0 && page != nullptr && !page->has_begun())
+      page->note_end(error.what());  // the listener limits the lines that strangers can cause
+    else
+      log(LogLevel::kError, "a session could not begin",
+          {{"peer", peer}, {"reason", error.what()}});
   }
   leave(code);
 }

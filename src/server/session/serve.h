@@ -41,11 +41,13 @@ struct ServeOptions {
   int parent_pid = 0;    // the session ends with that process; 0: none
   std::chrono::milliseconds lease = std::chrono::minutes(10);  // with SessionPlace::control
   std::chrono::milliseconds keepalive = transport::Connection::Options().keepalive;
-  size_t max_sessions = 64;          // of a listener
-  uint64_t max_memory = UINT64_MAX;  // for the storages of one session
+  size_t max_sessions = 64;             // of a listener
+  size_t max_sessions_per_address = 0;  // 0: three quarters of them, but all for this machine
+  uint64_t max_memory = UINT64_MAX;     // for the storages of one session
   LifetimeLimits limits;
   SandboxMode sandbox = SandboxMode::kAuto;
-  bool has_peers = false;  // sessions may open connections to those of other servers
+  bool has_peers = false;     // sessions may open connections to those of other servers
+  std::string peer_networks;  // of Networks: which ones; empty: those of this machine
   CacheOptions cache;
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // version of torch that the server imitates; none: its own
@@ -55,7 +57,7 @@ struct ServeOptions {
 
 // What sessions with these options need beyond what libtorch and CUDA do.
 inline SandboxNeeds needs_of(const ServeOptions& options) {
-  return {options.call_log, options.has_peers};
+  return {options.has_peers, options.max_memory != UINT64_MAX};
 }
 
 // How a session and its client recognize each other. A session has no copy of the token once its
@@ -71,12 +73,12 @@ Credentials new_credentials(std::string token);
 
 // What a session needs before its first call, and what may take long.
 struct Prepared {
-  // Loads the libraries, confines the process to the files that it needs from then on, and chooses
-  // the devices. Throws std::invalid_argument with a message for the user.
+  // Loads the libraries, chooses the devices, and confines the process to what it needs from then
+  // on: Note [The sandbox]. Throws std::invalid_argument with a message for the user.
   explicit Prepared(const ServeOptions& options);
 
   OperatorTable table;
-  Sandbox files;
+  Sandbox sandbox;
   Devices devices;
 };
 
@@ -88,17 +90,18 @@ struct SessionPlace {
   Credentials credentials;
   std::unique_ptr<const Prepared> prepared;  // null: it is prepared once its client is known
   std::unique_ptr<UploadCache> cache;        // null: uploads are not cached
+  Fd call_log;                               // with `prepared`; empty: calls are not logged
   int64_t server_start = Activity::now();
   std::string host;  // own_host() of the client's connection
 };
 
 uint64_t new_session_route();
 
-// Exit code of a session's process; the listener reads it.
+// Exit code of a session's process. The listener does not read it: it knows which sessions have
+// begun, and a session that was taken over can exit with any code.
 enum class SessionExit : int {
   kClosed = 0,
-  kFailed = 1,  // the client broke the protocol, or the server could not start
-  kNotAuthenticated = 3,
+  kFailed = 1,  // the client was refused or broke the protocol, or the server could not start
 };
 
 // Blocks SIGTERM, in this thread and those that it starts; serve_session() waits for it. To be

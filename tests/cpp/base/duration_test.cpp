@@ -18,6 +18,12 @@ TEST(Duration, EachUnitIsUnderstood) {
   EXPECT_EQ(parse_duration("--x", "0"), milliseconds(0));
 }
 
+TEST(Duration, TheTextHasTheLargestUnitThatGivesAWholeNumber) {
+  for (const char* text : {"250ms", "1500ms", "30s", "90s", "10m", "2h", "0"})
+    EXPECT_EQ(duration_text(parse_duration("--x", text)), text);
+  EXPECT_EQ(duration_text(milliseconds(3'600'000)), "1h");
+}
+
 TEST(Duration, AnythingElseIsRefused) {
   for (const char* text : {"", "s", "10", "10 s", " 10s", "-1s", "+1s", "1.5s", "1d", "10sm",
                            "99999999999999999999s", "9999999999h", "00"})

@@ -54,6 +54,7 @@ class Landlock : public ::testing::Test {
       fs::temp_directory_path() / ("torch-remote-landlock-" + std::to_string(::getpid()));
 };
 
+// Promise 14.
 TEST_F(Landlock, OnlyWhatARuleNamesCanBeRead) {
   const std::vector<FileRule> rules{{folder_ / "open", Access::kRead},
                                     {folder_ / "missing", Access::kRead}};
@@ -64,14 +65,15 @@ TEST_F(Landlock, OnlyWhatARuleNamesCanBeRead) {
   EXPECT_EQ(error_of(rules, folder_ / "open/../closed", O_RDONLY), EACCES);
 }
 
-TEST_F(Landlock, WhatCanBeWrittenCannotBeMade) {
-  const std::vector<FileRule> rules{{folder_ / "open", Access::kWrite}};
+TEST_F(Landlock, WhatCanBeWrittenCannotBeReadOrMade) {
+  const std::vector<FileRule> rules{{folder_ / "open", Access::kWriteOnly}};
   EXPECT_EQ(error_of(rules, folder_ / "open/file", O_WRONLY | O_CREAT | O_TRUNC), 0);
+  EXPECT_EQ(error_of(rules, folder_ / "open/file", O_RDONLY), EACCES);
   EXPECT_EQ(error_of(rules, folder_ / "open/new", O_WRONLY | O_CREAT), EACCES);
 }
 
 TEST_F(Landlock, AThreadOfThisProcessCanBeGivenAName) {  // as CUDA's driver does at its start
-  const std::vector<FileRule> rules{{"/proc/self/task", Access::kWrite}};
+  const std::vector<FileRule> rules{{"/proc/self/task", Access::kWriteOnly}};
   const pid_t child = ::fork();
   if (child == 0) {
     renounce_privileges();
@@ -117,11 +119,12 @@ TEST_F(Landlock, ARuleCanNameOneFile) {
 }
 
 TEST_F(Landlock, FilesCanBeMadeInAFolderForThem) {
-  const std::vector<FileRule> rules{{folder_ / "open", Access::kMake}};
+  const std::vector<FileRule> rules{{folder_ / "open", Access::kStore}};
   EXPECT_EQ(error_of(rules, folder_ / "open/new", O_WRONLY | O_CREAT | O_EXCL), 0);
   EXPECT_EQ(error_of(rules, folder_ / "new", O_WRONLY | O_CREAT | O_EXCL), EACCES);
 }
 
+// Promise 14.
 TEST_F(Landlock, TheOwnEntryOfProcIsNotAnothers) {
   const std::vector<FileRule> rules{{"/proc/self", Access::kRead}};
   EXPECT_EQ(error_of(rules, "/proc/self/maps", O_RDONLY), 0);

@@ -9,6 +9,7 @@
 namespace torch_remote {
 namespace {
 
+// Promise 7a.
 TEST(NameHash, TheKeyIsRandomAndOneForTheProcess) {
   const HashKey& key = process_hash_key();
   EXPECT_EQ(std::set(key.begin(), key.end()).size(), key.size());
@@ -29,6 +30,7 @@ TEST(NameHash, EachBitOfANameChangesHalfOfTheHash) {
 
 // Multiples of a power of two fall into one place of a table that does not hash, and so do
 // multiples of an inverse in one that multiplies.
+// Promise 7a.
 TEST(NameHash, NamesThatCollideElsewhereFallApart) {
   const NameHash hash;
   for (const uint64_t step : {uint64_t{1}, uint64_t{1} << 32, 0xf1de83e19937733d}) {

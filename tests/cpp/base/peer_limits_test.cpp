@@ -14,6 +14,7 @@ void fail(PeerDelays& delays, const std::string& peer, int times) {
     delays.note_failure(peer, kStart);
 }
 
+// Promise 2.
 TEST(PeerDelays, APeerThatFailsOftenWaitsAndNoOtherDoes) {
   PeerDelays delays;
   fail(delays, "10.0.0.1", PeerDelays::kFreeFailures - 1);
@@ -47,6 +48,7 @@ TEST(PeerDelays, TheMemoryIsBoundedAndForgetsTheOldestFailureFirst) {
   EXPECT_EQ(delays.delay_of("old", kStart + 1s), 0ms);
 }
 
+// Promise 2.
 TEST(OldestOfBusiest, IsTheFirstOfThePeerThatHasMost) {
   EXPECT_EQ(oldest_of_busiest({"a"}), 0U);
   EXPECT_EQ(oldest_of_busiest({"a", "b", "b"}), 1U);

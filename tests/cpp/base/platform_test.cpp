@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -12,6 +13,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -116,7 +118,7 @@ TEST(NamedSocket, DescriptorsArePassedByName) {
   const std::array<int, 2> passed{in.get(), out.get()};
   const Fd says_nothing = socket_to(name);
   ASSERT_EQ(::send(socket_to(name).get(), sent.data(), 2, 0), 2);  // nothing passed: skipped
-  ASSERT_TRUE(pass_descriptors(sender, sent, passed));
+  ASSERT_EQ(pass_descriptors(sender, sent, passed), Passed::kSent);
   std::array<std::byte, 2> received{};
   const std::vector<Fd> taken = receive_descriptors(socket, received);
   ASSERT_EQ(taken.size(), 2U);
@@ -136,6 +138,7 @@ int as_nobody(Function function) {
   return WEXITSTATUS(status);
 }
 
+// Promise 3b.
 TEST(NamedSocket, OtherUsersAreTurnedAwayByBothEnds) {
   if (::geteuid() != 0)
     GTEST_SKIP() << "only root can become another user";
@@ -157,10 +160,10 @@ TEST(NamedSocket, OtherUsersAreTurnedAwayByBothEnds) {
                   static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
               if (::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
                 return 1;
-              return pass_descriptors(stranger, theirs, passed) ? 0 : 2;
+              return pass_descriptors(stranger, theirs, passed) == Passed::kSent ? 0 : 2;
             }),
             0);
-  ASSERT_TRUE(pass_descriptors(socket_to(name), ours, passed));
+  ASSERT_EQ(pass_descriptors(socket_to(name), ours, passed), Passed::kSent);
   std::array<std::byte, 1> received{};
   EXPECT_EQ(receive_descriptors(socket, received).size(), 1U);
   EXPECT_EQ(received, ours);
@@ -225,40 +228,78 @@ TEST(SpawnServer, AProgramThatDoesNotExistIsAnErrorHere) {
                std::system_error);
 }
 
-// Standard error is the file while this lives.
-class ErrorTo {
- public:
-  explicit ErrorTo(const Fd& file) : before_(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10)) {
-    ::dup2(file.get(), STDERR_FILENO);
-  }
-
-  ~ErrorTo() { ::dup2(before_.get(), STDERR_FILENO); }
-
- private:
-  const Fd before_;
-};
-
-TEST(SpawnSession, ItsStandardErrorCannotBeReadAndIsWrittenAtTheEndOnly) {
-  const Fd log(::memfd_create("log", MFD_CLOEXEC));  // for reading and writing, not appending
-  ASSERT_EQ(::write(log.get(), "first\n", 6), 6);
-  auto [ours, theirs] = socket_pair();
-  Child child;
-  {
-    const ErrorTo error_to(log);
-    const std::string script =
-        "echo second >&2; if cat <&2 >/dev/null 2>/dev/null; then echo read >&3; "
-        "else echo refused >&3; fi; read line <&3; echo third >&1";
-    child = spawn_session("/bin/sh", {"sh", "-c", script}, {"PATH=/usr/bin:/bin"},
-                          only(std::move(theirs)));
-  }
-  EXPECT_EQ(read_line(ours), "refused");
-  ASSERT_EQ(::write(log.get(), "ours\n", 5), 5);  // not over what the child has written
-  ASSERT_EQ(::lseek(log.get(), 0, SEEK_SET), 0);  // and the child not over the beginning
-  ASSERT_EQ(::write(ours.get(), "go\n", 3), 3);
+// Promise 12.
+TEST(SpawnSession, ItsStandardOutputAndErrorAreThePipeThatItIsGiven) {
+  auto [reader, writer] = pipe_pair();
+  const Child child = spawn_session("/bin/sh", {"sh", "-c", "echo one; echo two >&2"},
+                                    {"PATH=/usr/bin:/bin"}, {}, writer);
+  writer.reset();
   EXPECT_EQ(wait_for(child.pid), 0);
-  ASSERT_EQ(::lseek(log.get(), 0, SEEK_SET), 0);
-  for (const char* const line : {"first", "second", "ours", "third"})
-    EXPECT_EQ(read_line(log), line);
+  EXPECT_EQ(read_line(reader), "one");
+  EXPECT_EQ(read_line(reader), "two");
+}
+
+// What `action` returns in a process of its own.
+template <typename Action>
+int in_a_child(const Action& action) {
+  const pid_t child = ::fork();
+  if (child == 0)
+    ::_exit(action());
+  return wait_for(child);
+}
+
+// Promise 14.
+TEST(Platform, WhoGivesUpCapabilitiesHasNone) {
+  const int left = in_a_child([] {
+    give_up_capabilities();
+    std::ifstream status("/proc/thread-self/status");
+    int sets = 0;
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("Cap") && line.find_first_of("123456789abcdef", 7) != std::string::npos)
+        sets += line.starts_with("CapBnd") && ::geteuid() != 0 ? 0 : 1;
+    return sets;
+  });
+  EXPECT_EQ(left, 0);
+}
+
+// Promise 14a.
+TEST(Platform, TheDescriptorLimitIsRaisedToTheMostAndLoweredForEver) {
+  const auto limit = [] {
+    rlimit now{};
+    ::getrlimit(RLIMIT_NOFILE, &now);
+    return now;
+  };
+  EXPECT_EQ(in_a_child([&] {
+              rlimit low = limit();
+              low.rlim_cur = low.rlim_max / 2;
+              ::setrlimit(RLIMIT_NOFILE, &low);
+              raise_descriptor_limit();
+              return limit().rlim_cur == low.rlim_max ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(in_a_child([&] {
+              const rlim_t before = limit().rlim_max;
+              lower_descriptor_limit();
+              return limit().rlim_max <= 1024 && limit().rlim_max * 2 <= before ? 0 : 1;
+            }),
+            0);
+}
+
+// The kernel counts the descriptors that are on their way for each user.
+// Promise 14a.
+TEST(Platform, DescriptorsThatCannotBeSentNowMayBeSentLater) {
+  auto [sender, receiver] = message_pair();
+  const std::array<std::byte, 8> message{};
+  const std::array passed{STDERR_FILENO};
+  Passed last = Passed::kSent;
+  for (int i = 0; i < 100'000 && last == Passed::kSent; ++i)
+    last = pass_descriptors(sender, message, passed);
+  EXPECT_EQ(last, Passed::kFull);
+  std::array<std::byte, 8> received{};
+  EXPECT_EQ(take_descriptors(receiver, received).size(), 1U);
+  EXPECT_EQ(pass_descriptors(sender, message, passed), Passed::kSent);
+  receiver.reset();
+  EXPECT_EQ(pass_descriptors(sender, message, passed), Passed::kGone);
 }
 
 TEST(Platform, AProcessCanBeWatched) {

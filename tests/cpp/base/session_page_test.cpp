@@ -73,6 +73,7 @@ TEST(SessionPage, FactsAreThereOnceTheyWereNoted) {
   EXPECT_EQ(page.facts().started, 5U);
 }
 
+// Promise 12.
 TEST(SessionPage, WhatAKilledProcessWroteCanBeRead) {
   const Fd memory = SessionPage::make_memory();
   const SessionPage& page = SessionPage::map(memory);
@@ -102,6 +103,7 @@ TEST(SessionPage, TheFirstReasonForItsEndIsKeptAndCut) {
 }
 
 // Fills the whole page, as somebody who has taken the session over may.
+// Promise 4.
 TEST(SessionPage, WhateverIsWrittenThereIsReadWithinBounds) {
   const Fd memory = SessionPage::make_memory();
   const SessionPage::View page = SessionPage::view(memory);
@@ -120,6 +122,7 @@ TEST(SessionPage, WhateverIsWrittenThereIsReadWithinBounds) {
   }
 }
 
+// Promise 4.
 TEST(SessionPage, ItsMemoryCannotBeTakenAwayFromItsReader) {
   const Fd memory = SessionPage::make_memory();
   EXPECT_NE(::ftruncate(memory.get(), 0), 0);

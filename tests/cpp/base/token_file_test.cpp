@@ -37,6 +37,7 @@ TEST(TokenFile, IsReadWithoutTheSpaceAroundIt) {
   EXPECT_EQ(read_token_file("--token-file", path).token, "0123 4567");
 }
 
+// Promise 3.
 TEST(TokenFile, TellsWhetherOthersMayReadIt) {
   const std::string path = new_folder() + "/token";
   std::ofstream(path) << "0123";
@@ -46,6 +47,7 @@ TEST(TokenFile, TellsWhetherOthersMayReadIt) {
   EXPECT_TRUE(read_token_file("--token-file", path).is_private);
 }
 
+// Promise 3.
 TEST(TokenFile, TellsWhetherItIsAnotherUsers) {
   const std::string path = new_folder() + "/token";
   std::ofstream(path) << "0123";

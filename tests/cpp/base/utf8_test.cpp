@@ -33,6 +33,30 @@ TEST(Utf8, WhatIsNoCharacterIsReplacedAndTheRestIsKept) {
   EXPECT_EQ(readable({}), "");
 }
 
+// Promise 13a.
+TEST(Utf8, WhatChangesATerminalOrTheOrderOfATextIsReplaced) {
+  const std::string_view replaced = "\xef\xbf\xbd";
+  // ESC, BEL, CR, DEL, CSI as C1, and the controls of direction.
+  for (const char* control : {"\x1b", "\x07", "\r", "\x01", "\x1f", "\x7f", "\xc2\x80", "\xc2\x9b",
+                              "\xc2\x9f", "\xd8\x9c", "\xe2\x80\x8e", "\xe2\x80\x8f",
+                              "\xe2\x80\xaa", "\xe2\x80\xae", "\xe2\x81\xa6", "\xe2\x81\xa9"}) {
+    const std::string text = "a" + std::string(control) + "b";
+    EXPECT_EQ(readable(bytes_of(text)), "a" + std::string(replaced) + "b") << text;
+    EXPECT_EQ(readable_line(bytes_of(text)), "a" + std::string(replaced) + "b") << text;
+  }
+  EXPECT_EQ(readable(bytes_of(std::string_view("a\0b", 3))), "a" + std::string(replaced) + "b");
+  // The neighbours of those are letters and spaces.
+  const std::string kept =
+      " ~\xc2\xa0\xd8\x9b\xe2\x80\x8d\xe2\x80\x90\xe2\x80\xaf\xe2\x81\xa5\xf0\x9f\x98\x80";
+  EXPECT_EQ(readable_line(bytes_of(kept)), kept);
+}
+
+// Promise 13a.
+TEST(Utf8, ATextKeepsItsLinesAndANameHasNone) {
+  EXPECT_EQ(readable(bytes_of("one\n\ttwo")), "one\n\ttwo");
+  EXPECT_EQ(readable_line(bytes_of("one\n\ttwo")), "one\xef\xbf\xbd\xef\xbf\xbdtwo");
+}
+
 TEST(Utf8, TextIsCutBetweenCharacters) {
   EXPECT_EQ(cut_text("abc", 3), "abc");
   EXPECT_EQ(cut_text("abc", 2), "ab");

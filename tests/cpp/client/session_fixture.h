@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -67,6 +69,22 @@ class SessionTest : public ::testing::Test {
     return request;
   }
 
+  // Runs `use` in another thread, gives this answer to all queries until it is done, and gives the
+  // text of its error.
+  template <typename Use>
+  std::string error_with_answers(const Bytes& body, Use use) {
+    auto error = std::async(std::launch::async, [&] { return error_of(use); });
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (error.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+      const auto messages = server.wait_for_messages(0);
+      for (; answered_ < messages.size(); ++answered_)
+        server.reply(messages[answered_].number, body);
+      if (std::chrono::steady_clock::now() > end)
+        server.die();
+    }
+    return error.get();
+  }
+
   // The text that ends a session which waits for an answer.
   std::string wait_for_the_end() {
     return error_of([&] { session.wait(ask(), "the end"); });
@@ -81,6 +99,9 @@ class SessionTest : public ::testing::Test {
 
   FakeServer server;
   Session& session;  // never destroyed: tensors may outlive everything
+
+ private:
+  size_t answered_ = 0;  // messages, by error_with_answers()
 };
 
 }  // namespace torch_remote::client::testing

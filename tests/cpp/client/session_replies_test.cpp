@@ -58,6 +58,7 @@ TEST_F(SessionTest, AnErrorIsRaisedWithItsOperatorAndServer) {
   EXPECT_FALSE(session.link().is_lost());
 }
 
+// Promise 7b.
 TEST_F(SessionTest, AnErrorWhoseTextIsNotUtf8IsRaisedAllTheSame) {
   connect();
   const auto request = ask();
@@ -136,6 +137,7 @@ TEST_F(SessionTest, ALostDeviceEndsTheConnectionToAServerThatStays) {
 }
 
 // The reader thread cannot check the answer: only who asked knows what it must be.
+// Promise 7b.
 TEST_F(SessionTest, AnAnswerThatOnlyItsCallerCanCheckEndsTheSessionToo) {
   connect();
   std::thread answer([&] {

@@ -173,12 +173,14 @@ void expect_refused_as_pack(GreetedClient& client, const char* name,
   EXPECT_THAT(client.wait(7).floats(), ElementsAre(3));
 }
 
+// Promise 4.
 TEST_F(EmbeddedServerTest, PackedWeightsAreRefusedAndTheSessionGoesOn) {
   GreetedClient client(std::move(stream));
   expect_refused_as_pack(client, "aten::_wrapped_linear_prepack",
                          {"weight", "weight_scale", "weight_zero_point", "bias"});
 }
 
+// Promise 4.
 TEST_F(EmbeddedServerTest, ALayerOfPackedWeightsIsRefused) {
   GreetedClient client(std::move(stream));
   expect_refused_as_pack(client, "aten::_wrapped_quantized_linear_prepacked",
@@ -186,6 +188,7 @@ TEST_F(EmbeddedServerTest, ALayerOfPackedWeightsIsRefused) {
                           "output_scale", "output_zero_point"});
 }
 
+// Promise 8.
 TEST_F(EmbeddedServerTest, GarbageAfterAGoodHandshakeEndsItWithoutACrash) {
   client::shake_hands(*stream, "");
   send_raw(*stream, std::vector<std::byte>(500, std::byte{0xee}));
@@ -264,6 +267,7 @@ class ListeningServerTest : public ::testing::Test {
   ServerProcess process;
 };
 
+// Promise 4.
 TEST_F(ListeningServerTest, SessionsDoNotSeeEachOthersStorages) {
   GreetedClient one(dial());
   GreetedClient two(dial());
@@ -276,6 +280,7 @@ TEST_F(ListeningServerTest, SessionsDoNotSeeEachOthersStorages) {
   EXPECT_NE(one.welcome.pid, two.welcome.pid);
 }
 
+// Promise 8.
 TEST_F(ListeningServerTest, RubbishOnOneConnectionDoesNotDisturbAnother) {
   GreetedClient good(dial());
   FrameText frame = add_and_read(5, {1, 2}, {10, 20});

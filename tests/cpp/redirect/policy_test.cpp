@@ -169,11 +169,24 @@ TEST(Policy, ReasonsSayWhyADeviceWasUsed) {
   EXPECT_EQ(decide({Kind::kCuda, 0}, overridden).reason, Reason::kOverride);
 }
 
+TEST(Policy, AnIndexOfMpsBeyondTheFirstNamesTheDeviceThatWasReadSo) {
+  EXPECT_EQ(answer({Kind::kMps, 1}, kManyRemote), "remote:1");
+  EXPECT_EQ(answer({Kind::kMps, 9}, kManyRemote), "remote:0");
+  EXPECT_EQ(answer({Kind::kMps, 1}, kOneCuda), "cuda:*");
+}
+
+TEST(Policy, ReasonsThatTheDevicesSayAreEvident) {
+  for (const Reason reason : {Reason::kNoDevice, Reason::kCpuAsked, Reason::kNotHere})
+    EXPECT_TRUE(is_evident(reason)) << to_text(reason);
+  for (const Reason reason : {Reason::kNoSuchIndex, Reason::kOverride, Reason::kGenerator})
+    EXPECT_FALSE(is_evident(reason)) << to_text(reason);
+}
+
 TEST(Policy, TextsNameRequestsAndReasons) {
   EXPECT_EQ(to_text(Request{Kind::kCuda, 1}), "cuda:1");
   EXPECT_EQ(to_text(Request{Kind::kNone, kNoIndex}), "no device");
   EXPECT_EQ(to_text(Request{Kind::kToggle, -1}), "cpu:-1");
-  for (int reason = 0; reason <= static_cast<int>(Reason::kToggledOff); ++reason)
+  for (int reason = 0; reason <= static_cast<int>(Reason::kDrawnOnCpu); ++reason)
     EXPECT_STRNE(to_text(static_cast<Reason>(reason)), "") << reason;
   EXPECT_LE(sizeof(Situation), 8U);
 }

@@ -246,6 +246,7 @@ TEST_F(FailStop, AThreadThatGoesOnCanFailAgain) {
   EXPECT_EQ(server.notices[1].call, 10);
 }
 
+// Promise 7.
 TEST_F(FailStop, TooManyStoppedThreadsEndTheSession) {
   EXPECT_THROW(
       {

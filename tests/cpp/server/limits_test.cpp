@@ -41,6 +41,7 @@ uint64_t virtual_bytes() {
   return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
+// Promise 7.
 TEST(ServerLimits, StoragesOfASession) {
   Uploads uploads;
   const Devices devices(c10::kCPU, 1);
@@ -60,6 +61,7 @@ TEST(ServerLimits, StoragesOfASession) {
 constexpr uint64_t kColliding = 0xf1de83e19937733d;
 static_assert(kColliding * 11400714819323198485ULL == 1);
 
+// Promise 7a.
 TEST(ServerLimits, NamesThatAClientChoosesDoNotMakeTheTableGrow) {
   Uploads uploads;
   const Devices devices(c10::kCPU, 1);
@@ -71,6 +73,7 @@ TEST(ServerLimits, NamesThatAClientChoosesDoNotMakeTheTableGrow) {
   EXPECT_LT(virtual_bytes(), before + (64 << 20));
 }
 
+// Promise 7.
 TEST(ServerLimits, GeneratorsOfASession) {
   const Devices devices = Devices::choose("cpu", 1);
   Generators generators(devices);
@@ -83,6 +86,7 @@ TEST(ServerLimits, GeneratorsOfASession) {
             "protocol: generators of a session: 65537 is over the limit of 65536");
 }
 
+// Promise 7.
 TEST(ServerLimits, BytesOfUploadsOnTheirWay) {
   Uploads uploads;
   wire::Begin begin;
@@ -95,6 +99,7 @@ TEST(ServerLimits, BytesOfUploadsOnTheirWay) {
               StartsWith("protocol: bytes of uploads on their way: 68719476737 is over the limit"));
 }
 
+// Promise 7.
 TEST(ServerLimits, BytesOfRepliesThatTheClientHasNotTaken) {
   Replies replies;
   const std::vector<std::byte> body(wire::kMaxInlineBytes);
@@ -128,6 +133,7 @@ class Unsent : private transport::Connection::Handler {
   transport::Connection connection_;
 };
 
+// Promise 7.
 TEST(ServerLimits, BulkReadsThatTheClientHasNotTaken) {
   Replies replies;
   const Unsent connection(replies);
@@ -146,6 +152,7 @@ TEST(ServerLimits, BulkReadsThatTheClientHasNotTaken) {
 }
 
 // While the connection is broken, calls wait as soon as half of the limit is used.
+// Promise 7.
 TEST(ServerLimits, BytesOfBulkReadsMakeCallsWaitForABrokenConnection) {
   Replies replies;
   const Unsent connection(replies);
@@ -158,6 +165,7 @@ TEST(ServerLimits, BytesOfBulkReadsMakeCallsWaitForABrokenConnection) {
 
 constexpr int64_t kFloats = 1 << 18;  // 1 MiB
 
+// Promise 7.
 TEST(ServerLimits, CopiesThatAreMadeForReadsCountTowardsMaxMemory) {
   Server server(1, 3 << 20);
   const Unsent connection(server.replies);
@@ -176,6 +184,7 @@ TEST(ServerLimits, CopiesThatAreMadeForReadsCountTowardsMaxMemory) {
   EXPECT_TRUE(read(4, spec({kFloats})).empty());  // is sent from the storage
 }
 
+// Promise 7.
 TEST(ServerLimits, WhatAStorageLeavesToItsRepliesCountsTowardsMaxMemory) {
   Server server(1, 3 << 20);
   const Unsent connection(server.replies);
@@ -189,6 +198,7 @@ TEST(ServerLimits, WhatAStorageLeavesToItsRepliesCountsTowardsMaxMemory) {
   EXPECT_EQ(fourth[0].error.kind, wire::ErrorKind::kOutOfMemory);
 }
 
+// Promise 7.
 TEST(ServerLimits, UploadsThatHaveBegun) {
   Uploads uploads(false, {.lanes = 2});
   const auto begin = [&](uint64_t lane) {
@@ -204,6 +214,7 @@ TEST(ServerLimits, UploadsThatHaveBegun) {
   EXPECT_EQ(refusal([&] { begin(3); }), "protocol: uploads on their way: 3 is over the limit of 2");
 }
 
+// Promise 7.
 TEST(ServerLimits, UploadsThatAreNotInAStorageYetAreLimitedByMaxMemory) {
   EXPECT_EQ(UploadLimits::for_max_memory(UINT64_MAX).bytes, UINT64_MAX);
   EXPECT_EQ(UploadLimits::for_max_memory(1).bytes, kLeastStagedBytes);
@@ -223,6 +234,7 @@ TEST(ServerLimits, UploadsThatAreNotInAStorageYetAreLimitedByMaxMemory) {
 }
 
 // Session::on_end() does not throw, so what it calls starts no thread: it may wait.
+// Promise 7c.
 TEST(ServerLimits, WhatASessionDoesAtItsEndMayTakeTimeOnTheThreadThatCallsIt) {
   auto [there, here] = transport::memory_pair();
   const Devices devices = Devices::choose("cpu", 1);
@@ -239,6 +251,7 @@ TEST(ServerLimits, WhatASessionDoesAtItsEndMayTakeTimeOnTheThreadThatCallsIt) {
 }
 
 // The slots of a session can hold far more than a server has memory for.
+// Promise 7.
 TEST(ServerLimits, BytesOfSignatures) {
   Server server;
   const std::string text(wire::kMaxText, 'x');
@@ -271,6 +284,7 @@ void block_executor(WireClient& client) {
   client.send(read.read(2, 1, spec({2})));
 }
 
+// Promise 7.
 TEST(ServerLimits, FramesOfOneByteCountWithWhatTheyCost) {
   auto [there, here] = transport::memory_pair();
   const Devices devices = Devices::choose("cpu", 1);
@@ -290,6 +304,7 @@ TEST(ServerLimits, FramesOfOneByteCountWithWhatTheyCost) {
   EXPECT_THAT(page.end(), HasSubstr("bytes of frames that wait for the executor"));
 }
 
+// Promise 7.
 TEST(ServerLimits, BytesOfFramesThatWaitForTheExecutor) {
   auto [there, here] = transport::memory_pair();
   const Devices devices = Devices::choose("cpu", 1);

@@ -164,6 +164,7 @@ TEST(TlsStream, AClientIsToldThatThereIsNoTls) {
   }
 }
 
+// Promise 2.
 TEST(TlsStream, APeerThatSendsTooMuchBeforeTheHandshakeIsOverIsLeft) {
   StreamPair plain = tcp_pair();
   auto server = tls_stream(std::move(plain.second), server_context());
@@ -302,6 +303,7 @@ bool arrives_in_spite_of_a_flip(size_t at, const std::shared_ptr<const TlsContex
   return failed.empty();
 }
 
+// Promise 3a.
 TEST(TlsStream, ABitThatIsFlippedAnywhereIsNoticed) {
   const auto server = server_context();
   const auto client = TlsContext::client(pinned(server->own_pin()));

@@ -84,6 +84,7 @@ TEST(Codec, ALengthBeyondTheInputIsAProtocolError) {
   EXPECT_THROW(Reader(bytes).text(10, "name"), ProtocolError);
 }
 
+// Promise 7b.
 TEST(Codec, TextThatIsNotUtf8IsAProtocolErrorUnlessPeopleReadIt) {
   const auto bytes = from_hex("02ff61");
   EXPECT_THROW(Reader(bytes).text(10, "name"), ProtocolError);

@@ -32,6 +32,7 @@ TEST(Preamble, ItComesBackAndHasGoldenBytes) {
   EXPECT_EQ(back.route, 0x0102);
 }
 
+// Promise 2.
 TEST(Preamble, OnlyAClientThatResumesHasAProofOfItsRoute) {
   Secret secret{};
   secret.fill(std::byte{5});
@@ -160,6 +161,7 @@ TEST(Handshake, ARefusalCarriesItsReason) {
   EXPECT_EQ(decode_welcome(body_of(welcome)).reason, "no");
 }
 
+// Promise 7b.
 TEST(Handshake, NamesOfAServerThatAreNotUtf8AreReadable) {
   Welcome welcome;
   welcome.session = "1a2b3c4d";
@@ -211,6 +213,7 @@ TEST(Proofs, TheyDependOnTokenSideAndBothHellos) {
   EXPECT_FALSE(equal_proofs(proof, make_proof("token", Side::kClient, b, a)));
 }
 
+// Promise 3a.
 TEST(Proofs, AProofOfOneTlsConnectionIsWorthNothingOnAnother) {
   const auto a = from_hex("01");
   const auto b = from_hex("02");

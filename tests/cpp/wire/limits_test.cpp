@@ -59,6 +59,7 @@ void kind(Writer& writer, ValueKind value) {
   writer.u8(static_cast<uint8_t>(value));
 }
 
+// Promise 7.
 TEST(Limits, SignaturesAndOperatorsOfASession) {
   const auto decode = [](Reader& reader) { decode_signature(reader, kMaxOperators); };
   EXPECT_EQ(refusal([](Writer& writer) { writer.varint(kMaxSignatures); }, decode),

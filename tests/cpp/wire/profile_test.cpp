@@ -51,6 +51,25 @@ TEST(Profile, ActionsAndTheClockComeBack) {
   EXPECT_EQ(hex(writer.view()), "ac02");
 }
 
+// Promise 7b.
+TEST(Profile, TimesThatWouldOverflowAreRefused) {
+  CallTimes times;
+  times.calls = {{1, kMaxProfileTime, kMaxProfileTime, 0}};
+  Writer writer;
+  encode(writer, times);
+  EXPECT_EQ(decoded(writer.take()).calls, times.calls);
+  for (const CallTime time : {CallTime{1, kMaxProfileTime + 1, 0, 0}, CallTime{1, 0, UINT64_MAX, 0},
+                              CallTime{1, UINT64_MAX, 0, 0}}) {
+    times.calls = {time};
+    encode(writer, times);
+    EXPECT_THROW(decoded(writer.take()), ProtocolError);
+  }
+  encode_clock(writer, kMaxProfileTime + 1);
+  const auto clock = writer.take();
+  Reader reader(clock);
+  EXPECT_THROW(decode_clock(reader), ProtocolError);
+}
+
 TEST(Profile, TheNumberOfCallsIsChecked) {
   Writer writer;
   writer.varint(0);

@@ -81,6 +81,7 @@ TEST(UploadCache, ABeginSaysThatItsBytesAreKept) {
 }
 
 // An owner is who knows the token and, on a Unix socket, is that user. Addresses do not count.
+// Promise 7d.
 TEST(UploadCache, OwnersDifferByTokenAndUserId) {
   const Digest owner = cache_owner("token", "uid 1000");
   EXPECT_EQ(cache_owner("token", "uid 1000"), owner);

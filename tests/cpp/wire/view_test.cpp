@@ -64,6 +64,7 @@ TEST(View, TheExtentIsFromTheFirstByteToTheLast) {
   EXPECT_EQ(extent_bytes(spec({5, 0}, {100, 100})), 0);
 }
 
+// Promise 5.
 TEST(View, ExtentsThatOverflowAreRefused) {
   EXPECT_THROW(extent_bytes(spec({3}, {INT64_MAX})), ProtocolError);
   EXPECT_THROW(extent_bytes(spec({2, 2}, {INT64_MAX / 2, INT64_MAX / 2 + 2})), ProtocolError);
@@ -71,6 +72,7 @@ TEST(View, ExtentsThatOverflowAreRefused) {
   EXPECT_THROW(element_count(spec({INT64_MAX, 2}, {0, 0})), ProtocolError);
 }
 
+// Promise 5.
 TEST(View, ANegativeSizeIsRefused) {
   EXPECT_THROW(decoded("060101ffffffffffffffffff01"), ProtocolError);
 }

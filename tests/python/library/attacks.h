@@ -2,14 +2,19 @@
 // succeeded, else errno.
 #pragma once
 
+#include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <cstring>
 #include <map>
 #include <string>
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -105,12 +110,85 @@ int64_t own_descriptor(const Target& target) {
   return told;
 }
 
-// Takes the flag away that keeps the writer at the end of the log.
-int64_t write_anywhere(const Target&) {
-  const int flags = ::fcntl(STDERR_FILENO, F_GETFL);
-  if (::fcntl(STDERR_FILENO, F_SETFL, flags & ~O_APPEND) < 0)
-    return errno;
-  return outcome(::fcntl(STDERR_FILENO, F_SETFL, flags));
+// Writes the text to the log, `pid` times.
+int64_t print_text(const Target& target) {
+  int64_t bytes = 0;
+  for (pid_t i = 0; i < target.pid; ++i)
+    bytes += std::max<ssize_t>(0, ::write(STDERR_FILENO, target.path.data(), target.path.size()));
+  return bytes > 0 ? 0 : EAGAIN;
+}
+
+// Where the log is a pipe, this takes lines of others out of it.
+int64_t read_log(const Target&) {
+  const int log = ::open("/proc/self/fd/2", O_RDONLY | O_NONBLOCK);
+  char text[65536];
+  const ssize_t got = log < 0 ? -1 : ::read(log, text, sizeof text);
+  const int64_t told = got > 0 ? 0 : errno;
+  ::close(log);
+  return told;
+}
+
+// Sends as many descriptors as the kernel takes over each socket that this process has. Returns how
+// many.
+int64_t send_descriptors(const Target&) {
+  constexpr int kMost = 250;
+  int64_t sent = 0;
+  for (int socket = 3; socket < 1024; ++socket) {
+    char byte = 0;
+    iovec part{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(kMost * sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(kMost * sizeof(int));
+    for (int i = 0; i < kMost; ++i)
+      std::memcpy(CMSG_DATA(rights) + i * sizeof(int), &socket, sizeof(int));
+    int family = 0;
+    socklen_t size = sizeof family;
+    if (::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &size) != 0 || family != AF_UNIX)
+      continue;
+    while (::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+      sent += kMost;
+  }
+  return sent;
+}
+
+// Takes `pid` MiB of memory, each made read-only so that RLIMIT_DATA does not count it.
+int64_t take_memory(const Target& target) {
+  constexpr size_t kMiB = 1 << 20;
+  for (pid_t i = 0; i < target.pid; ++i) {
+    void* const made =
+        ::mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made == MAP_FAILED)
+      return errno;
+    std::memset(made, 1, kMiB);
+    if (::mprotect(made, kMiB, PROT_READ) != 0)
+      return errno;
+  }
+  return 0;
+}
+
+// Starts `pid` threads that never end.
+int64_t take_threads(const Target& target) {
+  pthread_attr_t small;
+  ::pthread_attr_init(&small);
+  ::pthread_attr_setstacksize(&small, 64 << 10);
+  int64_t told = 0;
+  for (pid_t i = 0; i < target.pid && told == 0; ++i) {
+    pthread_t made{};
+    const auto wait = [](void*) -> void* {
+      while (true)
+        ::pause();
+    };
+    told = ::pthread_create(&made, &small, wait, nullptr);
+  }
+  ::pthread_attr_destroy(&small);
+  return told;
 }
 
 int64_t load_library(const Target& target) {
@@ -130,7 +208,13 @@ const std::map<std::string, Attempt>& attempts() {
       {"list", [](const Target& t) { return opened(::open(t.path.c_str(), O_DIRECTORY)); }},
       {"chmod", [](const Target& t) { return outcome(::chmod(t.path.c_str(), 0600)); }},
       {"load", load_library},
-      {"write anywhere", write_anywhere},
+      {"print", print_text},
+      {"read the log", read_log},
+      {"end the log", [](const Target&) { return outcome(::shutdown(STDERR_FILENO, SHUT_RDWR)); }},
+      {"send descriptors", send_descriptors},
+      {"take memory", take_memory},
+      {"take threads", take_threads},
+      {"crash", [](const Target&) { return outcome(::raise(SIGSEGV)); }},
       {"tcp", [](const Target&) { return opened(::socket(AF_INET, SOCK_STREAM, 0)); }},
       {"unix", [](const Target&) { return opened(::socket(AF_UNIX, SOCK_STREAM, 0)); }},
       {"pair", pair_sockets},

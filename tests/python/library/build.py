@@ -1,4 +1,4 @@
-"""Compiles tests/python/library/operators.cpp for the installed torch, if either has changed."""
+"""Compiles a library of operators for the installed torch, if either has changed."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def _flags() -> list[str]:
     ]
 
 
-def library() -> Path:
+def library(source: Path = SOURCE) -> Path:
     state = repr([torch.__version__, *_flags()]).encode()
-    state += b"".join(file.read_bytes() for file in (SOURCE, ATTACKS))
-    path = BUILD / f"operators-{hashlib.sha256(state).hexdigest()[:16]}.so"
+    state += b"".join(file.read_bytes() for file in (source, ATTACKS))
+    path = BUILD / f"{source.stem}-{hashlib.sha256(state).hexdigest()[:16]}.so"
     if path.exists():
         return path
     BUILD.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")
     compiler = os.environ.get("CXX", "c++")
-    subprocess.run([compiler, str(SOURCE), *_flags(), "-o", str(unfinished)], check=True)
+    subprocess.run([compiler, str(source), *_flags(), "-o", str(unfinished)], check=True)
     unfinished.rename(path)
     return path

@@ -52,10 +52,13 @@ TEST_F(GeneratorTest, TheSeedIsSentBeforeAnyThreadFindsTheDevice) {
   EXPECT_EQ(messages[1].tag, wire::Tag::kResize);
 }
 
-TEST_F(GeneratorTest, WhatWasNeverSeededIsNotToldToTheServer) {
+TEST_F(GeneratorTest, ADefaultGeneratorThatWasNeverSeededChoosesItsSeedHere) {
   generator->attach(session, 0, [&] { use_device(); });
 
-  EXPECT_EQ(server.wait_for_messages(1)[0].tag, wire::Tag::kResize);
+  const auto messages = server.wait_for_messages(2);
+  EXPECT_EQ(messages[0].tag, wire::Tag::kGenerator);
+  EXPECT_EQ(messages[0].detail, generator->current_seed());
+  EXPECT_EQ(messages[1].tag, wire::Tag::kResize);
 }
 
 TEST_F(GeneratorTest, ASeedGivenWhileADeviceComesUpWaitsUntilItIsThere) {

@@ -1,7 +1,5 @@
 #include "client/backend/server_group.h"
 
-#include <future>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 
 #include "../session_fixture.h"
 #include "wire/group.h"
+#include "wire/limits.h"
 
 namespace torch_remote::client::testing {
 namespace {
@@ -21,20 +20,9 @@ class ServerGroupTest : public SessionTest {
   // Opens a group at a server that gives this answer to every query, and gives the error.
   std::string open(const wire::GroupAnswer& answer, milliseconds timeout) {
     connect_with_groups();
-    auto error = std::async(std::launch::async, [&] {
-      return error_of([&] { const ServerGroup group({&session, 0}, *store, {0, 2, timeout}); });
+    return error_with_answers(body_of(answer), [&] {
+      const ServerGroup group({&session, 0}, *store, {0, 2, timeout});
     });
-    const Bytes body = body_of(answer);
-    const auto end = std::chrono::steady_clock::now() + kPatience;
-    size_t answered = 0;
-    while (error.wait_for(milliseconds(1)) != std::future_status::ready) {
-      const auto messages = server.wait_for_messages(0);
-      for (; answered < messages.size(); ++answered)
-        server.reply(messages[answered].number, body);
-      if (std::chrono::steady_clock::now() > end)
-        server.die();
-    }
-    return error.get();
   }
 
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
@@ -63,6 +51,17 @@ TEST_F(ServerGroupTest, AServerThatAsksForEverIsLeftAfterTheTimeout) {
   answer.missing = {"key"};
   EXPECT_THAT(open(answer, milliseconds(20)), HasSubstr("was not open after 20 ms"));
   EXPECT_FALSE(session.link().is_lost());
+}
+
+// Promise 7b.
+TEST_F(ServerGroupTest, AServerThatBringsValuesForEverIsLeft) {
+  store->set("key", std::string("value"));
+  wire::GroupAnswer answer;
+  answer.missing = {"key"};
+  for (int i = 0; i < 60; ++i)
+    answer.entries.push_back({"value " + std::to_string(i), Bytes(wire::kMaxGroupValue)});
+  EXPECT_THAT(open(answer, kPatience), HasSubstr("bytes of a process group"));
+  EXPECT_TRUE(session.link().is_lost());
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ class ResultBoundsTest : public testing::SessionTest {
   }
 };
 
+// Promise 7b.
 TEST_F(ResultBoundsTest, NonzeroGivesAtMostOneRowForEachElement) {
   EXPECT_EQ(nonzero(fresh({12, 2})), "(accepted)");
   EXPECT_EQ(nonzero(fresh({0, 2})), "(accepted)");
@@ -67,6 +68,7 @@ TEST_F(ResultBoundsTest, NonzeroGivesAtMostOneRowForEachElement) {
   EXPECT_THAT(nonzero(fresh({12, 2}, Dtype::kFloat32)), HasSubstr("another dtype"));
 }
 
+// Promise 7b.
 TEST_F(ResultBoundsTest, AStorageOrAnExpandedViewDoesNotHideWhatIsTooLarge) {
   wire::Result result = fresh({12, 2});
   result.nbytes = uint64_t{1} << 40;
@@ -77,6 +79,7 @@ TEST_F(ResultBoundsTest, AStorageOrAnExpandedViewDoesNotHideWhatIsTooLarge) {
   EXPECT_THAT(nonzero(result), HasSubstr("elements, and at most 24"));
 }
 
+// Promise 7b.
 TEST_F(ResultBoundsTest, EachOperatorHasItsOwnBound) {
   const at::Tensor x = at::zeros({3, 1});
   const at::Tensor mask = at::zeros({1, 4}, at::kBool);
@@ -117,6 +120,7 @@ TEST_F(ResultBoundsTest, EachOperatorHasItsOwnBound) {
   }
 }
 
+// Promise 7b.
 TEST_F(ResultBoundsTest, ASparseTensorHasAtMostTheElementsOfItsArgument) {
   const at::Tensor dense = at::zeros({2, 3});
   const auto sparse = [](int64_t values) {
@@ -142,6 +146,7 @@ TEST_F(ResultBoundsTest, ASparseTensorHasAtMostTheElementsOfItsArgument) {
 }
 
 // The values of its argument decide, so only the server's memory bounds it.
+// Promise 7b.
 TEST_F(ResultBoundsTest, ResultsWithoutABoundFitIntoTheServersMemory) {
   const auto bincount = [&](int64_t n) {
     return check("aten::bincount", "", {at::zeros({6}, at::kLong), c10::IValue(), 0}, {fresh({n})});
@@ -159,6 +164,7 @@ TEST_F(ResultBoundsTest, ResultsWithoutABoundFitIntoTheServersMemory) {
   EXPECT_THAT(repeat(fresh({9}, Dtype::kFloat32)), HasSubstr("another dtype"));
 }
 
+// Promise 7b.
 TEST_F(ResultBoundsTest, ResultsHaveTheNumberAndKindThatTheOperatorHas) {
   wire::Result number;
   number.kind = wire::ResultKind::kInt;

@@ -74,11 +74,13 @@ TEST_F(UploadTest, WhatTheServerHasIsNotSent) {
   EXPECT_FALSE(session.link().is_lost());
 }
 
+// Promise 7b.
 TEST_F(UploadTest, AListThatIsNoneEndsTheSession) {
   EXPECT_THAT(error_after({testing::bytes_of("\xff")}), HasSubstr("is lost: protocol: "));
   EXPECT_TRUE(session.link().is_lost());
 }
 
+// Promise 7b.
 TEST_F(UploadTest, AnAnswerThatIsTooLongEndsTheSession) {
   EXPECT_THAT(error_after({list_with_value(), testing::bytes_of("\1\1")}),
               HasSubstr("is lost: protocol: "));

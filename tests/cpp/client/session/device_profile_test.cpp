@@ -1,9 +1,18 @@
 #include "client/session/device_profile.h"
 
+#include <optional>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "../session_fixture.h"
+#include "wire/limits.h"
+#include "wire/profile.h"
 
 namespace torch_remote::client {
 namespace {
+
+using DeviceProfileTest = testing::SessionTest;
 
 constexpr uint64_t kMain = 1;
 constexpr uint64_t kOther = 2;
@@ -76,6 +85,22 @@ TEST(CallsOfOperations, AnEndWithoutABeginningIsOfAnOperationBeforeTheProfile) {
   marks.begin(10, 1, kMain, 1);
   EXPECT_EQ(operations(marks, {call_of(1, kMain), call_of(2, kMain)}),
             (std::vector<uint64_t>{0, 10}));
+}
+
+// Promise 7b.
+TEST_F(DeviceProfileTest, AProfileThatNeverEndsEndsTheSession) {
+  connect();
+  wire::Writer clock;
+  wire::encode_clock(clock, 300);
+  std::optional<DeviceProfile> profile;
+  EXPECT_EQ(error_with_answers(clock.take(), [&] { profile.emplace(session); }), "(no error)");
+  wire::CallTimes times;
+  times.left = 1;
+  times.calls.resize(wire::kMaxProfiledBatch);
+  uint64_t dropped = 0;
+  EXPECT_THAT(error_with_answers(testing::body_of(times), [&] { profile->finish(dropped); }),
+              ::testing::HasSubstr("profiled calls: 196608 is over the limit of 131072"));
+  EXPECT_TRUE(session.link().is_lost());
 }
 
 }  // namespace

@@ -65,6 +65,7 @@ TEST_F(HandshakeTest, WithTheRightTokenBothSidesProveThatTheyKnowIt) {
 }
 
 // Else strangers who know the session's id could take its place among the handshakes.
+// Promise 2.
 TEST_F(HandshakeTest, AClientThatResumesShowsTheProofOfItsRouteToAServerThatKnowsIt) {
   const Ticket ticket{"1a2b3c4d", {}, ""};
   for (const uint64_t capabilities : {wire::kRouteProofCapability, uint64_t{0}}) {
@@ -82,6 +83,7 @@ TEST_F(HandshakeTest, AClientThatResumesShowsTheProofOfItsRouteToAServerThatKnow
   }
 }
 
+// Promise 3.
 TEST_F(HandshakeTest, TwoHandshakesHaveDifferentNonces) {
   auto handshake = connect("");
   const wire::Hello one = wire::decode_hello(read_client_hello(*server));
@@ -95,6 +97,7 @@ TEST_F(HandshakeTest, TwoHandshakesHaveDifferentNonces) {
   EXPECT_NE(one.nonce, two.nonce);
 }
 
+// Promise 3.
 TEST_F(HandshakeTest, AServerThatProvesAnotherTokenGetsNoProof) {
   auto handshake = connect(kToken);
   send_block(*server, body_of(server_hello("another token", read_client_hello(*server))));
@@ -111,6 +114,7 @@ TEST_F(HandshakeTest, AServerThatProvesNothingGetsNoProof) {
   EXPECT_THROW(read_exactly(*server, 1), ConnectionError);
 }
 
+// Promise 3.
 TEST_F(HandshakeTest, AServersProofIsNotAcceptedForAnotherHello) {
   auto handshake = connect(kToken);
   read_client_hello(*server);

@@ -61,6 +61,7 @@ class LeasedSessionTest : public SessionTest {
         }) {}
 };
 
+// Promise 11.
 TEST_F(LeasedSessionTest, OneThatIsStoppedDuringItsHandshakeIsClosedWhenTheServerWelcomesIt) {
   const Bytes hello = read_client_hello(server.stream());
   auto stopping =
@@ -91,6 +92,7 @@ class Interrupts {
   static inline std::function<void()> look_;
 };
 
+// Promise 7.
 TEST_F(SessionTest, WhatAnInterruptedCallGaveIsFreedAlsoIfItArrivesJustBefore) {
   connect();
   const RequestPtr request = ask();

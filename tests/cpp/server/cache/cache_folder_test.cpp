@@ -90,6 +90,7 @@ TEST_F(CacheFolderTest, WhatIsSavedIsFoundByItsHash) {
   EXPECT_FALSE(later.find(wire::sha256(first)));
 }
 
+// Promise 7d.
 TEST_F(CacheFolderTest, AnotherOwnerFindsNothing) {
   CacheFolder cache = opened();
   const auto bytes = of_size(100, 1);
@@ -114,6 +115,7 @@ TEST_F(CacheFolderTest, TheLeastRecentlyUsedMakesRoom) {
   EXPECT_LE(bytes_on_disk(), 9 * kBlock);
 }
 
+// Promise 7d.
 TEST_F(CacheFolderTest, OneSessionAddsAtMostHalfOfTheLimit) {
   CacheFolder cache = opened();
   EXPECT_FALSE(save(cache, of_size(5 * kBlock + 1, 1)));
@@ -225,6 +227,7 @@ TEST_F(CacheFolderTest, AFullDiskOrARemovedFolderIsNoEntry) {
   EXPECT_FALSE(cache.find(kOwner));
 }
 
+// Promise 7d.
 TEST_F(CacheFolderTest, WhatIsNoFileIsNoEntry) {
   CacheFolder cache = opened();
   EXPECT_TRUE(save(cache, of_size(100, 1)));
@@ -235,6 +238,7 @@ TEST_F(CacheFolderTest, WhatIsNoFileIsNoEntry) {
   EXPECT_FALSE(cache.find(wire::Digest{std::byte{8}}));
 }
 
+// Promise 7d.
 TEST_F(CacheFolderTest, AFolderThatIsNotPrivateIsRefused) {
   EXPECT_EQ(refusal(), "");
   fs::permissions(folder_.path, fs::perms::group_read, fs::perm_options::add);
@@ -247,6 +251,7 @@ TEST_F(CacheFolderTest, AFolderThatIsNotPrivateIsRefused) {
   EXPECT_EQ(fs::status(folder_.path).permissions(), fs::perms::owner_all);
 }
 
+// Promise 7d.
 TEST_F(CacheFolderTest, AFolderOfAnotherUserIsRefused) {
   if (::geteuid() != 0)
     GTEST_SKIP() << "only root can give a folder away";

@@ -115,6 +115,7 @@ TEST_F(UploadCacheTest, WhatOneSessionSavedTheNextLoads) {
               ElementsAre(wire::CachedEntry{wire::sha256(bytes_), bytes_.size()}));
 }
 
+// Promise 7d.
 TEST_F(UploadCacheTest, ADamagedEntryIsRemoved) {
   save(bytes_);
   std::fstream file(file_of(bytes_), std::ios::in | std::ios::out | std::ios::binary);
@@ -127,6 +128,7 @@ TEST_F(UploadCacheTest, ADamagedEntryIsRemoved) {
   EXPECT_TRUE(load(bytes_));
 }
 
+// Promise 7d.
 TEST_F(UploadCacheTest, ACutEntryIsRemoved) {
   save(bytes_);
   fs::resize_file(file_of(bytes_), 1 << 20);
@@ -134,6 +136,7 @@ TEST_F(UploadCacheTest, ACutEntryIsRemoved) {
   EXPECT_FALSE(fs::exists(file_of(bytes_)));
 }
 
+// Promise 7d.
 TEST_F(UploadCacheTest, AnEntryThatChangesWhileItIsOpenIsNotTaken) {
   save(bytes_);
   EXPECT_FALSE(load(bytes_, [&] { fs::resize_file(file_of(bytes_), 1 << 20); }));
@@ -161,6 +164,7 @@ TEST_F(UploadCacheTest, PartsOutOfOrderAreNotSaved) {
   EXPECT_EQ(count_files(), 1);
 }
 
+// Promise 7d.
 TEST_F(UploadCacheTest, AnUploadThatIsTooShortIsNotSaved) {
   HelpedCache session(options_);
   const std::span<const std::byte> all(bytes_);
@@ -170,6 +174,7 @@ TEST_F(UploadCacheTest, AnUploadThatIsTooShortIsNotSaved) {
   EXPECT_EQ(count_files(), 1);
 }
 
+// Promise 7d.
 TEST_F(UploadCacheTest, APartThatIsTooLongEndsTheSaving) {
   auto [ours, theirs] = message_pair();
   auto [saves, taken] = socket_pair();
@@ -187,6 +192,7 @@ TEST_F(UploadCacheTest, APartThatIsTooLongEndsTheSaving) {
 }
 
 // A session that was taken over can write anything to its helper.
+// Promise 7d.
 TEST_F(UploadCacheTest, AHelperLeavesASessionThatDoesNotSpeakAsOursDoes) {
   const auto ends_after = [&](const CacheRequest& request) {
     auto [ours, theirs] = message_pair();
@@ -248,7 +254,7 @@ TEST_F(UploadCacheTest, WithoutAFreeDescriptorTheCacheIsNotUsed) {
   UploadCache cache({std::move(requests), std::move(saves)}, kOwner);
   const CacheAnswer answer{sizeof(wire::CachedEntry)};
   const auto bytes = std::as_bytes(std::span(&answer, 1));
-  ASSERT_TRUE(pass_descriptors(theirs, bytes, std::array{STDERR_FILENO}));
+  ASSERT_EQ(pass_descriptors(theirs, bytes, std::array{STDERR_FILENO}), Passed::kSent);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{3, before.rlim_max};
@@ -259,7 +265,7 @@ TEST_F(UploadCacheTest, WithoutAFreeDescriptorTheCacheIsNotUsed) {
   char byte = 0;
   while (::recv(theirs.get(), &byte, 1, 0) > 0) {  // the owner and the question
   }
-  EXPECT_FALSE(pass_descriptors(theirs, bytes, std::array{STDERR_FILENO}));  // it is closed
+  EXPECT_EQ(pass_descriptors(theirs, bytes, std::array{STDERR_FILENO}), Passed::kGone);  // closed
 }
 
 TEST_F(UploadCacheTest, WithoutAHelperNothingIsFoundOrSaved) {
@@ -281,6 +287,7 @@ TEST_F(UploadCacheTest, AnUnusableFolderIsNoError) {
 }
 
 // The process, as a session starts it.
+// Promise 7d.
 TEST_F(UploadCacheTest, TheHelperIsAConfinedProcess) {
   CacheOptions options = options_;
   options.is_confined = true;
@@ -300,6 +307,7 @@ pid_t last_child() {
   return child;
 }
 
+// Promise 7d.
 TEST_F(UploadCacheTest, TheHelperDoesNotHaveTheToken) {
   std::string token(64, 't');
   CacheFolder::open(options_.folder);

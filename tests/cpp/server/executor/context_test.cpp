@@ -44,6 +44,7 @@ TEST(Context, ThreadsAreTheClientsWithinReason) {
   set(Setting::kThreads, before);
 }
 
+// Promise 7.
 TEST(Context, ThreadsAreTheServersToLimit) {
   const int before = at::get_num_threads();
   for (const int64_t wanted : {int64_t{most_threads()} + 1, int64_t{1024}, INT64_MAX}) {

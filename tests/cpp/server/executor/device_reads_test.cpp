@@ -130,6 +130,7 @@ class WithoutNewThreads {
   pthread_attr_t before_;
 };
 
+// Promise 7c.
 TEST_F(DeviceReadsTest, WithoutAThreadForItAReadFailsAndTheSessionGoesOn) {
   Replies replies;
   DeviceReads reads(replies,

@@ -114,6 +114,7 @@ TEST(Execute, AViewThatIsNotInsideItsStorageFailsTheCallAndTheSessionGoesOn) {
   EXPECT_FALSE(server.read(1, spec({2})).failed);
 }
 
+// Promise 5.
 TEST(Execute, ACachedSignatureIsCheckedAgainstAStorageThatHasShrunk) {
   Server server;
   server.apply(FrameText().store(1, {1, 2}).store(2, {1, 2}).signature(add_signature(0, 0, {2})));

@@ -37,6 +37,7 @@ TEST(Interpreter, ACallBehindTheFreeOfItsStorageIsAProtocolError) {
       ProtocolError);
 }
 
+// Promise 6.
 TEST(Interpreter, AFreedNameIsUnknown) {
   Server server;
   server.apply(FrameText().store(1, {1}).free({1}));
@@ -45,6 +46,7 @@ TEST(Interpreter, AFreedNameIsUnknown) {
   EXPECT_THROW(server.apply(FrameText().free({1})), ProtocolError);
 }
 
+// Promise 6.
 TEST(Interpreter, NameZeroIsNeverValid) {
   Server server;
   SignatureText zero(0, 0, "aten::zero_", "");
@@ -53,6 +55,7 @@ TEST(Interpreter, NameZeroIsNeverValid) {
   EXPECT_THROW(server.apply(FrameText().signature(zero).call(0).storage(0)), ProtocolError);
 }
 
+// Promise 6.
 TEST(Interpreter, ALiveNameCannotBeMadeAgain) {
   Server server;
   server.apply(FrameText().store(1, {1}).store(2, {1}).signature(add_signature(0, 0, {1})));
@@ -70,6 +73,7 @@ TEST(Interpreter, AReadOfAViewGivesItsElementsInOrder) {
   EXPECT_THAT(server.read(1, column, 1).floats(), ElementsAre(2, 5));
 }
 
+// Promise 5.
 TEST(Interpreter, AReadOutsideItsStorageIsAnError) {
   Server server;
   server.apply(FrameText().store(1, {1, 2}));
@@ -78,6 +82,7 @@ TEST(Interpreter, AReadOutsideItsStorageIsAnError) {
   EXPECT_EQ(server.read(1, spec({2}), UINT64_MAX / 2).error.kind, wire::ErrorKind::kRefused);
 }
 
+// Promise 5.
 TEST(Interpreter, AnUploadOutsideItsStorageIsAProtocolError) {
   Server server;
   server.apply(FrameText().store(1, {1, 2}));
@@ -104,6 +109,7 @@ TEST(Interpreter, ASignatureReplayedOnAFreedStorageIsAProtocolError) {
                ProtocolError);
 }
 
+// Promise 5.
 TEST(Interpreter, ASignatureReplayedOnASmallerStorageIsRefused) {
   Server server;
   server.apply(FrameText().store(1, {1, 2}).store(2, {3, 4}).signature(add_signature(0, 0, {2})));

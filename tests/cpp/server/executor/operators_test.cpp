@@ -16,6 +16,18 @@ std::string refusal_of(const char* name, const char* overload = "") {
   return OperatorTable().find({name, overload, {}}).callee.refusal;
 }
 
+TEST(Operators, ANameOver256BytesIsNoOperatorAndIsNotKept) {
+  const OperatorTable table;
+  for (const std::string& name : {"aten::" + std::string(60'000, 'x'), std::string(60'000, 'x')}) {
+    const Operator found = table.find({name, "", {}});
+    EXPECT_FALSE(found.handle.has_value());
+    EXPECT_LT(found.name.size() + found.callee.refusal.size(), 1000);
+    EXPECT_LT(table.describe({name, ""}).reason.size(), 1000);
+  }
+  EXPECT_FALSE(table.find({"aten::add", std::string(300, 'x'), {}}).handle.has_value());
+}
+
+// Promise 4.
 TEST(Operators, WhatTouchesFilesStoragesOrRawMemoryIsRefused) {
   for (const char* name : {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_",
                            "aten::_resize_output_", "aten::as_strided", "aten::_reshape_alias",
@@ -27,6 +39,7 @@ TEST(Operators, WhatTouchesFilesStoragesOrRawMemoryIsRefused) {
     EXPECT_THAT(refuse_operator(name), HasSubstr("may not be called by a client: ")) << name;
 }
 
+// Promise 4.
 TEST(Operators, WhatHasPointersOrPacksInItsTensorsIsRefused) {
   for (const char* name :
        {"aten::_wrapped_linear_prepack", "aten::_wrapped_quantized_linear_prepacked",
@@ -46,6 +59,7 @@ TEST(Operators, OrdinaryOperatorsAreNot) {
     EXPECT_EQ(refuse_operator(name), "") << name;
 }
 
+// Promise 4.
 TEST(Operators, WhatIsNotInTheListIsRefusedUntilSomebodyHasReadIt) {
   for (const char* name : {"aten::of_a_later_torch", "aten::add.of_a_later_torch", "aten::add",
                            "aten::add.", "aten::add.Tensor out", "aten::", "add.Tensor", ""})
@@ -62,6 +76,7 @@ TEST(Operators, TheListSaysWhichKernelsTrustTheirArguments) {
   EXPECT_EQ(find_listed("aten::dequantize.tensors").kind, OperatorClass::kRefused);
 }
 
+// Promise 4.
 TEST(Operators, OutsideAtenNothingIsAllowedWithoutALibrary) {
   const OperatorTable table;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -71,6 +86,7 @@ TEST(Operators, OutsideAtenNothingIsAllowedWithoutALibrary) {
   }
 }
 
+// Promise 4.
 TEST(Operators, NoOperatorThatMayBeCalledTakesOrReturnsAnObject) {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto handle = c10::Dispatcher::singleton().findSchema(name);
@@ -85,6 +101,7 @@ TEST(Operators, NoOperatorThatMayBeCalledTakesOrReturnsAnObject) {
   }
 }
 
+// Promise 4.
 TEST(Operators, OtherNamespacesAreToldAboutLibraries) {
   EXPECT_THAT(refusal_of("torchvision::nms"),
               AllOf(HasSubstr("serve --library"), HasSubstr("torchvision")));
@@ -98,6 +115,7 @@ TEST(Operators, AnUnknownOperatorOrOverloadSaysSo) {
   EXPECT_THAT(refusal_of("aten::add", "no_such"), HasSubstr("not known to this server's torch"));
 }
 
+// Promise 4.
 TEST(Operators, ASchemaWithAStorageOrAStreamIsRefused) {
   EXPECT_NE(refusal_of("aten::set_", "source_Storage"), "");
   EXPECT_NE(refusal_of("aten::record_stream"), "");

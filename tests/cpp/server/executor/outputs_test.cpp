@@ -18,6 +18,7 @@ const c10::Device kCpu(c10::kCPU);
 // Stands for the GPU of a session: values can be copied there and not read.
 const c10::Device kElsewhere(c10::kMeta);
 
+// Promise 5a.
 TEST(Outputs, AnOutputThatLiesOnAnotherDeviceIsCopiedToTheCalls) {
   const at::Tensor moved = own_output(at::zeros({2, 3}), kElsewhere);
   EXPECT_EQ(moved.device(), kElsewhere);
@@ -28,6 +29,7 @@ TEST(Outputs, AnOutputThatLiesOnAnotherDeviceIsCopiedToTheCalls) {
   EXPECT_THAT(matched.difference, HasSubstr("on another device"));
 }
 
+// Promise 5a.
 TEST(Outputs, AScalarOfTheCpuStaysThere) {
   at::Tensor seed = at::scalar_tensor(7.0F);
   const void* const memory = seed.const_data_ptr();

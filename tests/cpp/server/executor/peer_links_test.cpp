@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/platform.h"
+#include "server/executor/peer_greetings.h"
 #include "transport/dial.h"
 #include "transport/memory_stream.h"
 #include "transport/tls_certificate.h"
@@ -105,16 +106,78 @@ TEST(PeerLinks, CopiesPassInBothDirectionsAtOnce) {
   }
 }
 
+// Which fails soon.
+PeerOptions impatient() {
+  PeerOptions options;
+  options.open_time = std::chrono::milliseconds(300);
+  return options;
+}
+
 TEST(PeerLinks, AWrongTicketIsRefusedAndTheRightOneIsUsedOnce) {
   PeerLinks one({"127.0.0.1"});
   PeerLinks other({""});
+  PeerLinks wrong(impatient());
   const wire::PeerPlace place = one.listen(5, ticket_of(1));
-  EXPECT_NE(connect(other, 5, ticket_of(2), place), "");
+  EXPECT_EQ(connect(wrong, 5, ticket_of(2), place), kNoLink);
   EXPECT_EQ(one.find(5), nullptr);
-  EXPECT_EQ(other.find(5), nullptr);
+  EXPECT_EQ(wrong.find(5), nullptr);
   EXPECT_EQ(connect(other, 5, ticket_of(1), place), "");
   EXPECT_NE(one.find(5), nullptr);
-  EXPECT_NE(connect(other, 6, ticket_of(1), place), "");
+  EXPECT_EQ(connect(wrong, 6, ticket_of(1), place), kNoLink);
+}
+
+// Promise 14b.
+TEST(PeerLinks, EveryFailureIsAnsweredInTheSameWordsAndAtTheSameTime) {
+  PeerLinks listening({"127.0.0.1"});
+  const wire::PeerPlace wrong_ticket = listening.listen(5, ticket_of(1));
+  transport::Address address;
+  address.scheme = "tcp";
+  address.host = "127.0.0.1";
+  const Fd silent = transport::listen_on(address);
+  transport::Address unused = address;
+  unused.port = 0;
+  transport::listen_on(unused).reset();  // nobody listens there any more
+
+  PeerOptions options = impatient();
+  PeerLinks links(options);
+  for (const uint16_t port : {wrong_ticket.port, address.port, unused.port}) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(connect(links, port, ticket_of(2), {"127.0.0.1", port, ""}), kNoLink);
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, options.open_time);
+  }
+}
+
+// Promise 14b.
+TEST(PeerLinks, NothingOutsideTheNetworksIsConnectedTo) {
+  PeerLinks listening({"127.0.0.1"});
+  const wire::PeerPlace place = listening.listen(5, ticket_of(1));
+  PeerOptions options = impatient();
+  options.networks = Networks::parse("--peers", "192.0.2.0/24");
+  PeerLinks links(options);
+  try {
+    connect(links, 5, ticket_of(1), place);
+    FAIL();
+  } catch (const ConnectionError& error) {
+    EXPECT_STREQ(error.what(), kNoLink);
+  }
+}
+
+// Promise 14b.
+TEST(PeerLinks, SilentConnectionsDoNotKeepTheOtherServerOut) {
+  PeerLinks one({"127.0.0.1"});
+  PeerLinks other({""});
+  const wire::PeerPlace place = one.listen(5, ticket_of(1));
+  transport::Address address;
+  address.scheme = "tcp";
+  address.host = place.host;
+  address.port = place.port;
+  std::vector<std::unique_ptr<Stream>> silent;
+  for (size_t i = 0; i < 2 * PeerGreetings::kMost; ++i)
+    silent.push_back(
+        transport::dial(address, std::chrono::steady_clock::now() + std::chrono::seconds(30)));
+
+  EXPECT_EQ(connect(other, 5, ticket_of(1), place), "");
+  EXPECT_NE(one.find(5), nullptr);
 }
 
 TEST(PeerLinks, MoreLinksThanAllowedAreNotOpened) {
@@ -126,7 +189,7 @@ TEST(PeerLinks, MoreLinksThanAllowedAreNotOpened) {
 
 TEST(PeerLinks, OneThatIsClosedWhileItIsOpenedIsNotOpened) {
   PeerLinks one({"127.0.0.1"});
-  PeerLinks other({""});
+  PeerLinks other(impatient());
   const wire::PeerPlace place = one.listen(5, ticket_of(1));
   one.close(5);
   EXPECT_NE(connect(other, 5, ticket_of(1), place), "");

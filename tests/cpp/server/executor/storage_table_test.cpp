@@ -44,6 +44,7 @@ TEST_F(StorageTableTest, AViewInsideIsMadeWithItsSizesStridesAndOffset) {
   EXPECT_EQ(tensor.storage_offset(), 2);
 }
 
+// Promise 5.
 TEST_F(StorageTableTest, AViewPastTheEndIsRefused) {
   Entry& entry = storages.make(1, 24, kCpu, 0, {});
   wire::TensorSpec view = spec({2});
@@ -53,6 +54,7 @@ TEST_F(StorageTableTest, AViewPastTheEndIsRefused) {
   EXPECT_THROW(resolve(entry, spec({7})), Refused);
 }
 
+// Promise 5.
 TEST_F(StorageTableTest, OffsetsThatOverflowAreRefused) {
   Entry& entry = storages.make(1, 8, kCpu, 0, {});
   EXPECT_THROW(resolve(entry, spec({1}), UINT64_MAX), Refused);

@@ -14,18 +14,21 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/limited_log.h"
 #include "base/platform.h"
+#include "server/listener/first_message.h"
 #include "server/listener/half_open.h"
+#include "server/listener/limited_log.h"
 #include "server/session/resume.h"
 #include "transport/dial.h"
 #include "transport/frame.h"
 #include "wire/handshake.h"
 #include "wire/messages.h"
+#include "wire/waiting.h"
 
 namespace torch_remote::server {
 namespace {
@@ -58,7 +61,7 @@ class ListenTest : public testing::Test {
         options.limits = limits;
         SessionProgram program = session_program(options);
         program.path = TORCH_REMOTE_SERVER_PATH;
-        listen(url_, "", options, program);
+        listen(url_, "", options, prepared(program));
       } catch (const std::exception&) {
         ::_exit(1);
       }
@@ -97,6 +100,22 @@ class ListenTest : public testing::Test {
     return lines;
   }
 
+  void stop() const { ::kill(server_, SIGTERM); }
+
+  // Processes start when the test calls let_start(), each as far as it has been called.
+  void hold_processes() {
+    gate_ = testing::TempDir() + "gate_" + std::to_string(::getpid());
+    ::unlink(gate_.c_str());
+    ASSERT_EQ(::mkfifo(gate_.c_str(), 0600), 0);
+    held_ = Fd(::open(gate_.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_TRUE(held_);
+  }
+
+  void let_start(size_t processes) {
+    const std::string lines(processes, '\n');
+    ASSERT_EQ(::write(held_.get(), lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
+  }
+
   int wait_for_exit() {
     int status = 0;
     ::waitpid(server_, &status, 0);
@@ -107,6 +126,18 @@ class ListenTest : public testing::Test {
   rlim_t descriptors_ = 0;  // limit of the server; 0: ours
 
  private:
+  // The same, behind the gate.
+  SessionProgram prepared(SessionProgram program) const {
+    if (gate_.empty())
+      return program;
+    std::vector<std::string> arguments{"sh", "-c", "read line < \"$0\" && exec \"$@\"", gate_,
+                                       program.path};
+    arguments.insert(arguments.end(), program.arguments.begin() + 1, program.arguments.end());
+    return {"/bin/sh", std::move(arguments)};
+  }
+
+  std::string gate_;  // a pipe with a line for each process that may start
+  Fd held_;
   std::string url_;
   std::string log_;
   pid_t server_ = -1;
@@ -185,6 +216,46 @@ TEST_F(ListenTest, AClientIsWelcomedByAProcessOfItsOwn) {
   EXPECT_NE(one.pid, two.pid);
 }
 
+// Reads what the listener says to a client that waits; returns how often.
+size_t read_words(transport::Stream& stream, Bytes& answer) {
+  const wire::WaitingBlock waiting = wire::waiting_block();
+  for (size_t times = 0;; ++times) {
+    answer = read_block(stream);
+    if (!std::ranges::equal(answer, std::span(waiting).subspan(sizeof(wire::BlockHead))))
+      return times;
+  }
+}
+
+// Promise 2a.
+TEST_F(ListenTest, ClientsForWhomNoProcessIsReadyAreToldThatTheyWaitAndServedInOrder) {
+  hold_processes();
+  start({});
+  wire::Preamble preamble;
+  preamble.route = wire::kAwaitsProcess;
+  constexpr size_t kClients = 3 * kMostUnproven;
+  std::vector<std::unique_ptr<transport::Stream>> clients;
+  for (size_t i = 0; i < kClients; ++i) {
+    clients.push_back(connect());
+    send(*clients.back(), wire::encode_preamble(preamble));
+    send_block(*clients.back(), body_of(wire::Hello{}));
+  }
+  for (auto& client : clients)  // for longer than a client takes for the end of its server
+    for (int i = 0; i < 4; ++i)
+      ASSERT_EQ(read_exactly(*client, sizeof(wire::WaitingBlock)).size(),
+                sizeof(wire::WaitingBlock));
+  let_start(2 * kClients);
+  // Only kMostUnproven have a process at a time: if any other order were kept, one would wait here
+  // for ever.
+  for (size_t i = 0; i < kClients; ++i) {
+    Bytes answer;
+    read_words(*clients[i], answer);
+    EXPECT_NO_THROW(wire::decode_hello(answer)) << i;
+    send_block(*clients[i], body_of(wire::ProofMessage{}));
+    EXPECT_TRUE(wire::decode_welcome(read_block(*clients[i])).ok()) << i;
+  }
+}
+
+// Promise 2.
 TEST_F(ListenTest, RubbishAndSilenceDoNotKeepTheNextClientOut) {
   start({});
   const auto silent = connect();
@@ -206,6 +277,7 @@ TEST_F(ListenTest, AWrongTokenIsRefusedAndTheRightOneServed) {
   EXPECT_TRUE(shake_hands(*connect(), "the right token").ok());
 }
 
+// Promise 2.
 TEST_F(ListenTest, MoreSilentConnectionsThanAllowedDropTheOldest) {
   start({});
   const auto oldest = connect();
@@ -217,6 +289,7 @@ TEST_F(ListenTest, MoreSilentConnectionsThanAllowedDropTheOldest) {
   EXPECT_TRUE(shake_hands(*others.back()).ok());
 }
 
+// Promise 2.
 TEST_F(ListenTest, WithoutFreeDescriptorsSilentConnectionsGiveWay) {
   descriptors_ = 32;
   start({});
@@ -231,6 +304,7 @@ TEST_F(ListenTest, WithoutFreeDescriptorsSilentConnectionsGiveWay) {
   EXPECT_EQ(lines_with("too many connections"), 0);
 }
 
+// Promise 8.
 TEST_F(ListenTest, AMalformedFrameEndsItsSessionAndNoOther) {
   start({});
   const auto good = connect();
@@ -277,6 +351,7 @@ bool answers_a_ping(transport::Stream& stream) {
   }
 }
 
+// Promise 3b.
 TEST_F(ListenTest, AClientThatProvesItsSecretComesBackToItsSession) {
   start({});
   auto first = connect();
@@ -291,6 +366,7 @@ TEST_F(ListenTest, AClientThatProvesItsSecretComesBackToItsSession) {
   EXPECT_TRUE(answers_a_ping(*second));
 }
 
+// Promise 3b.
 TEST_F(ListenTest, WhoDoesNotKnowTheSecretIsRefusedAndTheClientStaysConnected) {
   start({});
   const auto client = connect();
@@ -321,6 +397,7 @@ TEST_F(ListenTest, OneMoreThanMayReturnAtOnceEndsTheOldest) {
   EXPECT_EQ(come_back(*connect(), welcome.session, welcome.secret).answer, wire::Answer::kResumed);
 }
 
+// Promise 2.
 TEST_F(ListenTest, StrangersWhoKnowTheIdDoNotTakeThePlaceOfTheClientThatReturns) {
   start({});
   const auto client = connect();
@@ -358,6 +435,7 @@ TEST_F(ListenTest, ASessionThatIsNotKnownIsRefusedAtOnceWithItsName) {
   EXPECT_EQ(refused.reason, "this server no longer knows session 0123abcd");
 }
 
+// Promise 11.
 TEST_F(ListenTest, ASessionWithoutALeaseEndsWithItsConnection) {
   ServeOptions options;
   options.lease = std::chrono::milliseconds(0);
@@ -396,6 +474,7 @@ TEST_F(ListenTest, ASessionThatWaitsForItsClientEndsWhenTheListenerIsKilled) {
   EXPECT_TRUE(is_over(session, kLong));
 }
 
+// Promise 11.
 TEST_F(ListenTest, ASessionWhoseListenerWasKilledKeepsToTheServersLimits) {
   LifetimeLimits limits;
   limits.idle = std::chrono::seconds(6);  // also of the listener, before the client is there
@@ -423,6 +502,7 @@ TEST_F(ListenTest, AClientWaitsForTheRoomThatASessionLeavesWhichEnds) {
   EXPECT_NO_THROW(wire::decode_hello(read_block(*next)));  // and no refusal
 }
 
+// Promise 11.
 TEST_F(ListenTest, ItEndsItselfWhenNobodyUsesIt) {
   LifetimeLimits limits;
   limits.idle = std::chrono::milliseconds(100);
@@ -430,6 +510,7 @@ TEST_F(ListenTest, ItEndsItselfWhenNobodyUsesIt) {
   EXPECT_EQ(wait_for_exit(), 0);
 }
 
+// Promise 11.
 TEST_F(ListenTest, ItEndsItselfWhenItIsOldEvenInUse) {
   LifetimeLimits limits;
   limits.age = std::chrono::seconds(6);  // a busy machine loads libtorch meanwhile
@@ -440,6 +521,29 @@ TEST_F(ListenTest, ItEndsItselfWhenItIsOldEvenInUse) {
   EXPECT_THROW(read_exactly(*client, 1 << 16), ConnectionError);
 }
 
+// Stopped, as one that was taken over may ignore SIGTERM.
+// Promise 11.
+TEST_F(ListenTest, ASessionThatDoesNotEndIsKilledASecondAfterItWasAskedTo) {
+  for (const bool by_signal : {true, false}) {
+    LifetimeLimits limits;
+    if (!by_signal)
+      limits.idle = std::chrono::seconds(4);
+    start({}, limits);
+    const auto client = connect();
+    const auto pid = static_cast<pid_t>(shake_hands(*client).pid);
+    const Fd session = watch_parent(pid);
+    ::kill(pid, SIGSTOP);
+    if (by_signal)
+      stop();
+    EXPECT_EQ(wait_for_exit(), 0);
+    const bool has_ended = is_over(session, 0);
+    EXPECT_TRUE(has_ended);
+    if (!has_ended)
+      ::kill(pid, SIGKILL);
+  }
+}
+
+// Promise 1.
 TEST(Listen, TcpWithoutATokenIsRefused) {
   try {
     listen("tcp://127.0.0.1:0", "", {}, {"", {}});

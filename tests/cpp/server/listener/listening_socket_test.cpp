@@ -50,6 +50,7 @@ class NoDescriptors {
   std::vector<Fd> taken_;
 };
 
+// Promise 2.
 TEST_F(ListeningSocketTest, WithoutAFreeDescriptorItRestsAndTheClientIsAcceptedLater) {
   ListeningSocket listening("unix://" + path);
   const auto client = transport::dial(listening.address(), Clock::now() + std::chrono::seconds(10));
@@ -69,6 +70,7 @@ TEST_F(ListeningSocketTest, WithoutAFreeDescriptorItRestsAndTheClientIsAcceptedL
   EXPECT_FALSE(listening.rests(later));
 }
 
+// Promise 11.
 TEST_F(ListeningSocketTest, OnlyItsOwnSocketFileIsRemoved) {
   const ListeningSocket first("unix://" + path);
   ::unlink(path.c_str());

@@ -7,6 +7,7 @@
 namespace torch_remote::server {
 namespace {
 
+// Promise 4.
 TEST(Metrics, NamesThatSessionsInventAreLimited) {
   OperatorTimes times;
   for (int i = 0; i < 10'000; ++i)

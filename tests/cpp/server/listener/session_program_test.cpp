@@ -25,10 +25,13 @@ TEST(SessionProgram, TheTokenIsNotAmongItsArguments) {
   EXPECT_THAT(program.arguments, Contains(kExecutedOption));
 }
 
+// Promise 14.
 TEST(SessionProgram, OnlyVariablesThatSessionsNeedArePassedOn) {
   for (const char* name : {"HOME", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LC_ALL",
                            "PYTORCH_CUDA_ALLOC_CONF", "TORCH_REMOTE_LOG", "LD_LIBRARY_PATH"})
     EXPECT_TRUE(is_for_sessions(name)) << name;
+  for (const char* name : {"NVIDIA_API_KEY", "NCCL_NET_PLUGIN", "TORCH_SECRET", "CUDA_", "OMP_X"})
+    EXPECT_FALSE(is_for_sessions(name)) << name;
   for (const char* name : {"PATH", "AWS_SECRET_ACCESS_KEY", "TORCH_REMOTE_TOKEN",
                            "TORCH_REMOTE_TOKEN_FILE", "SSH_AUTH_SOCK", "HOMEX", ""})
     EXPECT_FALSE(is_for_sessions(name)) << name;

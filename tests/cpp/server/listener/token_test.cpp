@@ -24,6 +24,7 @@ class TokenTest : public testing::Test {
   std::string path;
 };
 
+// Promise 3.
 TEST_F(TokenTest, AMissingFileIsMadeForItsOwnerOnly) {
   const std::string token = read_or_make_token(path);
 

@@ -31,13 +31,17 @@ TEST(Handover, ASessionGetsItsClientAndWhatItIsTold) {
   told.route = 7;
   told.has_token = 1;
 
-  ASSERT_TRUE(hand_over(listener, told, client));
+  ASSERT_EQ(hand_over(listener, told, client, Fd()), Passed::kSent);
+  ASSERT_EQ(hand_over(listener, told, client, client), Passed::kSent);
   const auto given = receive_client(session);
+  const auto with_log = receive_client(session);
 
-  ASSERT_TRUE(given);
-  EXPECT_EQ(given->first.route, 7U);
-  EXPECT_EQ(given->first.has_token, 1);
-  EXPECT_EQ(::send(given->second.get(), "x", 1, 0), 1);
+  ASSERT_TRUE(given && with_log);
+  EXPECT_EQ(given->told.route, 7U);
+  EXPECT_EQ(given->told.has_token, 1);
+  EXPECT_EQ(::send(given->client.get(), "x", 1, 0), 1);
+  EXPECT_FALSE(given->call_log);
+  EXPECT_TRUE(with_log->call_log);
 }
 
 TEST(Handover, ASessionWhoseListenerIsGoneGetsNoClient) {
@@ -63,6 +67,7 @@ TEST(Handover, TheListenerMakesTheProofsOfASession) {
   EXPECT_EQ(proofs.client, wanted.client);
 }
 
+// Promise 4.
 TEST(Handover, RubbishGetsNoProofAndEndsNothing) {
   for (const std::string& rubbish :
        {std::string("x"), std::string(12, '\xff'), std::string(11, '\0'),

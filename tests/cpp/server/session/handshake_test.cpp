@@ -108,6 +108,7 @@ TEST_F(HandshakeTest, AWrongTokenIsToldSo) {
   EXPECT_THROW(greeting.get(), AuthenticationError);
 }
 
+// Promise 3.
 TEST_F(HandshakeTest, AClientsOwnBytesSentAgainAreRefused) {
   auto first = serve("a token of some length");
   const Bytes proof = greet_as_client(*client, "a token of some length");
@@ -129,6 +130,7 @@ TEST_F(HandshakeTest, NoTokenWhereOneIsWantedIsToldSo) {
   EXPECT_THROW(greeting.get(), AuthenticationError);
 }
 
+// Promise 3.
 TEST_F(HandshakeTest, TheServerProvesThatItKnowsTheTokenAndAClientThatThenLeavesHasNot) {
   auto greeting = serve("a token of some length");
   const Bytes ours = body_of(wire::Hello{});
@@ -164,12 +166,14 @@ TEST_F(HandshakeTest, ResumingIsRefusedWithAReason) {
   EXPECT_THROW(greeting.get(), ProtocolError);
 }
 
+// Promise 2.
 TEST_F(HandshakeTest, RubbishIsAProtocolError) {
   auto greeting = serve("");
   send(*client, Bytes(64, std::byte{'x'}));
   EXPECT_THROW(greeting.get(), ProtocolError);
 }
 
+// Promise 2.
 TEST_F(HandshakeTest, ABlockLongerThanAHandshakeMayBeIsRefusedBeforeItIsRead) {
   auto greeting = serve("");
   send(*client, wire::encode_preamble({}));

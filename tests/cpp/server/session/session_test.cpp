@@ -144,6 +144,7 @@ class LeasedSession {
   Session session;
 };
 
+// Promise 11.
 TEST(SessionLease, ASessionThatHoldsNothingDoesNotWaitForItsLease) {
   auto [theirs, ours] = transport::memory_pair();
   LeasedSession leased(std::move(ours));
@@ -154,6 +155,7 @@ TEST(SessionLease, ASessionThatHoldsNothingDoesNotWaitForItsLease) {
   EXPECT_TRUE(run.get());
 }
 
+// Promise 11.
 TEST(SessionLease, ASessionThatHoldsATensorWaitsForItsClient) {
   auto [theirs, ours] = transport::memory_pair();
   LeasedSession leased(std::move(ours));

@@ -1,6 +1,6 @@
-#include "base/limited_log.h"
+#include "server/listener/limited_log.h"
 
-namespace torch_remote {
+namespace torch_remote::server {
 
 void LimitedLog::write(LogLevel level, std::string_view event,
                        std::initializer_list<LogField> fields) {
@@ -17,7 +17,6 @@ void LimitedLog::tell_left_out(bool at_end) {
 }
 
 bool LimitedLog::admit(std::string_view event, Clock::time_point now) {
-  MutexLock lock(mutex_);
   auto found = windows_.find(event);
   if (found == windows_.end())
     found = windows_.emplace(event, Window{now + kWindow}).first;
@@ -32,7 +31,6 @@ bool LimitedLog::admit(std::string_view event, Clock::time_point now) {
 
 std::vector<std::pair<std::string, uint64_t>> LimitedLog::take_left_out(Clock::time_point now) {
   std::vector<std::pair<std::string, uint64_t>> left_out;
-  MutexLock lock(mutex_);
   std::erase_if(windows_, [&](const auto& entry) {
     const auto& [event, window] = entry;
     if (window.end > now)
@@ -44,4 +42,4 @@ std::vector<std::pair<std::string, uint64_t>> LimitedLog::take_left_out(Clock::t
   return left_out;
 }
 
-}  // namespace torch_remote
+}  // namespace torch_remote::server

@@ -1,15 +1,16 @@
-#include "base/limited_log.h"
+#include "server/listener/limited_log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace torch_remote {
+namespace torch_remote::server {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::Pair;
 
+// Promise 12.
 TEST(LimitedLog, LinesOverTheLimitAreLeftOutAndCounted) {
   LimitedLog lines;
   const LimitedLog::Clock::time_point begin{};
@@ -27,4 +28,4 @@ TEST(LimitedLog, LinesOverTheLimitAreLeftOutAndCounted) {
 }
 
 }  // namespace
-}  // namespace torch_remote
+}  // namespace torch_remote::server

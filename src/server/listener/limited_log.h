@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/mutex.h"
 
-namespace torch_remote {
+namespace torch_remote::server {
 
-// Lines that anybody who can connect can cause. Of each event at most kMostLines are written in
-// kWindow; the others are counted, and one more line says how many were left out. So a stranger can
-// neither fill the disk nor hide that it was there. Thread-safe.
+// Lines of the listener that anybody who can connect can cause; SessionLogs limits those of
+// sessions. Of each event at most kMostLines are written in kWindow; the others are counted, and
+// one more line says how many were left out. So a stranger can neither fill the disk nor hide that
+// it was there. Confined to one thread.
 class LimitedLog {
  public:
   using Clock = std::chrono::steady_clock;
@@ -31,10 +31,9 @@ class LimitedLog {
   void tell_left_out(bool at_end = false);
 
   // What both are made of. False: the line is left out.
-  bool admit(std::string_view event, Clock::time_point now) EXCLUDES(mutex_);
+  bool admit(std::string_view event, Clock::time_point now);
   // Events with the number of lines that were left out, once.
-  std::vector<std::pair<std::string, uint64_t>> take_left_out(Clock::time_point now)
-      EXCLUDES(mutex_);
+  std::vector<std::pair<std::string, uint64_t>> take_left_out(Clock::time_point now);
 
  private:
   struct Window {
@@ -43,8 +42,7 @@ class LimitedLog {
     uint64_t left_out = 0;
   };
 
-  Mutex mutex_;
-  std::map<std::string, Window, std::less<>> windows_ GUARDED_BY(mutex_);
+  std::map<std::string, Window, std::less<>> windows_;
 };
 
-}  // namespace torch_remote
+}  // namespace torch_remote::server

@@ -1,0 +1,3 @@
+"""Activations of `torch.nn`."""
+
+from torch.nn.modules.activation import *  # noqa: F403

@@ -1,0 +1,171 @@
+#include "redirect/generators.h"
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "redirect/callers.h"
+#include "redirect/host_copies.h"
+#include "redirect/joined_state.h"
+#include "redirect/policy.h"
+#include "redirect/ref.h"
+#include "redirect/state.h"
+#include "redirect/unary.h"
+
+namespace torch_remote::redirect {
+namespace {
+
+Unary original_get_state{METH_NOARGS};
+Unary original_set_state;
+Unary original_manual_seed;
+Unary original_seed{METH_NOARGS};
+Unary original_initial_seed{METH_NOARGS};
+Unary original_clone_state{METH_NOARGS};
+PyObject* find_random = nullptr;
+
+const at::Generator& generator_of(PyObject* self) {
+  return reinterpret_cast<THPGenerator*>(self)->cdata;
+}
+
+// What draws for this generator besides the CPU, whatever the override says. Null if nothing does,
+// or with a Python error.
+Ref accelerator_of(PyObject* self) {
+  const Situation now = situation();
+  const bool stands_for_both = now.policy == Policy::kFull &&
+                               choose_accelerator(now) != Kind::kCpu && find_random != nullptr &&
+                               generator_of(self) == at::detail::getDefaultCPUGenerator();
+  if (!stands_for_both || caller_limit() != Policy::kFull)
+    return {};
+  Ref found = Ref::steal(PyObject_CallNoArgs(find_random));
+  return found && found.get() != Py_None ? std::move(found) : Ref();
+}
+
+// The same, for calls that mean the device that draws now.
+Ref drawing_accelerator(PyObject* self) {
+  return situation().is_overridden() ? Ref() : accelerator_of(self);
+}
+
+// `result`, after the accelerator was given the same seed.
+PyObject* seed_both(PyObject* self, Ref result, PyObject* seed) {
+  const Ref accelerator = result ? drawing_accelerator(self) : Ref();
+  if (!accelerator)
+    return PyErr_Occurred() == nullptr ? result.release() : nullptr;
+  const Ref done = Ref::steal(PyObject_CallMethod(accelerator.get(), "manual_seed", "O", seed));
+  return done ? result.release() : nullptr;
+}
+
+PyObject* manual_seed(PyObject* self, PyObject* seed) {
+  HANDLE_TH_ERRORS
+  return seed_both(self, Ref::steal(original_manual_seed.call_original(self, seed)), seed);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* seed(PyObject* self, PyObject* /*none*/) {
+  HANDLE_TH_ERRORS
+  Ref chosen = Ref::steal(original_seed.call_original(self));
+  PyObject* const number = chosen.get();
+  return seed_both(self, std::move(chosen), number);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* initial_seed(PyObject* self, PyObject* /*none*/) {
+  HANDLE_TH_ERRORS
+  const Ref accelerator = drawing_accelerator(self);
+  if (accelerator)
+    return PyObject_CallMethod(accelerator.get(), "initial_seed", nullptr);
+  return PyErr_Occurred() == nullptr ? original_initial_seed.call_original(self) : nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* get_state(PyObject* self, PyObject* /*none*/) {
+  HANDLE_TH_ERRORS
+  Ref here = Ref::steal(original_get_state.call_original(self));
+  const Ref accelerator = here ? drawing_accelerator(self) : Ref();
+  if (!accelerator)
+    return PyErr_Occurred() == nullptr ? here.release() : nullptr;
+  const Ref there = Ref::steal(PyObject_CallMethod(accelerator.get(), "get_rng_state", nullptr));
+  if (!there)
+    return nullptr;
+  StateParts parts = {THPVariable_Unpack(here.get()), THPVariable_Unpack(there.get())};
+  return THPVariable_Wrap(at::Tensor(c10::make_intrusive<JoinedState>(std::move(parts))));
+  END_HANDLE_TH_ERRORS
+}
+
+// A generator is of one device: of the one that draws.
+PyObject* clone_state(PyObject* self, PyObject* /*none*/) {
+  HANDLE_TH_ERRORS
+  const Ref accelerator = drawing_accelerator(self);
+  if (accelerator)
+    return PyObject_CallMethod(accelerator.get(), "clone_state", nullptr);
+  return PyErr_Occurred() == nullptr ? original_clone_state.call_original(self) : nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
+// A state of the CPU alone is given to the accelerator too, which may not be able to use it:
+// TorchDevice._default_generator then says so.
+PyObject* set_both_states(PyObject* self, const StateParts& parts) {
+  const Ref here = Ref::steal(THPVariable_Wrap(parts.cpu));
+  Ref done = here ? Ref::steal(original_set_state.call_original(self, here.get())) : Ref();
+  const Ref accelerator = done ? accelerator_of(self) : Ref();
+  const bool is_joined = parts.device.defined();
+  if (!accelerator || (!is_joined && situation().is_overridden()))
+    return PyErr_Occurred() == nullptr ? done.release() : nullptr;
+  const Ref there = is_joined ? Ref::steal(THPVariable_Wrap(parts.device)) : Ref::share(here.get());
+  const char* const method = is_joined ? "set_rng_state" : "set_state_of_cpu";
+  const Ref set = Ref::steal(PyObject_CallMethod(accelerator.get(), method, "O", there.get()));
+  return set ? done.release() : nullptr;
+}
+
+PyObject* set_state(PyObject* self, PyObject* state) {
+  HANDLE_TH_ERRORS
+  const Ref host = needs_host_copy(state) ? make_host_copy(state) : Ref::share(state);
+  if (!host)
+    return nullptr;
+  if (!generator_of(self).device().is_cpu() || !THPVariable_Check(host.get()))
+    return original_set_state.call_original(self, host.get());
+  return set_both_states(self, split_state(THPVariable_Unpack(host.get())));
+  END_HANDLE_TH_ERRORS
+}
+
+struct Entry {
+  std::string_view method;
+  Unary* original;
+  PyCFunction instead;
+};
+
+const std::array<Entry, 6>& entries() {
+  static const std::array<Entry, 6> all = {{{"get_state", &original_get_state, get_state},
+                                            {"set_state", &original_set_state, set_state},
+                                            {"manual_seed", &original_manual_seed, manual_seed},
+                                            {"seed", &original_seed, seed},
+                                            {"initial_seed", &original_initial_seed, initial_seed},
+                                            {"clone_state", &original_clone_state, clone_state}}};
+  return all;
+}
+
+}  // namespace
+
+bool hook_generator(PyObject* descriptor, const char* method) {
+  for (const Entry& entry : entries()) {
+    if (entry.method == method)
+      return entry.original->hook(descriptor, entry.instead);
+  }
+  PyErr_Format(PyExc_ValueError, "%s is no method that is hooked", method);
+  return false;
+}
+
+void unhook_generators() {
+  for (const Entry& entry : entries())
+    entry.original->unhook();
+}
+
+void set_random(PyObject* function) {
+  Ref::steal(std::exchange(find_random, Ref::share(function).release()));
+}
+
+}  // namespace torch_remote::redirect

@@ -1,0 +1,142 @@
+"""Calls every composite operator of the installed torch with remote tensors, and says which die.
+
+A composite kernel runs in the client. One that reads memory meets the address of a remote tensor,
+which is none of this process, and dies of a signal. Those belong into the row `kReadsMemory` of
+src/client/operators/operator_table.cpp. Some die on a CPU too: compare with --device cpu.
+
+    python tests/fuzz/composites.py [--device cpu] [aten::gru_cell ...]
+
+It takes some ten minutes, so no test runs it; tests/python/test_local_memory.py has its finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+from typing import Any
+
+import torch
+
+import torch_remote
+
+SKIPPED = ("prim", "c10d", "_c10d", "torch_remote", "profiler", "debugprims", "rngprims")
+COMPOSITES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+TRIES = 24
+PATIENCE_S = 90
+TENSORS = [
+    ((4, 4), torch.float32), ((4,), torch.float32), ((2, 3, 4, 4), torch.float32),
+    ((4,), torch.int64), ((4, 4), torch.int64), ((2, 4, 4), torch.float32),
+    ((4, 4), torch.float64), ((4, 4), torch.float16), ((4, 4), torch.int8),
+    ((4, 4), torch.uint8), ((), torch.float32), ((4,), torch.int32), ((4, 4), torch.bool),
+    ((4, 4), torch.bfloat16), ((2, 2, 2, 4, 4), torch.float32),
+]  # fmt: skip
+VALUES: dict[str, list[Any]] = {
+    "int": [1, 0, 2, 4, -1],
+    "SymInt": [1, 0, 2, 4, -1],
+    "float": [1.0, 0.5, 0.0],
+    "number": [1],
+    "bool": [False, True],
+    "str": ["mean", "none", "sum", "reflect", "ij", "linear"],
+    "List[int]": [[1], [1, 1], [4, 4], [0], [2, 2], [1, 1, 1]],
+    "List[SymInt]": [[1], [1, 1], [4, 4], [0], [2, 2], [1, 1, 1]],
+    "List[float]": [[1.0, 1.0]],
+    "List[bool]": [[True, True]],
+    "ScalarType": [torch.float32],
+    "Layout": [torch.strided],
+    "MemoryFormat": [torch.contiguous_format],
+}
+
+
+def names() -> list[str]:
+    return [
+        name
+        for name in sorted(torch._C._dispatch_get_all_op_names())
+        if not name.startswith(SKIPPED)
+        and any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in COMPOSITES)
+    ]
+
+
+def value(kind: str, choice: int, device: str) -> Any:
+    kind = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Opt") else kind
+    if kind == "Device":
+        return torch.device(device)
+    if "Tensor" in kind:
+        shape, dtype = TENSORS[choice % len(TENSORS)]
+        made = torch.ones(shape, dtype=dtype, device=device)
+        return [made, made.clone()] if kind.startswith("List") else made
+    values = VALUES[kind]
+    return values[choice % len(values)]
+
+
+def call(name: str, device: str) -> None:
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    operator = getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+    for turn in range(TRIES):
+        given: dict[str, Any] = {}
+        try:
+            for place, argument in enumerate(operator._schema.arguments):
+                kind = str(argument.type)
+                if argument.has_default_value() and (turn % 3 != 2 or "Tensor" not in kind):
+                    continue
+                choice = turn if turn < len(TENSORS) else turn * 7 + place * (turn - 14)
+                given[argument.name] = value(kind, choice, device)
+            positional = [given.pop(each.name) for each in operator._schema.arguments
+                          if not each.kwarg_only and each.name in given]  # fmt: skip
+            operator(*positional, **given)
+        except KeyError:
+            return  # an argument of a kind that is not tried
+        except Exception:
+            continue
+
+
+def run(todo: list[str], device: str, told: int) -> None:
+    """In a child: calls them one after the other, and tells which it has begun."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    for place, name in enumerate(todo):
+        os.write(told, place.to_bytes(4, "little"))
+        try:
+            call(name, device)
+            torch_remote.synchronize()
+        except BaseException:
+            continue
+    os._exit(0)
+
+
+def first_death(todo: list[str], device: str) -> tuple[int, int] | None:
+    """The place of the operator that a child died of, and the signal."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        run(todo, device, writing)
+    os.close(writing)
+    place = 0
+    while select.select([reading], [], [], PATIENCE_S)[0]:
+        told = os.read(reading, 4)
+        if not told:
+            break
+        place = int.from_bytes(told, "little")
+    else:
+        os.kill(child, 9)
+    os.close(reading)
+    status = os.waitpid(child, 0)[1]
+    return (place, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="remote")
+    parser.add_argument("operators", nargs="*")
+    options = parser.parse_args()
+    todo, died = options.operators or names(), 0
+    while todo and (death := first_death(todo, options.device)) is not None:
+        print(f"{todo[death[0]]} died of signal {death[1]}", flush=True)
+        todo, died = todo[death[0] + 1 :], died + 1
+    return 1 if died else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Autocast, graphs, ranges and profiles of `torch.cuda` while something else is in use."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_amp_means_the_device_in_use(used: str) -> None:
+    x = torch.ones(4, 4, device="cuda")
+    for mode in (torch.autocast("cuda"), torch.amp.autocast("cuda"), torch.cuda.amp.autocast()):
+        with mode:  # the CPU's own default, or CUDA's
+            assert (x @ x).dtype == (torch.bfloat16 if used == "cpu" else torch.float16)
+            assert torch.get_autocast_dtype("cuda") == (x @ x).dtype
+    for named in (torch.autocast("cuda", torch.float16), torch.cuda.amp.autocast(dtype=torch.half)):
+        with named:
+            assert (x @ x).dtype == torch.float16
+    with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
+        assert (x @ x).dtype == torch.bfloat16
+        assert torch.is_autocast_enabled("cuda")
+        assert torch.is_autocast_enabled()
+        assert torch.get_autocast_dtype("cuda") == torch.bfloat16
+        assert torch.get_autocast_dtype(device_type="cuda") == torch.bfloat16
+        assert torch.is_autocast_enabled(device_type="cuda")
+        torch.set_autocast_enabled(enabled=False)
+        assert not torch.is_autocast_enabled("cuda")
+        torch.set_autocast_enabled(device_type="cuda", enabled=True)
+        torch.set_autocast_dtype(device_type="cuda", dtype=torch.float16)
+        assert (x @ x).dtype == torch.float16
+    assert not torch.is_autocast_enabled("cuda")
+    assert torch.amp.is_autocast_available("cuda")
+    for scaler in (torch.amp.GradScaler("cuda"), torch.cuda.amp.GradScaler(), torch.GradScaler()):
+        assert scaler.is_enabled()
+        module = torch.nn.Linear(2, 1).cuda()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        scaler.scale(module(torch.ones(1, 2, device="cuda")).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    class Twice(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        @torch.cuda.amp.custom_fwd
+        def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
+            return value * 2
+
+        @staticmethod
+        @torch.cuda.amp.custom_bwd
+        def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * 2
+
+    y = x.clone().requires_grad_()
+    Twice.apply(y).sum().backward()
+    assert y.grad.unique().tolist() == [2.0]
+
+
+def test_a_graph_replays_what_its_block_did(used: str) -> None:
+    source = torch.zeros(3, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        assert torch.cuda.is_current_stream_capturing()
+        result = (source * 2 + 1).relu()
+        counter = result.sum()
+        turned = (source.reshape(1, 3) + 1).t_()
+    assert not torch.cuda.is_current_stream_capturing()
+    source.copy_(torch.tensor([1.0, 2.0, -3.0]))
+    graph.replay()
+    assert result.tolist() == [3.0, 5.0, 0.0]
+    assert counter.item() == 8.0
+    assert turned.tolist() == [[2.0], [3.0], [-2.0]]
+
+
+def test_a_graph_of_a_training_step_trains(used: str) -> None:
+    module = torch.nn.Linear(2, 1, bias=False).cuda()
+    torch.nn.init.ones_(module.weight)
+    inputs = torch.ones(1, 2, device="cuda")
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.25)
+    module(inputs).sum().backward()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.zero_grad(set_to_none=False)
+        module(inputs).sum().backward()
+        optimizer.step()
+    assert module.weight.tolist() == [[0.75, 0.75]]
+    graph.replay()
+    assert module.weight.tolist() == [[0.5, 0.5]]
+    twice = torch.cuda.make_graphed_callables(module, (inputs,))
+    assert twice(inputs).item() == 1.0
+
+
+def test_ranges_of_nvtx_are_ranges_of_the_profiler(used: str) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.cuda.nvtx.range_push("outer part")
+        with torch.cuda.nvtx.range("inner part"):
+            torch.ones(1, device="cuda").add_(1)
+        torch.cuda.nvtx.range_pop()
+        torch.cuda.nvtx.mark("here")
+    assert {"outer part", "inner part", "here"} <= {event.name for event in profile.events()}
+    torch.cuda.nvtx.range_push("of this thread")
+    other = threading.Thread(target=torch.cuda.nvtx.range_pop)
+    other.start()
+    other.join()
+    assert torch.cuda.nvtx.range_push("inside") == 1
+    assert [torch.cuda.nvtx.range_pop(), torch.cuda.nvtx.range_pop()] == [1, 0]
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_profile_of_cuda_is_one_of_the_remote_device(remote: str) -> None:
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    matrix = torch.ones(8, 8, device="cuda")
+    with torch.profiler.profile(activities=kinds) as profile:
+        matrix.mm(matrix)
+    (row,) = [each for each in profile.key_averages() if each.key == "aten::mm"]
+    assert row.self_device_time_total > 0

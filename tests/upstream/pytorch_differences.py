@@ -1,0 +1,42 @@
+"""Why a test of PyTorch fails, or does not run, on `remote`, and passes on the CPU."""
+
+from __future__ import annotations
+
+from reports import Difference
+
+# The test goes by the device's name: what is not "cuda" must be as on the CPU.
+BY_NAME = "the test expects the CPU's class of what is not named cuda"
+
+DIFFERENCES = [
+    Difference(r"", "for the CPU only", r"(Only runs|is only supported) on (cpu|CPU)"),
+    # @dtypesIfCPU, @dtypesIfCUDA, and operators whose list of dtypes for the CPU is another.
+    Difference(r"", "PyTorch makes no such test for a private device", r"^not collected$"),
+    Difference(r"", "quantized tensors", r"a remote device holds dense, .*, not quantized"),
+    # test_nn.py:11105: a CPU server computes in uint8 as a CPU does, by the name it should refuse.
+    Difference(
+        r"test_upsampling\w+_nonsupported_dtypes\w+_uint8", "a CPU server is a CPU", r"not raised"
+    ),
+    # A lazy clone is a clone on the server, and its storages have no address that two share.
+    Difference(r"test_(lazy_clone|const_data_ptr|parallel_cow)", "copy-on-write"),
+    # docs/limits.md: what a kernel warns of is printed by the server, and no Python warning.
+    Difference(r"", "a warning of a kernel", r"UserWarning not triggered"),
+    # arange and fftfreq with out=: PyTorch's meta function warns of the resize, not the kernel.
+    Difference(
+        r"", "the warning has other words", r"does not match .An output with one or more elements"
+    ),
+    # test_tensor_creation_ops.py:364: block_diag is one call here, checked as all calls are.
+    Difference(r"test_block_diag$", "the error has other words", r"on the same device"),
+    Difference(r"", "DLPack needs memory in this process", r"to share through DLPack"),
+    # test_spectral_ops.py:117: skipped if the device's name is "cpu".
+    Difference(r"TestFFT", "a CPU server is a CPU", r"(MKL FFT doesn't support|dtype) .*Half"),
+    Difference(
+        r"test_broadcast_fn_map2?$", "a Python function for each element", r"map2?_ is only"
+    ),
+    # torch.remote.FloatStorage and torch.remote.FloatTensor, as torch.cuda has them.
+    Difference(r"test_tensor_storage_type", BY_NAME, r"torch\.remote\.\w+Storage"),
+    Difference(r"test_grad_scaling_state_dict", BY_NAME),
+    # test_torch.py:6074: makes torch.cpu.amp.GradScaler and expects torch.remote's warning of it.
+    Difference(r"test_grad_scaler_deprecated_warning", BY_NAME),
+    # test_sort_and_select.py:358: not done if the device's name is "cuda", which refuses it too.
+    Difference(r"test_stable_sort_against_numpy", "an index on the CPU, which CUDA refuses too"),
+]

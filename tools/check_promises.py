@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Keeps the table of promises and tests in docs/security.md true.
+
+A test that shows a promise of docs/security.md has a comment in the line above it that says which:
+`// Promise 3a.` above TEST, `# Promise 3a, 7.` above def (and above its decorators). This script
+fails when a comment names a promise that the document does not have, when a promise has no test,
+and when the table is not what the comments say. `--write` writes the table.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs/security.md"
+BEGIN, END = "<!-- tools/check_promises.py --write -->\n", "<!-- end -->\n"
+
+COMMENT = re.compile(r"^\s*(?://|#) Promises? (?P<ids>\d+[a-z]?(?:, \d+[a-z]?)*)\.\n", re.M)
+CPP_TEST = re.compile(r"\s*(?:TEST|TEST_F|TEST_P|TYPED_TEST)\(\w+,\s*\w+\)")
+PYTHON_TEST = re.compile(r"(?:\s*@[^\n]*(?:\n[ \t)\]}][^\n]*)*\n)*\s*(?:async )?def test_\w+\(")
+PROMISE = re.compile(r"^- \*\*(\d+[a-z]?)\. ([^*]+)\*\*", re.M)
+
+
+def sort_key(promise: str) -> tuple[int, str]:
+    digits = re.match(r"\d+", promise)
+    assert digits
+    return int(digits.group()), promise
+
+
+def test_files() -> list[Path]:
+    cpp = sorted((ROOT / "tests/cpp").rglob("*.cpp"))
+    return cpp + sorted((ROOT / "tests").rglob("test_*.py"))
+
+
+def main() -> int:
+    text = DOCUMENT.read_text()
+    promises = {number: title.strip(" .") for number, title in PROMISE.findall(text)}
+    shown: dict[str, Counter[str]] = defaultdict(Counter)
+    bad = []
+    for path in test_files():
+        source, name = path.read_text(), str(path.relative_to(ROOT))
+        test = CPP_TEST if path.suffix == ".cpp" else PYTHON_TEST
+        for comment in COMMENT.finditer(source):
+            line = source.count("\n", 0, comment.start()) + 1
+            if not test.match(source, comment.end()):
+                bad.append(f"{name}:{line}: no test follows this comment about a promise")
+            for promise in comment["ids"].split(", "):
+                shown[promise][name] += 1
+                if promise not in promises:
+                    bad.append(f"{name}:{line}: docs/security.md has no promise {promise}")
+    bad += [f"docs/security.md: promise {each} has no test" for each in promises if not shown[each]]
+
+    rows = ["| promise | tests: files, with the number in each |", "| --- | --- |"]
+    for promise in sorted(promises, key=sort_key):
+        files = ", ".join(f"`{name}` {count}" for name, count in sorted(shown[promise].items()))
+        rows.append(f"| {promise} {promises[promise]} | {files} |")
+    table = "\n".join(rows) + "\n"
+    before, _, rest = text.partition(BEGIN)
+    old, _, after = rest.partition(END)
+    if "--write" in sys.argv[1:]:
+        DOCUMENT.write_text(f"{before}{BEGIN}{table}{END}{after}")
+    elif old != table:
+        bad.append(
+            "docs/security.md: the table of promises is old: tools/check_promises.py --write"
+        )
+    count = sum(sum(files.values()) for files in shown.values())
+    print("\n".join(bad) if bad else f"promises: {len(promises)}, shown by {count} tests")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
