@@ -279,8 +279,8 @@ bool arrives_in_spite_of_a_flip(size_t at, const std::shared_ptr<const TlsContex
   const Deadline for_client(*client, std::chrono::milliseconds(300));
   const Deadline for_server(*server, std::chrono::milliseconds(300));
   const Bytes sent(300, std::byte{'a'});
-  bool unused = false;
   std::thread sends([&] {
+    bool unused = false;
     const std::string failed = error_of(
         [&] {
           client->secure({});
@@ -291,6 +291,7 @@ bool arrives_in_spite_of_a_flip(size_t at, const std::shared_ptr<const TlsContex
       client->shutdown();
   });
   Bytes got;
+  bool unused = false;
   const std::string failed = error_of(
       [&] {
         server->secure({});
