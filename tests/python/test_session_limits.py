@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -261,32 +262,77 @@ def test_processes_of_a_server_are_confined_before_they_read_a_strangers_byte(
         assert wait_until(lambda: not is_alive(session))
 
 
-# Promise 14.
-def test_a_child_that_refuses_inside_tls_is_confined(tmp_path: Path) -> None:
-    """It waits for its client, who is silent."""
-    with ExitStack() as stack:
-        token = tmp_path / "token"
-        program = server_program.find()
-        process = subprocess.Popen(
-            [str(program), "serve", "--listen", "tls://127.0.0.1:0", "--token-file", str(token)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "HOME": str(tmp_path)},
-        )
-        stack.callback(process.communicate, timeout=DEADLINE)
-        stack.callback(process.terminate)
+# Resumes a session that there is not.
+UNKNOWN_SESSION = b"TREMOTE\n" + bytes([3, 0, 3, 0, 1, 0, 0, 0]) + b"\1" * 16
+
+
+def client_hello() -> bytes:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="x").do_handshake()
+    return outgoing.read()
+
+
+@contextmanager
+def encrypted(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server with TLS, and its port."""
+    command = [str(server_program.find()), "serve", "--listen", "tls://127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*command, "--token-file", str(folder / "token")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "HOME": str(folder)},
+    )
+    try:
         assert process.stdout is not None
         found = re.search(rb":(\d+)", process.stdout.readline().partition(b"//")[2])
         assert found is not None
-        client = stack.enter_context(socket.create_connection(("127.0.0.1", int(found[1]))))
-        # It resumes a session that there is not.
-        client.sendall(b"TREMOTE\n" + bytes([3, 0, 3, 0, 1, 0, 0, 0]) + b"\1" * 16)
+        yield process, int(found[1])
+    finally:
+        process.terminate()
+        process.communicate(timeout=DEADLINE)
 
-        def seccomp_of_refusing() -> list[str]:
-            states = []
-            for pid in children_of(process.pid):
-                if name_of(pid) in ("torch-remote-se", name_of(process.pid)):
-                    with suppress(OSError, IndexError):
-                        states.append(states_of_threads(pid)[0]["Seccomp"])
-            return states
 
-        assert wait_until(lambda: "2" in seccomp_of_refusing())
+def refusing(server: int) -> list[int]:
+    """Children that refuse a client: not executed, so that they have the listener's name."""
+    return [pid for pid in children_of(server) if name_of(pid) == name_of(server)]
+
+
+# Promise 14.
+def test_a_child_that_refuses_inside_tls_is_confined(tmp_path: Path) -> None:
+    """It waits for its client, who is silent after its ClientHello."""
+
+    def is_confined(pid: int) -> bool:
+        with suppress(OSError, IndexError):
+            return states_of_threads(pid)[0]["Seccomp"] == "2"
+        return False
+
+    with (
+        encrypted(tmp_path) as (process, port),
+        socket.create_connection(("127.0.0.1", port)) as client,
+    ):
+        client.sendall(UNKNOWN_SESSION + client_hello())
+        assert wait_until(lambda: any(map(is_confined, refusing(process.pid))))
+
+
+# Promise 2.
+def test_a_refusal_inside_tls_costs_a_process_only_after_a_client_hello(tmp_path: Path) -> None:
+    with encrypted(tmp_path) as (process, port), ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+        silent = [connect() for _ in range(3)]
+        for each in silent:
+            each.sendall(UNKNOWN_SESSION)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            assert refusing(process.pid) == []
+            time.sleep(0.01)
+        for each in silent:
+            each.sendall(client_hello())
+        assert wait_until(lambda: len(refusing(process.pid)) > 0)
+        for _ in range(12):  # one address has at most four
+            connect().sendall(UNKNOWN_SESSION + client_hello())
+            time.sleep(0.05)
+            assert len(refusing(process.pid)) <= 4

@@ -52,10 +52,13 @@ bool read_all(const Fd& from, std::span<std::byte> into) {
   return true;
 }
 
+// Sealed: the session that gets it could else fill memory that no limit counts.
 Fd memory_with(std::span<const std::byte> bytes) {
-  Fd memory(::memfd_create("torch-remote-cache", MFD_CLOEXEC));
+  Fd memory(::memfd_create("torch-remote-cache", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory ||
-      ::pwrite(memory.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+      ::pwrite(memory.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()) ||
+      ::fcntl(memory.get(), F_ADD_SEALS,
+              F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL) != 0)
     throw_system_errno("memfd_create", errno);
   return memory;
 }

@@ -19,8 +19,10 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
 }  // namespace
 
+// O_APPEND: a session that was taken over does not write over its earlier calls.
 Fd make_call_log(const std::string& path) {
-  return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  return Fd(::open(path.c_str(), kFlags, 0600));
 }
 
 void try_call_log(const std::string& prefix) {

@@ -22,7 +22,7 @@ void PeerGreetings::begin(std::shared_ptr<transport::Stream> stream, std::string
   try {
     made.thread = std::thread([this, &made] {
       name_this_thread("tr-peer-greet");
-      made.is_link = greet_(made.stream);
+      greet_(made.stream, made.is_link);
       if (made.is_link)
         has_link_ = true;
       made.is_done = true;

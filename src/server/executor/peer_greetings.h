@@ -21,8 +21,10 @@ class PeerGreetings {
   // base/peer_limits.h.
   static constexpr size_t kMost = 8;
 
-  // Does the handshake; false: the peer does not know the ticket. Does not throw.
-  using Greet = std::function<bool(const std::shared_ptr<transport::Stream>& stream)>;
+  // Does the handshake. Sets `is_link` before the stream is a link, and takes it back if it becomes
+  // none: the stream of a link is not shut down here. Does not throw.
+  using Greet = std::function<void(const std::shared_ptr<transport::Stream>& stream,
+                                   std::atomic<bool>& is_link)>;
 
   explicit PeerGreetings(Greet greet) : greet_(std::move(greet)) {}
 

@@ -133,9 +133,10 @@ wire::PeerPlace PeerLinks::listen(uint64_t link, const wire::PeerTicket& ticket)
 
 void PeerLinks::accept(const Fd& socket, const Tls& tls, const wire::PeerTicket& ticket,
                        const Opening& opening) {
-  PeerGreetings greetings([&](const std::shared_ptr<transport::Stream>& stream) {
-    return admit(stream, ticket, opening);
-  });
+  PeerGreetings greetings(
+      [&](const std::shared_ptr<transport::Stream>& stream, std::atomic<bool>& is_link) {
+        admit(stream, ticket, opening, is_link);
+      });
   const auto end = Clock::now() + kTicketTime;
   while (Clock::now() < end && !is_over_ && !opening.is_closed && !greetings.has_link()) {
     if (!is_readable(socket))
@@ -156,15 +157,16 @@ void PeerLinks::accept(const Fd& socket, const Tls& tls, const wire::PeerTicket&
     log(LogLevel::kInfo, "no other server has come for its link", {{"link", opening.link}});
 }
 
-bool PeerLinks::admit(const std::shared_ptr<transport::Stream>& stream,
-                      const wire::PeerTicket& ticket, const Opening& opening) {
+void PeerLinks::admit(const std::shared_ptr<transport::Stream>& stream,
+                      const wire::PeerTicket& ticket, const Opening& opening,
+                      std::atomic<bool>& is_link) {
   bool is_added = false;
   try {
     greet_connecting_peer(*stream, ticket, [&] {
+      is_link = true;
       add(opening, stream);
       is_added = true;
     });
-    return true;
   } catch (const std::exception& error) {
     const uint64_t refused = ++refused_;
     if (std::has_single_bit(refused))  // anybody can cause this line: the 1st, 2nd, 4th, 8th…
@@ -172,7 +174,7 @@ bool PeerLinks::admit(const std::shared_ptr<transport::Stream>& stream,
           {{"peer", stream->peer()}, {"reason", error.what()}, {"refused", refused}});
     if (is_added)
       remove(opening.link);
-    return false;
+    is_link = false;
   }
 }
 

@@ -77,9 +77,9 @@ class PeerLinks {
   void open(uint64_t link, std::function<void(const Opening&)> work);
   void accept(const Fd& socket, const Tls& tls, const wire::PeerTicket& ticket,
               const Opening& opening);
-  // False: the peer does not know the ticket.
-  bool admit(const std::shared_ptr<transport::Stream>& stream, const wire::PeerTicket& ticket,
-             const Opening& opening);
+  // PeerGreetings::Greet: adds the link if the peer knows the ticket.
+  void admit(const std::shared_ptr<transport::Stream>& stream, const wire::PeerTicket& ticket,
+             const Opening& opening, std::atomic<bool>& is_link);
   void wait_until(std::chrono::steady_clock::time_point end) const;
   void note_no_link(const wire::PeerPlace& place, const std::string& reason);
   void add(const Opening& opening, std::shared_ptr<transport::Stream> stream);

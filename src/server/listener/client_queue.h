@@ -28,7 +28,7 @@ class ClientQueue {
   // Of this peer.
   size_t size_of(const std::string& peer) const;
 
-  // `deadline` is for its first message until now; from now on, for the next word to it.
+  // From now on its `deadline` is when to tell it next that it waits.
   void add(HalfOpen client, Clock::time_point now);
 
   // It gets the next process.

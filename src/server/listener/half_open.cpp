@@ -58,7 +58,7 @@ HalfOpen::Progress HalfOpen::read_preamble() {
 // A client of another version may have another HELLO, so that is found out first; with TLS the
 // refusal comes later.
 HalfOpen::Progress HalfOpen::read_first_message() {
-  if (decoded->intent == 0) {
+  if (decoded->intent == 0 || must_speak) {
     if (!has_tls)
       wire::agree_as(wire::Side::kServer, decoded->min, decoded->max);
     const FirstMessage found = look_at_first_message(socket, has_tls);

@@ -29,6 +29,7 @@ struct HalfOpen {
   std::optional<wire::Preamble> decoded;  // once it has come
   bool has_tls;
   bool has_part = false;    // of its first message: bytes that are left in the socket
+  bool must_speak = false;  // also one that resumes must send its first message
   bool is_whole = false;    // its first message is there, or it needs none
   bool is_told = false;     // that it waits for a process
   bool is_refused = false;  // the reason is sent; it has time to read it

@@ -31,7 +31,7 @@ Listener::Listener(ListeningSocket clients, ListeningSocket metrics, ServeOption
     : clients_(std::move(clients)),
       metrics_(std::move(metrics)),
       options_(std::move(options)),
-      call_logs_(options_.call_log, options_.max_sessions),
+      call_logs_(options_.call_log, options_.max_sessions, log_),
       spares_(std::move(program), logs_, log_),
       sessions_(expected_sandbox(options_.sandbox, needs_of(options_)).describe(), log_) {}
 

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "base/peer_limits.h"
+#include "server/listener/call_logs.h"
 #include "server/listener/client_queue.h"
 #include "server/listener/end_signals.h"
 #include "server/listener/half_open.h"
@@ -20,7 +21,6 @@
 #include "server/listener/session_logs.h"
 #include "server/listener/sessions.h"
 #include "server/listener/spares.h"
-#include "server/session/call_logs.h"
 #include "server/session/lifetime.h"
 #include "server/session/serve.h"
 #include "transport/stream.h"
@@ -107,9 +107,9 @@ class Listener {
   CallLogs call_logs_;
   Spares spares_;
   Sessions sessions_;
-  PeerDelays delays_;         // of peers that end before they have proven who they are
-  PeerDelays guesses_;        // of peers that name sessions that do not exist
-  std::set<pid_t> refusing_;  // processes of refuse_in_process()
+  PeerDelays delays_;                      // of peers that end before they have proven who they are
+  PeerDelays guesses_;                     // of peers that name sessions that do not exist
+  std::map<pid_t, std::string> refusing_;  // processes of refuse_in_process(), and their peers
 };
 
 }  // namespace torch_remote::server

@@ -1,4 +1,5 @@
 // What the listener does with a connection whose first bytes it has seen.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
+#include "server/listener/first_message.h"
 #include "server/listener/listener.h"
 #include "server/session/handshake.h"
 #include "server/session/sandbox.h"
@@ -119,6 +121,12 @@ void Listener::refuse_unknown(HalfOpen client, uint64_t route) {
   }
   if (now < *client.served_at)
     return half_open_.push_back(std::move(client));
+  // Inside TLS the answer costs a process, as a new session does.
+  if (client.has_tls && !client.must_speak) {
+    client.must_speak = true;
+    client.is_whole = false;
+    return half_open_.push_back(std::move(client));
+  }
   refuse(std::move(client), sessions_.describe_missing(route));
 }
 
@@ -147,7 +155,9 @@ void Listener::refuse_in_the_clear(HalfOpen client, const std::string& reason) {
 }
 
 void Listener::refuse_in_process(HalfOpen client, const std::string& reason) {
-  if (refusing_.size() >= kMaxRefusing)
+  const auto of_peer =
+      std::ranges::count(refusing_, client.peer, [](const auto& one) { return one.second; });
+  if (refusing_.size() >= kMaxRefusing || of_peer >= static_cast<ptrdiff_t>(kMostUnproven))
     return;
   std::fflush(nullptr);
   SessionLogs::Pipe pipe;
@@ -158,7 +168,7 @@ void Listener::refuse_in_process(HalfOpen client, const std::string& reason) {
   }
   const pid_t pid = ::fork();
   if (pid > 0) {
-    refusing_.insert(pid);
+    refusing_.emplace(pid, client.peer);
     logs_.add(pid, std::move(pipe.reader), "refusing " + std::to_string(pid));
   }
   if (pid != 0)

@@ -66,7 +66,8 @@ class SessionLogs {
 
   // A longer line is written as several.
   static constexpr size_t kMaxLine = 4096;
-  // One that has written more than it may is read that often, and loses the rest itself.
+  // A process over its limit is read only this often. Meanwhile its pipe fills, and what it writes
+  // beyond that is lost.
   static constexpr std::chrono::milliseconds kRest{250};
   // The cache's helper of a session may write so long after its session has ended.
   static constexpr std::chrono::seconds kAfterEnd{60};

@@ -1,6 +1,7 @@
 #include "server/listener/spares.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <system_error>
 
@@ -20,6 +21,11 @@ void limit_unread_clients(const Fd& control) {
   ::setsockopt(control.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
 
+// Of what the user or the machine has, which comes back when others give it back.
+bool is_shortage(int error) {
+  return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE;
+}
+
 }  // namespace
 
 size_t Spares::starting() const {
@@ -35,7 +41,8 @@ void Spares::start_missing(size_t waiting_clients) {
   const bool may_prepare = Clock::now() >= retry_at_;
   const size_t wanted = waiting_clients + (may_prepare ? 1 : 0);
   const size_t failures = failures_.size();
-  while (spares_.size() < wanted && starting() < kMaxStarting && failures_.size() == failures)
+  while (spares_.size() < wanted && starting() < kMaxStarting && failures_.size() == failures &&
+         Clock::now() >= short_until_)
     start();
 }
 
@@ -54,8 +61,17 @@ void Spares::start() {
     spares_.push_back(
         {{child.pid, std::move(ours), std::move(page)}, Clock::now() + kStartTime, false, {}});
   } catch (const std::system_error& error) {
-    note_failure(error.what());
+    if (has_been_ready_ && is_shortage(error.code().value()))
+      note_shortage(error.what());
+    else
+      note_failure(error.what());
   }
+}
+
+void Spares::note_shortage(const std::string& reason) {
+  log_.write(LogLevel::kError, "cannot start a process for a session now; new clients wait",
+             {{"reason", reason}});
+  short_until_ = Clock::now() + kShortageTime;
 }
 
 void Spares::note_failure(const std::string& reason) {
@@ -76,6 +92,7 @@ void Spares::read_reports() {
       continue;
     Report report = read_report(spare.process.control);
     spare.is_ready = report.kind == Report::Kind::kReady;
+    has_been_ready_ = has_been_ready_ || spare.is_ready;
     if (report.kind == Report::Kind::kFailed)
       spare.failure = std::move(report.reason);
     else if (!spare.is_ready && Clock::now() >= spare.deadline)

@@ -41,6 +41,10 @@ class Spares {
   Spares(SessionProgram program, SessionLogs& logs, LimitedLog& log)
       : program_(std::move(program)), logs_(logs), log_(log) {}
 
+  // Where a start failed for want of threads, memory or descriptors, clients wait so long for the
+  // next one. A server's first process must start at once.
+  static constexpr std::chrono::seconds kShortageTime{1};
+
   // Starts processes until there is one for each waiting client, and one more: the spare.
   void start_missing(size_t waiting_clients);
   // For poll(): the sockets of those that are starting.
@@ -73,6 +77,7 @@ class Spares {
 
   size_t starting() const;
   void start();
+  void note_shortage(const std::string& reason);
   void note_failure(const std::string& reason);
 
   const SessionProgram program_;
@@ -80,7 +85,9 @@ class Spares {
   LimitedLog& log_;
   std::deque<Spare> spares_;
   std::deque<std::string> failures_;
+  bool has_been_ready_ = false;  // one of them
   Clock::time_point retry_at_{};
+  Clock::time_point short_until_{};
 };
 
 }  // namespace torch_remote::server

@@ -10,8 +10,8 @@ namespace torch_remote::server {
 // process must not be worth having: it gives up what it does not need, in two steps.
 //
 //   files   when the libraries are loaded, before a driver starts threads: Landlock is for the
-//           thread that asks for it and those that it starts later
-//           and so are capabilities, which go at the same time
+//           thread that asks for it and those that it starts later. Capabilities are given up in
+//           the same step; they too belong to a thread and those that it starts later
 //   calls   when the devices are chosen: seccomp, for all threads
 //
 // All sessions do this: those of a listener before they have a client, those of `serve --stdio` and

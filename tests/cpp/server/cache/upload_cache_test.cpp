@@ -1,6 +1,7 @@
 #include "server/cache/upload_cache.h"
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -105,6 +107,28 @@ class UploadCacheTest : public ::testing::Test {
   const CacheOptions options_{folder_.path, 10 << 20, false};
   const std::vector<std::byte> bytes_ = of_size(3 << 20, 1);
 };
+
+// Promise 7.
+TEST_F(UploadCacheTest, TheHelpersAnswerIsNoMemoryThatASessionCanFill) {
+  CacheSockets theirs;
+  Fd requests;
+  std::tie(requests, theirs.requests) = message_pair();
+  std::tie(std::ignore, theirs.saves) = socket_pair();
+  std::thread helper([&] { help_with_cache(options_, theirs); });
+  for (const CacheAction action : {CacheAction::kOwner, CacheAction::kFind}) {
+    const CacheRequest request{action, wire::Digest{std::byte{7}}};
+    ::send(requests.get(), &request, sizeof request, 0);
+  }
+  pollfd polled{requests.get(), POLLIN, 0};
+  ::poll(&polled, 1, std::chrono::milliseconds(kPatience).count());
+  CacheAnswer answer;
+  const auto files = take_descriptors(requests, std::as_writable_bytes(std::span(&answer, 1)));
+  requests.reset();
+  helper.join();
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_EQ(::write(files[0].get(), "x", 1), -1);
+  EXPECT_EQ(errno, EPERM);
+}
 
 TEST_F(UploadCacheTest, WhatOneSessionSavedTheNextLoads) {
   EXPECT_FALSE(load(bytes_));

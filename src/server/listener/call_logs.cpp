@@ -1,4 +1,4 @@
-#include "server/session/call_logs.h"
+#include "server/listener/call_logs.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "server/executor/call_log.h"
 
 namespace torch_remote::server {
@@ -33,14 +32,15 @@ Fd CallLogs::begin(pid_t process, const std::string& session) {
   const uint64_t limit = std::min(share_, left_);
   File file{prefix_ + "." + session, limit};
   if (limit < kLeastOfOne) {
-    log(LogLevel::kWarning, "calls of a session are not logged: the files have too much already",
-        {{"file", file.path}, {"bytes_left", left_}});
+    log_.write(LogLevel::kWarning,
+               "calls of a session are not logged: the files have too much already",
+               {{"file", file.path}, {"bytes_left", left_}});
     return {};
   }
   Fd made = make_call_log(file.path);
   if (!made || !limit_files(process, limit)) {
-    log(LogLevel::kError, "calls cannot be logged",
-        {{"file", file.path}, {"cause", std::strerror(errno)}});
+    log_.write(LogLevel::kError, "calls cannot be logged",
+               {{"file", file.path}, {"cause", std::strerror(errno)}});
     return {};
   }
   left_ -= limit;

@@ -1,4 +1,4 @@
-#include "server/session/call_logs.h"
+#include "server/listener/call_logs.h"
 
 #include <filesystem>
 #include <string>
@@ -51,6 +51,7 @@ class CallLogsTest : public testing::Test {
     return std::filesystem::exists(prefix_ + "." + session);
   }
 
+  LimitedLog log_;
   std::string prefix_;
   pid_t child_ = -1;
   std::vector<pid_t> children_;
@@ -58,7 +59,7 @@ class CallLogsTest : public testing::Test {
 
 // Promise 12.
 TEST_F(CallLogsTest, TheKernelHoldsASessionToItsShare) {
-  CallLogs logs(prefix_, 8, 80 * kMiB);
+  CallLogs logs(prefix_, 8, log_, 80 * kMiB);
   const Fd file = logs.begin(child_, "one");
   ASSERT_TRUE(file);
   EXPECT_EQ(limit_of(child_), 10 * kMiB);
@@ -66,7 +67,7 @@ TEST_F(CallLogsTest, TheKernelHoldsASessionToItsShare) {
 
 // Promise 12.
 TEST_F(CallLogsTest, FilesOfAllSessionsTogetherAreLimited) {
-  CallLogs logs(prefix_, 4, 16 * kMiB);
+  CallLogs logs(prefix_, 4, log_, 16 * kMiB);
   int files = 0;
   for (Fd file; (file = logs.begin(child_, std::to_string(files))); ++files) {
     ASSERT_EQ(::ftruncate(file.get(), 2 * kMiB), 0);
@@ -79,7 +80,7 @@ TEST_F(CallLogsTest, FilesOfAllSessionsTogetherAreLimited) {
 
 // Promise 12.
 TEST_F(CallLogsTest, SessionsWithoutACallLeaveTheNextOneItsShare) {
-  CallLogs logs(prefix_, 4, 16 * kMiB);
+  CallLogs logs(prefix_, 4, log_, 16 * kMiB);
   for (int i = 0; i < 4; ++i) {
     const pid_t child = start_child();
     ASSERT_TRUE(logs.begin(child, std::to_string(child)));
@@ -88,7 +89,7 @@ TEST_F(CallLogsTest, SessionsWithoutACallLeaveTheNextOneItsShare) {
 }
 
 TEST_F(CallLogsTest, AFileWithoutACallIsRemovedAndCostsNothing) {
-  CallLogs logs(prefix_, 4, 8 * kMiB);
+  CallLogs logs(prefix_, 4, log_, 8 * kMiB);
   for (int i = 0; i < 100; ++i) {
     ASSERT_TRUE(logs.begin(child_, "one"));
     logs.end(child_);
@@ -96,8 +97,17 @@ TEST_F(CallLogsTest, AFileWithoutACallIsRemovedAndCostsNothing) {
   }
 }
 
+// Promise 12.
+TEST_F(CallLogsTest, WhatWasWrittenIsNotWrittenOver) {
+  CallLogs logs(prefix_, 4, log_, 8 * kMiB);
+  const Fd file = logs.begin(child_, "one");
+  ASSERT_EQ(::write(file.get(), "call\n", 5), 5);
+  ASSERT_EQ(::pwrite(file.get(), "lie!\n", 5, 0), 5);
+  EXPECT_EQ(std::filesystem::file_size(prefix_ + ".one"), 10U);
+}
+
 TEST_F(CallLogsTest, WithoutAPrefixThereAreNoFiles) {
-  CallLogs logs("", 4);
+  CallLogs logs("", 4, log_);
   EXPECT_FALSE(logs.begin(child_, "one"));
 }
 

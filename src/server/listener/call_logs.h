@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "base/fd.h"
+#include "server/listener/limited_log.h"
 
 namespace torch_remote::server {
 
@@ -28,8 +29,11 @@ class CallLogs {
   static constexpr uint64_t kLeastCost = uint64_t{64} << 10;
 
   // The files are `prefix`.SESSION; none where `prefix` is empty. `most_sessions`: at a time.
-  CallLogs(std::string prefix, size_t most_sessions, uint64_t most_bytes = kMostBytes)
-      : prefix_(std::move(prefix)),
+  // `log` outlives this.
+  CallLogs(std::string prefix, size_t most_sessions, LimitedLog& log,
+           uint64_t most_bytes = kMostBytes)
+      : log_(log),
+        prefix_(std::move(prefix)),
         share_(std::min(kMostOfOne, most_bytes / std::max<size_t>(most_sessions, 1))),
         left_(most_bytes) {}
 
@@ -45,6 +49,7 @@ class CallLogs {
     uint64_t reserved = 0;
   };
 
+  LimitedLog& log_;
   const std::string prefix_;
   const uint64_t share_;
   uint64_t left_;
