@@ -4,11 +4,11 @@
 #include <cstring>
 #include <stdexcept>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/new_file.h"
 
 namespace torch_remote::server {
 namespace {
@@ -19,17 +19,11 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
 }  // namespace
 
-// O_APPEND: a session that was taken over does not write over its earlier calls.
-Fd make_call_log(const std::string& path) {
-  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  return Fd(::open(path.c_str(), kFlags, 0600));
-}
-
 void try_call_log(const std::string& prefix) {
   if (prefix.empty())
     return;
   const std::string path = prefix + "." + std::to_string(::getpid());
-  if (!make_call_log(path))
+  if (!make_new_file(path))
     throw std::invalid_argument(describe_errno("--log-calls: making " + path, errno));
   ::unlink(path.c_str());
 }
@@ -38,7 +32,7 @@ Fd CallLog::make_file(const std::string& prefix, const std::string& session) {
   if (prefix.empty())
     return {};
   const std::string path = prefix + "." + session;
-  Fd file = make_call_log(path);
+  Fd file = make_new_file(path);
   if (!file) {
     // The client must not learn where the server keeps its files.
     log(LogLevel::kError, "calls cannot be logged",

@@ -11,8 +11,6 @@
 
 namespace torch_remote::server {
 
-// Makes a new file for its owner only. Empty on failure, with errno set.
-Fd make_call_log(const std::string& path);
 // Throws std::invalid_argument if a session could not write `prefix`.SESSION. Leaves no file.
 void try_call_log(const std::string& prefix);
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "server/executor/call_log.h"
+#include "base/new_file.h"
 
 namespace torch_remote::server {
 namespace {
@@ -37,7 +37,7 @@ Fd CallLogs::begin(pid_t process, const std::string& session) {
                {{"file", file.path}, {"bytes_left", left_}});
     return {};
   }
-  Fd made = make_call_log(file.path);
+  Fd made = make_new_file(file.path);
   if (!made || !limit_files(process, limit)) {
     log_.write(LogLevel::kError, "calls cannot be logged",
                {{"file", file.path}, {"cause", std::strerror(errno)}});

@@ -30,7 +30,8 @@ class LimitedLog {
   // does this too.
   void tell_left_out(bool at_end = false);
 
-  // write() and tell_left_out() use these; tests call them with a time. False: the line is left out.
+  // write() and tell_left_out() use these; tests call them with a time. False: the line is left
+  // out.
   bool admit(std::string_view event, Clock::time_point now);
   // Events with the number of lines that were left out, once.
   std::vector<std::pair<std::string, uint64_t>> take_left_out(Clock::time_point now);
