@@ -1,4 +1,7 @@
-"""`torch.autocast("cuda")` and `GradScaler("cuda")` mean the device in use."""
+"""`torch.autocast("cuda")` and `GradScaler("cuda")` mean the device in use.
+
+Under the policy `full` so does `torch.autocast("cpu")`, because tensors of the CPU are there.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,13 @@ import torch
 from torch_remote_patches import Patches
 
 from . import _C
+from ._callers import limit
 from ._own import note
 
 _REDIRECTED = ("cuda", "mps")
+# They make an autocast that the program asked for: torch.compile, torch.cpu.amp.autocast().
+_FOR_PROGRAM = ("torch.amp.autocast_mode", "torch.cpu.amp.autocast_mode")
+_DEFAULT_DTYPES = {"cuda": torch.float16, "mps": torch.float16, "cpu": torch.bfloat16}
 
 
 def _used(kind: str) -> str:
@@ -24,17 +31,31 @@ def _used(kind: str) -> str:
     return "cpu" if is_overridden else kind
 
 
+def _is_redirected(name: str, kind: str, caller: str) -> bool:
+    if name != "cpu":
+        return name in _REDIRECTED and name != kind
+    if kind == "cpu" or torch.compiler.is_dynamo_compiling():
+        return False
+    is_program = limit(caller) == "full" and not caller.startswith("torch.")
+    return (is_program or caller in _FOR_PROGRAM) and _C.decide("cpu")[0] is not None
+
+
+def _caller() -> str:
+    """The module that calls our caller."""
+    return str(sys._getframe(2).f_globals.get("__name__", ""))
+
+
 def _autocast(init: Any, kind: str) -> Any:
     @functools.wraps(init)
     def redirected(
         self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        if device_type in _REDIRECTED and device_type != kind:
+        if _is_redirected(device_type, kind, _caller()):
             if not torch.compiler.is_dynamo_compiling():
-                note("torch.autocast", device_type, sys._getframe(1).f_globals.get("__name__", ""))
-            device_type = _used(kind)
+                note("torch.autocast", device_type, _caller())
+            asked, device_type = device_type, _used(kind)
             if dtype is None and device_type != "cpu":  # which has a default of its own
-                dtype = torch.float16  # the default of CUDA and MPS
+                dtype = _DEFAULT_DTYPES[asked]
         init(self, device_type, dtype, *args, **kwargs)
 
     return redirected
@@ -45,7 +66,7 @@ def _scaler(init: Any, kind: str) -> Any:
     def redirected(self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
         if str(device).split(":")[0] == "cuda":
             if not torch.compiler.is_dynamo_compiling():
-                note("torch.GradScaler", "cuda", sys._getframe(1).f_globals.get("__name__", ""))
+                note("torch.GradScaler", "cuda", _caller())
             device = _used(kind)
         init(self, device, *args, **kwargs)
 
@@ -57,7 +78,8 @@ def _custom(original: Any, kind: str) -> Any:
 
     @functools.wraps(original)
     def redirected(fwd: Any = None, *, device_type: str, **kwargs: Any) -> Any:
-        used = kind if device_type in _REDIRECTED else device_type
+        is_redirected = device_type in _REDIRECTED or _is_redirected(device_type, kind, _caller())
+        used = kind if is_redirected else device_type
         return original(fwd, device_type=used, **kwargs)
 
     return redirected

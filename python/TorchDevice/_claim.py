@@ -16,6 +16,10 @@ def claim(name: str | None) -> None:
     _claimed[0] = name or "cuda"
 
 
+def claimed() -> str:
+    return _claimed[0]
+
+
 def is_claimed(name: str) -> bool:
     return _claimed[0] == name
 

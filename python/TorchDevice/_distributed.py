@@ -58,7 +58,7 @@ def _parallel(init: Any) -> Any:
     @functools.wraps(init)
     def redirected(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         if all(each.device.type == "cpu" for each in module.parameters()):
-            args = (None, None, *args[2:]) if args else args
+            args = (*(None for _ in args[: len(_INDICES)]), *args[len(_INDICES) :])
             kwargs = {**kwargs, **{key: None for key in kwargs if key in _INDICES}}
         init(self, module, *args, **kwargs)
 

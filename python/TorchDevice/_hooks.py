@@ -32,7 +32,9 @@ _DRAWN_IN_PLACE = (
     "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_",
     "uniform_",
 )  # fmt: skip
-_GENERATOR = ("get_state", "set_state", "manual_seed", "seed", "initial_seed", "clone_state")
+_GENERATOR = (
+    "get_state", "set_state", "manual_seed", "seed", "initial_seed", "clone_state", "__setstate__",
+)  # fmt: skip
 _AUTOCAST = {
     "is_autocast_enabled": "autocast_flag",
     "set_autocast_enabled": "autocast_flag",
@@ -106,8 +108,12 @@ def install() -> None:
         _C.hook_default_type(torch._C._set_default_tensor_type)
     for name in _GENERATOR:
         _C.hook_generator(getattr(torch._C.Generator, name), name)
+    _C.hook_data(vars(torch._C.TensorBase)["data"])
     for name in ("is_cuda", "is_mps", "device"):
         _C.hook_getter(vars(torch._C.TensorBase)[name], name)
+    owners = {"generator": torch._C.Generator, "stream": torch.Stream, "event": torch.Event}
+    for name, owner in owners.items():
+        _C.hook_getter(vars(owner)["device"], f"{name}_device")
 
 
 def remove() -> None:

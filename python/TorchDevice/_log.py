@@ -94,9 +94,19 @@ def install() -> None:
     _sync_level()
 
 
+def _is_generated(frame: Any) -> bool:
+    """Whether a library has made the frame's code from text: see redirect/sites.h."""
+    is_program = frame.f_globals.get("__name__") == "__main__" and "__file__" not in frame.f_globals
+    return frame.f_code.co_filename == "<string>" and not is_program
+
+
+def _is_users(frame: Any) -> bool:
+    return not (frame.f_code.co_filename.startswith(tuple(_FOLDERS)) or _is_generated(frame))
+
+
 def _user_line() -> tuple[str, int]:
     frame: Any = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(tuple(_FOLDERS)):
+    while frame.f_back is not None and not _is_users(frame):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 

@@ -40,21 +40,31 @@ class memory_budget(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         known = {self._key(each) for each in tree_flatten((args, kwargs))[0] if _is_tensor(each)}
         result = func(*args, **(kwargs or {}))
+        refusal = self._add_new(result, known, str(func))
+        if refusal is None:
+            return result
+        del result  # the error keeps this frame, and the tensor that does not fit is to be freed
+        raise refusal
+
+    def _add_new(self, result: Any, known: set[int], name: str) -> torch.OutOfMemoryError | None:
         for tensor in tree_flatten(result)[0]:
             if _is_tensor(tensor) and self._key(tensor) not in known:
-                self._add(tensor, str(func))
-        return result
+                refusal = self._add(tensor, name)
+                if refusal is not None:
+                    return refusal
+        return None
 
     @staticmethod
     def _key(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
 
-    def _add(self, tensor: torch.Tensor, name: str) -> None:
+    def _add(self, tensor: torch.Tensor, name: str) -> torch.OutOfMemoryError | None:
+        """Counts a tensor; the error if it does not fit."""
         key, size = self._key(tensor), tensor.untyped_storage().nbytes()
         if key in self._seen:
-            return
+            return None
         if self.limit is not None and self.allocated + size > self.limit:
-            raise torch.OutOfMemoryError(
+            return torch.OutOfMemoryError(
                 f"{tensor.device} out of memory. {name} needs {size} bytes, and the budget of "
                 f"{self.limit} bytes has {self.limit - self.allocated} left"
             )
@@ -62,6 +72,7 @@ class memory_budget(TorchDispatchMode):  # type: ignore[misc]
         self.allocated += size
         self.peak = max(self.peak, self.allocated)
         weakref.finalize(tensor.untyped_storage(), self._remove, key, size)
+        return None
 
     def _remove(self, key: int, size: int) -> None:
         if key in self._seen:

@@ -92,7 +92,7 @@ def connect_url(url: str, token: str | None = None, index: int | None = None) ->
 
 def has_used_machine() -> bool:
     """Whether this process has asked for any machine, also in vain."""
-    return _has_asked or _C.is_initialized() or _C.counters()["frames"] > 0
+    return _has_asked or _C.is_initialized() or _C.counters()["bytes_sent"] > 0
 
 
 def start(index: int) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -41,11 +42,23 @@ def _keep(owner: object, notes: _C.Notes) -> None:
     _noted[key] = (weakref.ref(owner, lambda _: _noted.pop(key, None)), notes)
 
 
-def _aborted(owner: object, notes: _C.Notes, running: int) -> list[_C.Note]:
-    """Steps that ended with an exception: PyTorch calls no hook after them."""
+def _aborted(owner: object, notes: _C.Notes, least: int = 0) -> list[_C.Note]:
+    """Steps that ended with an exception: PyTorch calls no hook after them.
+
+    At least `least` steps of this thread run. Those of other threads are found if none of them runs
+    a step of the owner.
+    """
+    if isinstance(owner, GradScaler):
+        return []
+    # Before the frames are looked at: a step that another thread begins meanwhile is not listed.
+    unended = [note for note in notes.all() if not note.has_ended]
+    depths = _depths(owner)
     thread = _C.current_thread()
-    unended = [n for n in notes.all() if not n.has_ended and n.thread == thread]
-    return [] if isinstance(owner, GradScaler) else unended[: max(len(unended) - running, 0)]
+    own = [note for note in unended if note.thread == thread]
+    aborted = own[: max(len(own) - max([least, *depths.values()]), 0)]
+    if not depths.keys() - {threading.get_ident()}:
+        aborted += [note for note in unended if note.thread != thread]
+    return aborted
 
 
 def forget_done() -> None:
@@ -53,25 +66,34 @@ def forget_done() -> None:
 
     Functions that wait for a device call it, and those that ask for its memory.
     """
-    for _, notes in list(_noted.values()):
+    for reference, notes in list(_noted.values()):
+        if notes.unended > 0 and (owner := reference()) is not None:
+            _end_aborted(owner, notes)
         notes.forget_done()
 
 
-def _depth(owner: object) -> int:
+def _end_aborted(owner: object, notes: _C.Notes, least: int = 0) -> None:
+    for note in _aborted(owner, notes, least):
+        notes.end(note)
+
+
+def _depths(owner: object) -> dict[int, int]:
     """How many step() of it are running, one inside the other: that of a subclass calls its base's.
 
-    Looks at all threads: autograd's worker may raise the failure of the thread that called it.
+    Of each thread that runs one, by threading.get_ident(). Looks at all threads: autograd's worker
+    may raise the failure of the thread that called it.
     """
-    depths = []
-    for top in sys._current_frames().values():
+    depths = {}
+    for ident, top in sys._current_frames().items():
         depth = 0
         frame: FrameType | None = top
         while frame is not None:
             args = frame.f_locals.get("args") if frame.f_code.co_name == "wrapper" else None
             depth += isinstance(args, tuple) and bool(args) and args[0] is owner
             frame = frame.f_back
-        depths.append(depth)
-    return max(depths)
+        if depth > 0:
+            depths[ident] = depth
+    return depths
 
 
 def _take_back(session: int, since: int) -> None:
@@ -114,14 +136,13 @@ def _add_groups(owner: object, groups: list[Any]) -> None:
 def _restore_late(owner: object, notes: _C.Notes, session: int, since: int) -> list[Exception]:
     thread = _C.current_thread()
     own = [note for note in reversed(notes.all()) if note.thread == thread]
-    aborted = _aborted(owner, notes, running=_depth(owner)) if own else []
+    aborted = _aborted(owner, notes) if own else []
     errors: list[Exception] = []
     for note in own:
         is_late = not note.has_ended or note.ended_since(session, since)
         if is_late and note not in aborted:
             errors += _attempt(_restore, note.found, owner, errors)
             notes.remove(note)
-            notes.end(note)
     return errors
 
 
@@ -187,8 +208,7 @@ def _before_step(optimizer: Optimizer, *_: Any) -> None:
     if known is None and unended > 0:
         _keep(optimizer, notes)
     if unended > 1:
-        for aborted in _aborted(optimizer, notes, running=max(_depth(optimizer), 1)):
-            notes.end(aborted)
+        _end_aborted(optimizer, notes, least=1)
 
 
 def _after_step(optimizer: Optimizer, *_: Any) -> None:
@@ -217,7 +237,7 @@ def _noted_change(change: Callable[..., Any]) -> Callable[..., Any]:
     def noted(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # first: Dynamo cannot trace the rest
             return change(scaler, *args, **kwargs)
-        if not scaler._enabled or not _C.is_initialized():
+        if not scaler._enabled or not _C.is_initialized() or _C.is_in_bad_fork():
             return change(scaler, *args, **kwargs)
         if id(scaler) not in _noted:
             _keep(scaler, _C.Notes())

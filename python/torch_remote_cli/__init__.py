@@ -80,7 +80,7 @@ def _tell_if_unused(pid: int) -> None:
     has_children = any(each.startswith("multiprocessing.popen_") for each in sys.modules)
     if is_command or is_launcher or is_child or has_children:
         return
-    if launch is not None and launch.has_used_machine():
+    if launch is not None and (launch.has_used_machine() or _has_told_why(url)):
         return
     if not url or os.getpid() != pid or sys.stderr is None:
         return
@@ -90,6 +90,15 @@ def _tell_if_unused(pid: int) -> None:
     else:
         why = "this program has made no tensor on that device"
     print(f"torch_remote: TORCH_REMOTE={url} was not used: {why}", file=sys.stderr)
+
+
+def _has_told_why(url: str) -> bool:
+    """Whether the program ended with an error of the machine's URL, or of another of our settings.
+
+    Where these are wrong, no session is begun, so has_used_machine() does not know.
+    """
+    error = str(getattr(sys, "last_value", ""))
+    return "TORCH_REMOTE_" in error or ("://" in url and url in error)
 
 
 def _explain_checkpoints() -> None:

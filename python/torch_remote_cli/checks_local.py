@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import figures, machine, server_program
 from .dispatch import version
-from .environment import KNOWN, OTHER_PREFIXES
+from .environment import KNOWN, LOG_LEVELS, OTHER_PREFIXES
 from .errors import CommandError
 from .findings import Finding
 from .output import counted
@@ -80,7 +80,12 @@ def check_toolchain() -> Iterator[Finding]:
 
 
 def check_environment() -> Iterator[Finding]:
-    """Variables with a name like ours that nothing reads."""
+    """Variables with a name like ours that nothing reads, and a value that is only warned of."""
+    level = os.environ.get("TORCH_REMOTE_LOG")
+    if level and level not in LOG_LEVELS:
+        text = f"TORCH_REMOTE_LOG: {level!r} is not debug, info, warning or error"
+        remedy = "correct it: docs/settings.md says what can be written there"
+        yield Finding("environment", "problem", text, remedy)
     for name in sorted(os.environ):
         if not name.startswith("TORCH_REMOTE") or name in KNOWN or name.startswith(OTHER_PREFIXES):
             continue

@@ -25,5 +25,6 @@ KNOWN = frozenset(
         "TORCH_REMOTE_TOKEN_FILE",
     }
 )
+LOG_LEVELS = ("debug", "info", "warning", "error")  # of TORCH_REMOTE_LOG, as in src/base/log.cpp
 # Of our tests and build.
 OTHER_PREFIXES = ("TORCH_REMOTE_TEST_", "TORCH_REMOTE_FAULT_", "TORCH_REMOTE_PROGRAM_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import stat
 import statistics
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .errors import FAILED, WRONG_USAGE, CommandError
 from .output import Progress
-from .troubles import trouble_of
+from .troubles import no_token, trouble_of
 
 if TYPE_CHECKING:
     import torch
@@ -115,20 +116,40 @@ def connect(url: str, token_file: str | None, quiet: bool) -> torch_remote.Machi
     return machine
 
 
-def check_token(url: str, token_file: str | None) -> None:
-    """Refuses a token file that cannot be used, which no server has to say."""
+def check_token(url: str, token_file: str | None, is_read_again: bool = False) -> None:
+    """Refuses a token file that cannot be used, which no server has to say.
+
+    Does not read a pipe, which gives its token once. `is_read_again`: another process reads it too.
+    """
     option = "--token-file" if token_file else "TORCH_REMOTE_TOKEN_FILE"
-    name = token_file or os.environ.get("TORCH_REMOTE_TOKEN_FILE")
-    if not name or (url == "local" and not token_file):
+    name = token_file or (os.environ.get(option) if uses_token_variable(url) else None)
+    if not name:
         return
     path = Path(name).expanduser()
     try:
-        is_empty = not path.read_text().strip()
+        is_once = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
+        if is_once and is_read_again:
+            raise CommandError(
+                f"{option}: {path} is not a regular file, and the script's process must read the "
+                "token again: name a file",
+                WRONG_USAGE,
+            )
+        is_empty = not is_once and not path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text file"
         raise CommandError(f"{option}: cannot read {path}: {why}", FAILED) from None
     if is_empty:
-        raise CommandError(f"{option}: there is no token in {path}", FAILED)
+        trouble = no_token(f"{option}: there is no token in {path}")
+        raise CommandError(trouble.sentence(), trouble.status)
+
+
+def uses_token_variable(url: str) -> bool:
+    """Whether the server takes the token of TORCH_REMOTE_TOKEN_FILE. Launched ones have others."""
+    config = configuration()
+    if config is None or is_launched(url):
+        return False
+    scheme = str(config.target_of(url).url).partition("://")[0]
+    return scheme != "local" and scheme in config.WITHOUT_OPTIONS
 
 
 def round_trips(device: torch.device, seconds: float, most: int) -> list[float]:

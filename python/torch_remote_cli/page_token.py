@@ -16,11 +16,17 @@ def default_path() -> Path:
 
 
 def read_or_make(path: Path) -> str:
+    """Makes no folder but that of the default path: another one may be written wrong."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path == default_path():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return _read(path)
+    except FileNotFoundError as error:
+        raise CommandError(
+            f"cannot make the token file {path}: there is no folder {path.parent}"
+        ) from error
     except OSError as error:
         raise CommandError(f"cannot make the token file {path}: {error.strerror}") from error
     token = secrets.token_hex(32)

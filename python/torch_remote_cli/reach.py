@@ -13,7 +13,7 @@ from .output import Progress
 def check_machine(url: str, token_file: str | None, quiet: bool) -> None:
     """Refuses a URL that no machine can have, and a server that does not take this client."""
     machine.check_url(url)
-    machine.check_token(url, token_file)
+    machine.check_token(url, token_file, is_read_again=True)
     config = machine.configuration()
     if config is None or machine.is_launched(url):
         return

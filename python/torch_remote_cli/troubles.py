@@ -18,6 +18,8 @@ _OF_TOKENS = (
         "the server with --token-file",
     ),
 )
+_NO_TOKEN = "there is no token in"
+_FILL = "put the server's token there, or name another file by --token-file"
 _WHAT_TO_DO = ". What to do: "
 
 
@@ -30,7 +32,12 @@ class Trouble:
     status: int
 
     def sentence(self) -> str:
-        return self.text + (_WHAT_TO_DO + self.remedy if self.remedy else "")
+        return self.text.removesuffix(".") + _WHAT_TO_DO + self.remedy if self.remedy else self.text
+
+
+def no_token(text: str) -> Trouble:
+    """`text` says which file has none."""
+    return Trouble(text, _FILL, FAILED)
 
 
 def trouble_of(error: Exception) -> Trouble:
@@ -40,6 +47,8 @@ def trouble_of(error: Exception) -> Trouble:
     for pattern, advice in _OF_TOKENS:
         if re.search(pattern, text):
             return Trouble(text.partition("; ")[0], advice, REFUSED)
+    if _NO_TOKEN in text:
+        return no_token(text)
     is_of_variable = re.search(r"\bTORCH_REMOTE_(?!TOKEN)\w+: ", text) is not None
     if isinstance(error, ValueError) or is_of_variable:
         correct = "correct it: docs/settings.md and docs/providers.md say what can be written there"

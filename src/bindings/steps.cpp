@@ -20,6 +20,7 @@
 #include "bindings/found_state.h"
 #include "client/machines/machines.h"
 #include "client/session/session.h"
+#include "client/session/threads.h"
 
 namespace py = pybind11;
 
@@ -65,6 +66,12 @@ class Note {
     });
   }
 
+  // Whether nothing will be restored from it: its thread has ended, or its calls have succeeded.
+  bool is_done() const {
+    return (thread_ != client::current_thread() && client::has_ended(thread_)) || succeeded();
+  }
+
+ private:
   // Whether all are done and no failure of its thread is to be raised. The server reports a failure
   // before it says that the call is done, so failures are looked for last.
   bool succeeded() const {
@@ -78,7 +85,6 @@ class Note {
                                 [this](auto* session) { return session->faults().has(thread_); });
   }
 
- private:
   py::object found_;
   std::vector<std::pair<client::Session*, uint64_t>> last_;  // sessions are never deleted
   uint64_t thread_ = client::current_thread();
@@ -113,9 +119,8 @@ c10::DeviceIndex remote_index(const at::Tensor& tensor) {
   return -1;
 }
 
-void add_session(c10::DeviceIndex index, Sessions& sessions) {
-  client::Session* const session = client::Machines::instance().place(index).session;
-  if (std::ranges::find(sessions, session) == sessions.end())
+void add_session(client::Session* session, Sessions& sessions) {
+  if (session != nullptr && std::ranges::find(sessions, session) == sessions.end())
     sessions.push_back(session);
 }
 
@@ -128,7 +133,7 @@ Sessions sessions_of(const py::object& groups) {
     const c10::DeviceIndex index = remote_index(tensor);
     if (index < 0)
       return false;
-    add_session(index, found);
+    add_session(client::Machines::instance().place(index).session, found);
     return found.size() >= most;
   });
   return found;
@@ -164,10 +169,12 @@ class Notes {
     --unended_;
   }
 
-  // Ends the last that has not ended: the step() of a subclass calls that of its base.
+  // Ends this thread's last that has not ended: the step() of a subclass calls that of its base.
   void end_last(const py::object& optimizer) {
-    const auto found = std::find_if(notes_.rbegin(), notes_.rend(),
-                                    [](const auto& note) { return !note->has_ended(); });
+    const uint64_t thread = client::current_thread();
+    const auto found = std::find_if(notes_.rbegin(), notes_.rend(), [&](const auto& note) {
+      return !note->has_ended() && note->thread() == thread;
+    });
     if (found == notes_.rend())
       return;
     const std::shared_ptr<Note> note = *found;
@@ -175,22 +182,38 @@ class Notes {
     attempt([&] { note->state->end(groups_of(optimizer)); });
   }
 
-  // Destroying a note may run Python code, which may come here again.
+  // Not only the oldest: one that never ends does not keep the later ones.
   void forget_done() {
-    while (!notes_.empty() && notes_.front()->succeeded()) {
-      const std::shared_ptr<Note> note = std::move(notes_.front());
-      notes_.pop_front();
-    }
+    forget_if([](const Note& note) { return note.is_done(); });
   }
 
-  void remove(const std::shared_ptr<Note>& note) { std::erase(notes_, note); }
+  // Ends it too.
+  void remove(const std::shared_ptr<Note>& note) {
+    forget_if([&](const Note& each) { return &each == note.get(); });
+  }
+
+  // How many steps have not ended: they run, or were aborted.
+  size_t unended() const { return unended_; }
 
   // Oldest first.
   std::vector<std::shared_ptr<Note>> all() const { return {notes_.begin(), notes_.end()}; }
 
  private:
+  template <typename IsForgotten>
+  void forget_if(IsForgotten&& is_forgotten) {
+    // Destroyed at the end, because that may run Python code, which may come here again.
+    std::vector<std::shared_ptr<Note>> forgotten;
+    std::erase_if(notes_, [&](const std::shared_ptr<Note>& note) {
+      if (!is_forgotten(*note))
+        return false;
+      end(*note);
+      forgotten.push_back(note);
+      return true;
+    });
+  }
+
   std::deque<std::shared_ptr<Note>> notes_;
-  size_t unended_ = 0;  // how many run, or were aborted
+  size_t unended_ = 0;
 };
 
 // With TORCH_REMOTE_CHECK_STEPS=1 a step first waits for the calls before it.
@@ -240,8 +263,10 @@ void define_steps(py::module_& module) {
   py::class_<Note, std::shared_ptr<Note>>(module, "Note")
       .def(py::init([](const std::vector<int>& devices, py::object found) {
         Sessions sessions;
+        const auto& machines = client::Machines::instance();
         for (const int device : devices)
-          add_session(static_cast<c10::DeviceIndex>(device), sessions);
+          add_session(machines.place_if_there(static_cast<c10::DeviceIndex>(device)).session,
+                      sessions);
         return std::make_shared<Note>(sessions, std::move(found));
       }))
       .def_property_readonly("found", &Note::found)
@@ -256,7 +281,8 @@ void define_steps(py::module_& module) {
       .def("end_last", &Notes::end_last)
       .def("forget_done", &Notes::forget_done)
       .def("remove", &Notes::remove)
-      .def("all", &Notes::all);
+      .def("all", &Notes::all)
+      .def_property_readonly("unended", &Notes::unended);
   module.def("check_calls_before_step", torch::wrap_pybind_function(check_calls_before_step));
   module.def("drop_missing_gradients", drop_missing_gradients);
 }

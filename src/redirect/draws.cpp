@@ -127,7 +127,7 @@ PyObject* draw_into(const Method& method, PyObject* self, PyObject* args, PyObje
     return nullptr;
   if (target.sizes() != tensor.sizes()) {
     const Ref shape = Ref::steal(PyObject_GetAttrString(host.get(), "shape"));
-    if (!shape || !Ref::steal(PyObject_CallMethod(out, "resize_", "O", shape.get())))
+    if (!shape || !Ref::steal(PyObject_CallMethod(out, "resize_", "(O)", shape.get())))
       return nullptr;
   }
   return PyObject_CallMethod(out, "copy_", "O", host.get());

@@ -26,6 +26,9 @@ Unary original_manual_seed;
 Unary original_seed{METH_NOARGS};
 Unary original_initial_seed{METH_NOARGS};
 Unary original_clone_state{METH_NOARGS};
+Unary original_set_pickled;
+PyGetSetDef* data_attribute = nullptr;
+setter original_set_data = nullptr;
 PyObject* find_random = nullptr;
 
 const at::Generator& generator_of(PyObject* self) {
@@ -121,9 +124,13 @@ PyObject* set_both_states(PyObject* self, const StateParts& parts) {
   return set ? done.release() : nullptr;
 }
 
+Ref on_host(PyObject* state) {
+  return needs_host_copy(state) ? make_host_copy(state) : Ref::share(state);
+}
+
 PyObject* set_state(PyObject* self, PyObject* state) {
   HANDLE_TH_ERRORS
-  const Ref host = needs_host_copy(state) ? make_host_copy(state) : Ref::share(state);
+  const Ref host = on_host(state);
   if (!host)
     return nullptr;
   if (!generator_of(self).device().is_cpu() || !THPVariable_Check(host.get()))
@@ -132,19 +139,49 @@ PyObject* set_state(PyObject* self, PyObject* state) {
   END_HANDLE_TH_ERRORS
 }
 
+// For pickles and copy.deepcopy(). `pickled` is (seed, offset, state); only the CPU's generator has
+// no offset. Its pickle names torch.device("cpu"), which may be redirected when it is loaded: then
+// `self` is of the accelerator, as the state's tensor may be.
+PyObject* set_pickled(PyObject* self, PyObject* pickled) {
+  HANDLE_TH_ERRORS
+  if (!PyTuple_Check(pickled) || PyTuple_GET_SIZE(pickled) != 3)
+    return original_set_pickled.call_original(self, pickled);
+  PyObject* const offset = PyTuple_GET_ITEM(pickled, 1);
+  const Ref host = on_host(PyTuple_GET_ITEM(pickled, 2));
+  if (!host)
+    return nullptr;
+  at::Generator& own = reinterpret_cast<THPGenerator*>(self)->cdata;
+  const bool is_shared = own.getIntrusivePtr().use_count() > 1;  // a default generator
+  if (offset == Py_None && !own.device().is_cpu() && !is_shared)
+    own = at::detail::createCPUGenerator();
+  const Ref changed = Ref::steal(PyTuple_Pack(3, PyTuple_GET_ITEM(pickled, 0), offset, host.get()));
+  return changed ? original_set_pickled.call_original(self, changed.get()) : nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
+// Torch copies the fields of `value`, which may be a state whose bytes are not there yet.
+int set_data(PyObject* self, PyObject* value, void* closure) {
+  HANDLE_TH_ERRORS
+  if (value != nullptr && THPVariable_Check(value))
+    THPVariable_Unpack(value).has_storage();  // a state gets its bytes
+  return original_set_data(self, value, closure);
+  END_HANDLE_TH_ERRORS_RET(-1)
+}
+
 struct Entry {
   std::string_view method;
   Unary* original;
   PyCFunction instead;
 };
 
-const std::array<Entry, 6>& entries() {
-  static const std::array<Entry, 6> all = {{{"get_state", &original_get_state, get_state},
+const std::array<Entry, 7>& entries() {
+  static const std::array<Entry, 7> all = {{{"get_state", &original_get_state, get_state},
                                             {"set_state", &original_set_state, set_state},
                                             {"manual_seed", &original_manual_seed, manual_seed},
                                             {"seed", &original_seed, seed},
                                             {"initial_seed", &original_initial_seed, initial_seed},
-                                            {"clone_state", &original_clone_state, clone_state}}};
+                                            {"clone_state", &original_clone_state, clone_state},
+                                            {"__setstate__", &original_set_pickled, set_pickled}}};
   return all;
 }
 
@@ -159,7 +196,21 @@ bool hook_generator(PyObject* descriptor, const char* method) {
   return false;
 }
 
+bool hook_data(PyObject* descriptor) {
+  if (Py_TYPE(descriptor) != &PyGetSetDescr_Type) {
+    PyErr_Format(PyExc_TypeError, "%R is no attribute of a type", descriptor);
+    return false;
+  }
+  if (data_attribute != nullptr)
+    return true;
+  data_attribute = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
+  original_set_data = std::exchange(data_attribute->set, set_data);
+  return true;
+}
+
 void unhook_generators() {
+  if (data_attribute != nullptr)
+    std::exchange(data_attribute, nullptr)->set = original_set_data;
   for (const Entry& entry : entries())
     entry.original->unhook();
 }

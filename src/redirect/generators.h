@@ -15,9 +15,13 @@ namespace torch_remote::redirect {
 // Generator.set_state wants a tensor of the CPU: a file of random states that was loaded with
 // map_location="cpu" is on the accelerator under the full policy.
 
-// `method` is get_state, set_state, manual_seed, seed, initial_seed or clone_state. False with a
-// Python error.
+// `method` is get_state, set_state, manual_seed, seed, initial_seed, clone_state or __setstate__.
+// False with a Python error.
 bool hook_generator(PyObject* descriptor, const char* method);
+
+// Hooks the setter of Tensor.data, to which a joined state may be given. False with a Python error.
+bool hook_data(PyObject* descriptor);
+
 void unhook_generators();
 
 // `function()` returns what has manual_seed(), initial_seed(), get_rng_state(), set_rng_state()

@@ -131,6 +131,12 @@ c10::intrusive_ptr<c10::TensorImpl> JoinedState::shallow_copy_and_detach(
                                                   allow_tensor_metadata_change);
 }
 
+// `state.data = x`
+void JoinedState::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) {
+  join();  // else the parts would still be the state
+  c10::TensorImpl::shallow_copy_from(impl);
+}
+
 StateParts split_state(const at::Tensor& state) {
   const auto* const joined = dynamic_cast<const JoinedState*>(state.unsafeGetTensorImpl());
   if (joined != nullptr) {

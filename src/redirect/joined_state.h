@@ -31,6 +31,9 @@ struct StateParts {
 // The state of a remote device is fetched only when its bytes are read. A joined state keeps it so:
 // the two parts are joined when somebody asks for the bytes or for their number. fork_rng and
 // torch.utils.checkpoint never do, so they do not wait. Thread-safe.
+//
+// `x.data = state` copies the fields of a state without asking: set_data() in generators.cpp asks
+// before. resize_ raises, because torch changes no sizes that are virtual; a clone can be resized.
 class JoinedState final : public c10::TensorImpl {
  public:
   explicit JoinedState(StateParts parts);
@@ -42,6 +45,7 @@ class JoinedState final : public c10::TensorImpl {
       bool allow_tensor_metadata_change) const override;
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
 
   // Undefined tensors once the parts are joined: the user may have changed the bytes.
   StateParts parts() const;

@@ -287,9 +287,16 @@ PyObject* run_type(const Method& method, PyObject* self, PyObject* args, PyObjec
   return move(self, device, options.get());
 }
 
-bool is_cuda_name(PyObject* object) {
-  return object != nullptr && PyUnicode_Check(object) &&
-         PyUnicode_CompareWithASCIIString(object, "cuda") == 0;
+// Whether the name of a device means the accelerator for autocast: "cuda" always, "cpu" where the
+// tensors of "cpu" are on the accelerator. Torch itself saves and restores the state of the CPU.
+bool means_accelerator(PyObject* name) {
+  if (name == nullptr || !PyUnicode_Check(name))
+    return false;
+  if (PyUnicode_CompareWithASCIIString(name, "cuda") == 0)
+    return true;
+  return PyUnicode_CompareWithASCIIString(name, "cpu") == 0 &&
+         may_redirect({Kind::kCpu, kNoIndex}) && !is_called_by_torch() &&
+         caller_limit() == Policy::kFull;
 }
 
 Ref name_of_accelerator() {
@@ -299,8 +306,8 @@ Ref name_of_accelerator() {
 
 // get_autocast_dtype("cuda"), set_autocast_dtype(device_type="cuda", ...) and their like.
 PyObject* run_autocast(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs) {
-  const bool is_first = is_cuda_name(positional(args, 0));
-  const bool is_keyword = is_cuda_name(keyword(kwargs, names().device_type));
+  const bool is_first = means_accelerator(positional(args, 0));
+  const bool is_keyword = means_accelerator(keyword(kwargs, names().device_type));
   if (!stands_in_for_cuda() || is_first == is_keyword)
     return method.original(self, args, kwargs);
   const Ref used = name_of_accelerator();

@@ -179,6 +179,10 @@ PyObject* py_hook_default_type(PyObject* /*self*/, PyObject* function) {
   return hook_default_type(function) ? none() : nullptr;
 }
 
+PyObject* py_hook_data(PyObject* /*self*/, PyObject* descriptor) {
+  return hook_data(descriptor) ? none() : nullptr;
+}
+
 PyObject* py_hook_generator(PyObject* /*self*/, PyObject* args) {
   PyObject* descriptor = nullptr;
   const char* method = nullptr;
@@ -285,6 +289,7 @@ PyMethodDef functions[] = {
     {"hook_getter", py_hook_getter, METH_VARARGS, nullptr},
     {"hook_instance_check", py_hook_instance_check, METH_O, nullptr},
     {"hook_default_type", py_hook_default_type, METH_O, nullptr},
+    {"hook_data", py_hook_data, METH_O, nullptr},
     {"hook_generator", py_hook_generator, METH_VARARGS, nullptr},
     {"set_random", py_set_random, METH_O, nullptr},
     {"install_kernels", py_install_kernels, METH_VARARGS, nullptr},

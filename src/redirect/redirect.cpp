@@ -97,7 +97,7 @@ bool matches(const Recent& place, const TopFrame& frame, const Request& request,
 // Calls of libraries are not kept: which line of the user's made them differs.
 bool is_kept(const TopFrame& frame, const Request& request, const Site* site) {
   return frame.code != nullptr && site != nullptr && request.kind != Kind::kToggle &&
-         !is_child_process() && !is_library(frame.code);
+         !is_child_process() && !is_library(frame.code) && !is_generated(frame.code, frame.globals);
 }
 
 // Note [One use of cpu:-1]

@@ -91,7 +91,29 @@ bool is_library(PyCodeObject* code) {
   return is;
 }
 
+bool is_generated(PyCodeObject* code, PyObject* globals) {
+  if (PyUnicode_CompareWithASCIIString(code->co_filename, "<string>") != 0) [[likely]]
+    return false;
+  static PyObject* const name_key = PyUnicode_InternFromString("__name__");
+  static PyObject* const file_key = PyUnicode_InternFromString("__file__");
+  if (globals == nullptr || PyDict_GetItem(globals, file_key) != nullptr)
+    return true;
+  PyObject* const name = PyDict_GetItem(globals, name_key);
+  return name == nullptr || !PyUnicode_Check(name) ||
+         PyUnicode_CompareWithASCIIString(name, "__main__") != 0;
+}
+
 namespace {
+
+bool is_users(PyFrameObject* frame) {
+  const Ref object = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  auto* const code = reinterpret_cast<PyCodeObject*>(object.get());
+  if (is_library(code))
+    return false;
+  auto* const python = reinterpret_cast<PyObject*>(frame);
+  const Ref globals = Ref::steal(PyObject_GetAttrString(python, "f_globals"));
+  return !is_generated(code, globals.get());
+}
 
 int offset_in(PyFrameObject* frame) {
 #if PY_VERSION_HEX >= 0x030B0000
@@ -101,14 +123,13 @@ int offset_in(PyFrameObject* frame) {
 #endif
 }
 
-// The innermost frame outside libraries, or the innermost of all. Null outside Python.
+// The innermost frame of the user's program, or the innermost of all. Null outside Python.
 Ref user_frame() {
   Ref frame = Ref::share(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   Ref first = Ref::share(frame.get());
   while (frame) {
     auto* const object = reinterpret_cast<PyFrameObject*>(frame.get());
-    const Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(object)));
-    if (!is_library(reinterpret_cast<PyCodeObject*>(code.get())))
+    if (is_users(object))
       return frame;
     frame = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(object)));
   }

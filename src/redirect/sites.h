@@ -35,6 +35,10 @@ void count(Site& site);
 // Whether the code is of torch or of this package, and not the user's.
 bool is_library(PyCodeObject* code);
 
+// Whether a library has made the code from text, such as a lambda of torch.compile or __init__ of a
+// dataclass: it has no line that can be looked up. `python -c` has its program from text too.
+bool is_generated(PyCodeObject* code, PyObject* globals);
+
 // The frame of the library's function that the user's program has called, if one runs now: the
 // outermost of the library frames on top. Null otherwise.
 Ref called_library_frame();

@@ -4,6 +4,7 @@
 #include <exception>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/Device.h>
@@ -247,14 +248,20 @@ PyObject* new_sparse(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   END_HANDLE_TH_ERRORS
 }
 
+// The descriptor gets a definition of ours: torch's own may be in memory that cannot be written.
 struct Getter {
-  PyGetSetDef* definition = nullptr;
+  PyGetSetDescrObject* descriptor = nullptr;  // null: not hooked
+  PyGetSetDef* before = nullptr;
+  PyGetSetDef instead = {};
   getter original = nullptr;
 };
 
 Getter is_cuda;
 Getter is_mps;
-Getter device;
+Getter device;  // of tensors
+Getter generator_device;
+Getter stream_device;
+Getter event_device;
 
 // Whether a tensor is on the accelerator, and `name` is not that but what programs are told. The
 // device of a subclass may be a call of its __torch_dispatch__, which may raise.
@@ -282,8 +289,9 @@ PyObject* get_is_mps(PyObject* self, void* closure) {
   });
 }
 
+template <const Getter& hooked>
 PyObject* get_device(PyObject* self, void* closure) {
-  Ref found = Ref::steal(device.original(self, closure));
+  Ref found = Ref::steal(hooked.original(self, closure));
   const bool is_renamed = reads_as() != c10::DeviceType::CPU && !is_off();
   if (!found || !is_renamed || !THPDevice_Check(found.get()))
     return found.release();
@@ -296,10 +304,14 @@ struct HookedGetter {
   ::getter instead;
 };
 
-const std::array<HookedGetter, 3>& hooked_getters() {
-  static const std::array<HookedGetter, 3> all = {{{"is_cuda", &is_cuda, get_is_cuda},
-                                                   {"is_mps", &is_mps, get_is_mps},
-                                                   {"device", &device, get_device}}};
+const std::array<HookedGetter, 6>& hooked_getters() {
+  static const std::array<HookedGetter, 6> all = {
+      {{"is_cuda", &is_cuda, get_is_cuda},
+       {"is_mps", &is_mps, get_is_mps},
+       {"device", &device, get_device<device>},
+       {"generator_device", &generator_device, get_device<generator_device>},
+       {"stream_device", &stream_device, get_device<stream_device>},
+       {"event_device", &event_device, get_device<event_device>}}};
   return all;
 }
 
@@ -350,11 +362,15 @@ bool hook_getter(PyObject* descriptor, const char* kind) {
   for (const HookedGetter& each : hooked_getters()) {
     if (each.name != kind || Py_TYPE(descriptor) != &PyGetSetDescr_Type)
       continue;
-    if (each.getter->definition != nullptr)
+    Getter& hooked = *each.getter;
+    if (hooked.descriptor != nullptr)
       return true;
-    each.getter->definition = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
-    each.getter->original = each.getter->definition->get;
-    each.getter->definition->get = each.instead;
+    hooked.descriptor = reinterpret_cast<PyGetSetDescrObject*>(Ref::share(descriptor).release());
+    hooked.before = hooked.descriptor->d_getset;
+    hooked.original = hooked.before->get;
+    hooked.instead = *hooked.before;
+    hooked.instead.get = each.instead;
+    hooked.descriptor->d_getset = &hooked.instead;
     return true;
   }
   PyErr_Format(PyExc_TypeError, "%R cannot be hooked as %s", descriptor, kind);
@@ -366,9 +382,11 @@ void unhook_types() {
     swap_constructor(type, originals()[type]);
   hooked_types.clear();
   for (const HookedGetter& each : hooked_getters()) {
-    if (each.getter->definition != nullptr)
-      each.getter->definition->get = each.getter->original;
-    each.getter->definition = nullptr;
+    Getter& hooked = *each.getter;
+    if (hooked.descriptor == nullptr)
+      continue;
+    hooked.descriptor->d_getset = hooked.before;
+    Ref::steal(reinterpret_cast<PyObject*>(std::exchange(hooked.descriptor, nullptr)));
   }
 }
 

@@ -11,7 +11,7 @@ namespace torch_remote::redirect {
 // legacy_cuda (torch.cuda.FloatTensor). False with a Python error.
 bool hook_type(PyObject* type, const char* kind);
 
-// `kind`: is_cuda, device.
+// `kind`: is_cuda, is_mps; device, generator_device, stream_device, event_device.
 bool hook_getter(PyObject* descriptor, const char* kind);
 
 void unhook_types();

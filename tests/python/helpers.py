@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from torch_forks import TorchForks, may_fork
 
 DEVICE = os.environ.get("TORCH_REMOTE_TEST_DEVICE", "remote")
-DEADLINE = 120.0  # for what would hang; long, since a busy machine runs several tests at once
+DEADLINE = 240.0  # for what would hang; long, since a busy machine runs several tests at once
 
 
 def moved(value: Any) -> Any:

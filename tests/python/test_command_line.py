@@ -19,6 +19,7 @@ from helpers import DEADLINE, serving, wait_until
 
 import torch_remote
 from torch_remote_cli import dispatch, environment, figures
+from torch_remote_cli.commands import bench
 
 ROOT = Path(__file__).parents[2]
 READING = ("status", "top", "bench", "doctor", "up", "ps")
@@ -357,6 +358,19 @@ def test_bench_measures_and_says_what_it_means(server: tuple[str, str]) -> None:
     for figure in ("round_trip_seconds", "calls_per_second", "upload_bytes_per_second"):
         assert told[figure] > 0
     assert any("training step" in sentence for sentence in told["meaning"])
+
+
+def test_bench_measures_with_the_memory_that_the_server_has(tmp_path: Path) -> None:
+    figures = ("upload_bytes_per_second", "download_bytes_per_second")
+    for limit, is_enough in (("8MiB", True), ("1MiB", False)):
+        with serving(f"unix://{tmp_path}/{limit}", "--max-memory", limit) as url:
+            done = cli("bench", url, "--json", "-q")
+        assert (done.returncode, done.stderr) == (0, "")
+        told = json.loads(done.stdout)
+        assert told["round_trip_seconds"] > 0 and told["calls_per_second"] > 0
+        assert [told[each] is not None for each in figures] == [is_enough] * 2
+        assert any("not measured" in each for each in told["meaning"]) is not is_enough
+        assert ("upload" in bench.describe(told).partition("\n\n")[0]) is is_enough
 
 
 def test_bench_of_nobody_is_unreachable_and_of_a_wrong_token_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,11 +15,12 @@ import pytest
 from helpers import DEADLINE, serving
 
 from torch_remote import _running
-from torch_remote.providers import Endpoint, Spec
+from torch_remote.providers import Endpoint, Spec, ssh_errors
 from torch_remote_cli import dispatch, machine, server_program
 from torch_remote_cli.commands import completion
 from torch_remote_cli.commands import run as run_command
 from torch_remote_cli.errors import CommandError
+from torch_remote_cli.troubles import Trouble, trouble_of
 
 Run = Callable[..., tuple[int, str]]
 TOKEN = "0123456789abcdef" * 4
@@ -196,6 +197,94 @@ def test_a_token_that_the_server_refuses_names_the_option_of_the_command(
             status, said = run(command, "--on", url, "-q", "--token-file", str(wrong), *words)
             assert status == 4 and "leave out --token-file" in said
     assert executed == [script]
+
+
+def test_an_empty_token_file_is_told_with_what_to_put_there(run: Run, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    remedy = "put the server's token there, or name another file by --token-file"
+    status, said = run("status", "--on", f"unix://{tmp_path}/s", "--token-file", str(empty))
+    assert status == 1 and f"there is no token in {empty}. What to do: {remedy}" in said
+    for text in ("token_file", "TORCH_REMOTE_TOKEN_FILE"):
+        for error in (ValueError, RuntimeError):
+            trouble = trouble_of(error(f"{text}: there is no token in {empty}"))
+            assert (trouble.remedy, trouble.status) == (remedy, 1)
+
+
+@pytest.fixture
+def token_pipe() -> Iterator[tuple[str, int]]:
+    """A pipe that holds a token, as `--token-file <(cat token)` names it, and its descriptor."""
+    read, write = os.pipe()
+    os.write(write, TOKEN.encode())
+    os.close(write)
+    yield f"/dev/fd/{read}", read
+    os.close(read)
+
+
+def test_a_token_may_come_from_a_pipe(
+    token_pipe: tuple[str, int], run: Run, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    with serving(f"unix://{tmp_path}/s", "--token-file", str(token)) as url:
+        status, said = run("status", "-q", "--on", url, "--token-file", token_pipe[0])
+    assert status == 0, said
+
+
+def test_run_says_that_its_token_cannot_come_from_a_pipe(
+    token_pipe: tuple[str, int],
+    run: Run,
+    executed: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["run", "-q", "--on", f"unix://{tmp_path}/s"]
+    path, read = token_pipe
+    for option, given in (
+        ("--token-file", ["--token-file", path]),
+        ("TORCH_REMOTE_TOKEN_FILE", []),
+    ):
+        status, said = run(*words, *given, "-c", "1")
+        assert (status, executed) == (2, []), said
+        assert said.startswith(f"torch-remote run: {option}: {path} is not a regular file")
+        assert said.count("\n") == 1
+        monkeypatch.setenv("TORCH_REMOTE_TOKEN_FILE", path)
+    assert os.read(read, 100) == TOKEN.encode()
+
+
+def test_only_machines_that_use_the_tokens_variable_need_its_file(
+    run: Run, executed: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _running.note(Spec("k8s", "k8s://pod", name="box"), Endpoint("k8s://pod"))
+    missing = f"{tmp_path}/missing"
+    monkeypatch.setenv("TORCH_REMOTE_TOKEN_FILE", missing)
+    for url in ("ssh://host", "box", "local"):
+        executed.clear()
+        run("run", "-q", "--on", url, "-c", "1")
+        assert executed == [["-c", "1"]], url
+        executed.clear()
+        status, said = run("run", "-q", "--on", url, "--token-file", missing, "-c", "1")
+        assert (status, executed) == (1, []) and missing in said, url
+    status, said = run("run", "-q", "--on", f"unix://{tmp_path}/s", "-c", "1")
+    assert (status, executed) == (1, [])
+    assert f"TORCH_REMOTE_TOKEN_FILE: cannot read {missing}" in said
+
+
+@pytest.mark.parametrize("command", ["status", "bench"])
+def test_help_lists_the_status_of_a_token_file_that_cannot_be_used(command: str, run: Run) -> None:
+    assert "1 the token file cannot be used" in run(command, "--help")[1]
+
+
+def test_advice_follows_one_full_stop(run: Run) -> None:
+    for url in ("nosuch://x", "tcp://127.0.0.1"):
+        status, said = run("status", "-q", "--on", url)
+        assert status == 2 and ". What to do: correct it" in said
+        assert ".. " not in said
+    assert trouble_of(ValueError("a sentence.")).sentence().startswith("a sentence. What to do: ")
+    assert Trouble("a sentence.", "", 1).sentence() == "a sentence."
+    denied = ssh_errors.explain("box", "", "me@box: Permission denied (publickey).\n")
+    assert "(publickey). What to do: `ssh box` must work" in denied
 
 
 # --- the server, as commands name it

@@ -19,9 +19,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEADLINE, serving
+from helpers import DEADLINE, run_python, serving
 
 import torch_remote
+from torch_remote_cli import checks_local
+from torch_remote_cli.environment import LOG_LEVELS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -116,6 +118,21 @@ def test_a_setting_that_is_wrong_is_to_be_corrected(url: str) -> None:
         assert (status, problem["check"]) == (1, "machine")
         assert variable in problem["text"] and "correct it" in problem["remedy"]
         assert "torch-remote serve" not in problem["remedy"]
+
+
+def test_a_log_level_that_there_is_not_is_told_in_the_words_of_the_programs(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import torch, torch_remote; torch.ones(2, device='remote')"
+    said = run_python(program, anew=True, TORCH_REMOTE_LOG="loud").stderr
+    status, found = doctor("--on", url, TORCH_REMOTE_LOG="loud")
+    problem = only(found)
+    assert (status, problem["check"], problem["state"]) == (1, "environment", "problem")
+    assert f"torch-remote: {problem['text']}\n" in said and "'loud'" in problem["text"]
+    assert "correct it" in problem["remedy"]
+    for level in ("", *LOG_LEVELS):
+        monkeypatch.setenv("TORCH_REMOTE_LOG", level)
+        assert "TORCH_REMOTE_LOG" not in str([*checks_local.check_environment()])
 
 
 def test_ssh_to_a_host_without_torch_remote_says_how_to_have_it_there(tmp_path: Path) -> None:

@@ -23,6 +23,16 @@ print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 print("parent", x.tolist())
 """
 
+SCALED_STEP = """
+        scaler, weight = torch.amp.GradScaler("cpu"), torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        scaler.scale(weight.sum()).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        assert weight.tolist() == [0.5, 0.5]
+"""
+
 FAMILIAR = (
     "Cannot re-initialize remote in forked subprocess. To use remote with multiprocessing, "
     "you must use the 'spawn' start method"
@@ -53,6 +63,7 @@ def test_a_child_may_seed_and_use_the_cpu() -> None:
         "torch.remote.manual_seed_all(3)",
         "torch.remote.is_available(); torch.remote.is_initialized()",
         "del x",
+        SCALED_STEP,
     ):
         assert in_a_child(action) == ["child 0", "parent [1.0, 1.0]"], action
 

@@ -23,6 +23,7 @@ import torch
 from helpers import DEADLINE, serving, wait_until
 
 import torch_remote
+from torch_remote_cli import page_token
 from torch_remote_cli.collector import Collector, History, MinuteMean
 from torch_remote_cli.page_server import PageServer
 
@@ -56,8 +57,10 @@ class Page:
 
 
 @contextmanager
-def showing(folder: Path, metrics: str, *options: str) -> Iterator[Page]:
+def showing(folder: Path, metrics: str, *options: str, told: str = "") -> Iterator[Page]:
+    """`told` is what it prints to stderr."""
     token_file = folder / "state" / "page-token"
+    token_file.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "torch_remote_cli", "page", "--listen", "127.0.0.1:0"]
     command += ["--metrics", metrics, "--token-file", str(token_file), *options]
     page = subprocess.Popen(
@@ -72,7 +75,7 @@ def showing(folder: Path, metrics: str, *options: str) -> Iterator[Page]:
     finally:
         page.send_signal(signal.SIGTERM)
         rest, errors = page.communicate(timeout=DEADLINE)
-        assert (page.returncode, errors) == (0, "")
+        assert (page.returncode, errors) == (0, told)
         token = token_file.read_text().strip()
         assert token not in line + rest, "a token must not get into a log"
 
@@ -143,6 +146,22 @@ def test_the_token_file_is_made_for_its_owner_and_one_that_others_read_is_refuse
     command += ["--metrics", f"unix://{place[2]}/m", "--token-file", str(open_to_all)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 1 and f"chmod 600 {open_to_all}" in done.stderr
+
+
+def test_a_token_file_is_made_in_a_folder_that_exists_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "missing/x"
+    command = [sys.executable, "-m", "torch_remote_cli", "page", "--listen", "127.0.0.1:0"]
+    command += ["--metrics", f"unix://{tmp_path}/m", "--token-file", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"torch-remote page: cannot make the token file {path}: there is no folder {path.parent}\n"
+    )
+    assert not path.parent.exists()
+    monkeypatch.setenv("XDG_STATE_HOME", f"{tmp_path}/state")
+    assert len(page_token.read_or_make(page_token.default_path())) == 64
 
 
 # Promise 13.
@@ -295,6 +314,22 @@ def test_it_goes_on_when_the_server_ends_and_comes_back(tmp_path: Path) -> None:
             assert wait_until(lambda: shown.figures()["error"] == "")
     finally:
         page.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("options", [[], ["--quiet"]])
+def test_a_socket_and_a_log_that_are_not_there_yet_are_told(
+    options: list[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    said = [
+        f"torch-remote page: there is no {what} yet; the page looks for it again\n"
+        for what in (f"socket {tmp_path}/m", f"log file {log}")
+    ]
+    told = "" if options else "".join(said)
+    words = ["--log", str(log), *options]
+    with showing(tmp_path, f"unix://{tmp_path}/m", *words, told=told) as page:
+        log.write_text("the first line\n")
+        assert page.figures()["log"] == ["the first line"]
 
 
 def test_histories_keep_the_last_samples_and_the_mean_of_each_minute() -> None:

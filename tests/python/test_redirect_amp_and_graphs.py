@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
+from redirecting import TorchDevice, redirected
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -55,6 +58,92 @@ def test_amp_means_the_device_in_use(used: str) -> None:
     y = x.clone().requires_grad_()
     Twice.apply(y).sum().backward()
     assert y.grad.unique().tolist() == [2.0]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_under_full_autocast_of_the_cpu_means_the_device_in_use(used: str) -> None:
+    x = torch.ones(4, 4, device="cpu")
+    assert str(x.device) == used
+    modes = (
+        torch.autocast("cpu"),
+        torch.autocast(device_type="cpu", dtype=torch.bfloat16),
+        torch.cpu.amp.autocast(),
+    )
+    for mode in modes:
+        with mode:
+            assert (x @ x).dtype == torch.bfloat16
+            assert torch.is_autocast_enabled("cpu")
+            assert torch.is_autocast_enabled(device_type="cpu")
+            assert torch.get_autocast_dtype("cpu") == torch.bfloat16
+            assert torch.get_autocast_dtype(device_type="cpu") == torch.bfloat16
+            with torch.autocast("cpu", enabled=False):
+                assert (x @ x).dtype == torch.float32
+                torch.set_autocast_enabled("cpu", True)
+                assert (x @ x).dtype == torch.bfloat16
+        assert not torch.is_autocast_enabled("cpu")
+        assert (x @ x).dtype == torch.float32
+    with torch.autocast("cpu", torch.float16):
+        assert (x @ x).dtype == torch.float16
+    with TorchDevice.cpu_override(), torch.autocast("cpu"):
+        here = torch.ones(2, 2)
+        assert ((here @ here).dtype, here.device.type) == (torch.bfloat16, "cpu")
+
+
+def test_under_full_a_compiled_function_has_autocast_of_the_cpu(used: str) -> None:
+    @torch.compile(backend="aot_eager")
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x
+
+    x = torch.ones(4, 4)
+    assert multiply(x).dtype == torch.bfloat16
+    with torch.autocast("cpu"):
+        assert torch.compile(torch.mm, backend="aot_eager")(x, x).dtype == torch.bfloat16
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_under_full_checkpoints_and_functions_know_autocast_of_the_cpu(used: str) -> None:
+    seen: list[torch.dtype] = []
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+        def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cpu")
+        def backward(context: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad * 2
+
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        seen.append((x @ x).dtype)
+        return x @ x
+
+    x = torch.ones(4, 4, requires_grad=True)
+    with torch.autocast("cpu"):
+        y = torch.utils.checkpoint.checkpoint(multiply, x, use_reentrant=False)
+        z = Double.apply(y)
+    assert (y.dtype, z.dtype) == (torch.bfloat16, torch.float32)
+    z.sum().backward()
+    assert seen == [torch.bfloat16] * 2
+    assert x.grad is not None and x.grad.tolist() == [[16.0] * 4] * 4
+
+
+def test_under_foreign_autocast_of_the_cpu_is_the_cpus() -> None:
+    with redirected("remote", "foreign"), torch.autocast("cpu"):
+        here, there = torch.ones(2, 2), torch.ones(2, 2, device="cuda")
+        assert ((here @ here).dtype, (there @ there).dtype) == (torch.bfloat16, torch.float32)
+        assert not torch.is_autocast_enabled("cuda")
+
+
+def test_autocast_of_the_cpu_is_logged(remote: str) -> None:
+    with torch.autocast("cpu"):
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    found = [each for each in TorchDevice.sites() if each.file == __file__ and each.line == line]
+    assert [(each.api, each.asked, each.used) for each in found] == [
+        ("torch.autocast", "cpu", remote)
+    ]
 
 
 def test_a_graph_replays_what_its_block_did(used: str) -> None:

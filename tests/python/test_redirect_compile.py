@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -127,3 +129,36 @@ def test_a_function_is_compiled_for_the_device_whatever_it_is_called(read_as: st
     with redirected("remote", "foreign", read_as=read_as):
         made = torch.compile(lambda x: x.to(read_as) + 1)(torch.ones(2))
         assert (made.device.type, made.tolist()) == (read_as, [2.0, 2.0])
+
+
+def test_generated_code_is_not_the_users_line(remote: str) -> None:
+    @torch.compile
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        return x.to("cuda") + torch.zeros(3, device="cuda") + torch.rand(3)
+
+    compute(torch.ones(3))
+    compute(torch.ones(2, 3))
+    sites = [each for each in TorchDevice.sites() if each.api in ("Tensor.to", "torch.rand")]
+    assert not [each for each in sites if each.file == "<string>"]
+    assert {each.file for each in sites} >= {__file__}
+
+
+@dataclasses.dataclass
+class Made:
+    x: torch.Tensor = dataclasses.field(
+        default_factory=functools.partial(torch.zeros, 2, device="cuda")
+    )
+
+
+def test_code_of_a_dataclass_is_told_as_the_line_that_makes_one(used: str) -> None:
+    def lines() -> set[int]:
+        return {each.line for each in TorchDevice.sites() if each.function == "make_two"}
+
+    def make_two() -> None:
+        Made()
+        Made()
+
+    make_two()
+    make_two()
+    first = make_two.__code__.co_firstlineno
+    assert lines() == {first + 1, first + 2}

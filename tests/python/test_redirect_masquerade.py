@@ -250,6 +250,16 @@ group = dist.new_group([0], backend="nccl")
 dist.barrier()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1).cuda(), device_ids=[0])
 model(x).sum().backward()
+for indices, named in (
+    (([0], 0), {}),
+    (([0],), {"output_device": 0}),
+    (([0],), {}),
+    ((), {"device_ids": [0], "output_device": 0}),
+    (([0], 0, 0, False), {}),
+):
+    network = torch.nn.Linear(3, 1).cuda()
+    other = torch.nn.parallel.DistributedDataParallel(network, *indices, **named)
+    assert other(x).shape == (1,) and other.broadcast_buffers is (len(indices) < 4)
 print(dist.get_backend(), dist.get_backend(group), x.tolist(), model.module.weight.grad.tolist())
 dist.destroy_process_group()
 """

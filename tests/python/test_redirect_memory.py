@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,26 @@ def test_a_budget_limits_and_measures(used: str) -> None:
     with pytest.raises(torch.OutOfMemoryError, match="budget"), TorchDevice.memory_budget("1KiB"):
         torch.ones(1024, device="cuda")
     assert z.sum().item() == 2048
+
+
+def test_a_tensor_over_the_budget_is_not_listed_and_is_freed(used: str) -> None:
+    size = 2**20 + 8
+    for make in (torch.zeros, torch.ones, torch.empty):
+        with (
+            pytest.raises(torch.OutOfMemoryError, match="budget") as raised,
+            TorchDevice.memory_budget("1MiB"),
+        ):
+            make(size, device="cuda")
+        assert f"needs {4 * size} bytes" in str(raised.value)
+        assert f"{4 * size} bytes ({size},)" not in str(raised.value)
+    kept = torch.ones(size, device="cuda")
+    with (
+        pytest.raises(torch.OutOfMemoryError, match="budget") as raised,
+        TorchDevice.memory_budget("1MiB"),
+    ):
+        torch.stack([kept, kept])
+    held = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+    assert not any(each.numel() == 2 * size for each in held)
 
 
 def test_a_fraction_of_the_memory_limits_the_tensors(used: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from helpers import assert_runs, run_python
@@ -29,6 +31,29 @@ def test_a_program_that_asks_for_mps_first_takes_cuda(policy: str, read_as: str 
 
 
 @pytest.mark.parametrize("policy", ["full", "foreign"])
+@pytest.mark.parametrize("name", ["cuda", "mps"])
+def test_generators_streams_and_events_read_as_tensors_do(policy: str, name: str) -> None:
+    with redirected("remote", policy, read_as=name):
+        x = torch.ones(2, device=name)
+        generator, stream = torch.Generator(name), torch.cuda.current_stream()
+        event = torch.cuda.Event()
+        for each in (generator, stream, torch.cuda.Stream(), torch.cuda.default_generators[0]):
+            assert str(each.device) == f"{name}:0"
+            assert each.device == x.device == torch.device(name)
+        assert event.device.type == name
+        assert torch.Generator().device.type == "cpu"
+        drawn = torch.rand(2, generator=generator, device=generator.device)
+        assert str(drawn.device) == f"{name}:0"
+        assert drawn.untyped_storage().device.type == "remote"
+        assert torch.Generator(generator.device).device == generator.device
+        assert torch.cuda.Stream(device=stream.device).device == stream.device
+        assert copy.deepcopy(generator).device == generator.device
+        with torch.cuda.stream(stream):
+            assert (x + 1).tolist() == [2.0, 2.0]
+    assert generator.device.type == stream.device.type == event.device.type == "remote"
+
+
+@pytest.mark.parametrize("policy", ["full", "foreign"])
 def test_read_as_mps_is_for_programs_written_for_apple(policy: str) -> None:
     with redirected("remote", policy, read_as="mps"):
         assert choose_as_programs_do() == "mps"
@@ -53,7 +78,7 @@ def test_read_as_mps_is_for_programs_written_for_apple(policy: str) -> None:
         drawn = torch.rand(2, device="mps")
         torch.mps.set_rng_state(state)
         assert torch.equal(torch.rand(2, device="mps"), drawn)
-        assert torch.Generator("mps").device.type == "remote"
+        assert torch.Generator("mps").device == x.device
         TorchDevice.enable(policy, read_as="cuda")
         assert choose_as_programs_do() == "cuda"
         assert str(x.device) == "cuda:0"

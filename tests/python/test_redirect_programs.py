@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import assert_runs, run_python
@@ -51,6 +52,49 @@ def test_files_load_where_their_device_goes(used: str, location: Any, tmp_path: 
     torch.save(torch.nn.Linear(2, 2).state_dict(), file)
     state = torch.load(file, map_location=torch.device("cuda"))
     assert str(state["weight"].device) == used
+
+
+@pytest.mark.parametrize("policy", ["full", "foreign"])
+@pytest.mark.parametrize(("read_as", "tag"), [(None, "cuda:0"), ("cuda", "cuda:0"), ("mps", "mps")])
+def test_map_locations_are_told_the_claimed_name_of_own_files(
+    policy: str, read_as: str | None, tag: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.pt"
+    told: list[str] = []
+
+    def note(storage: Any, location: str) -> Any:
+        told.append(location)
+        return storage
+
+    options = {"read_as": read_as} if read_as else {}
+    with redirected("remote", policy, **options):
+        here = torch.from_numpy(np.ones(2, dtype=np.float32))
+        for is_zip in (True, False):
+            state = {"x": torch.ones(2, device="cuda"), "here": here}
+            torch.save(state, file, _use_new_zipfile_serialization=is_zip)
+            loaded = torch.load(file, map_location=note)
+            assert (told.pop(0), told.pop(0)) == (tag, "cpu")
+            assert (_device_of(loaded["x"]), loaded["x"].tolist()) == ("cpu", [1.0, 1.0])
+            for mapped, expected in (
+                ({tag: "meta"}, "meta"),
+                ({"remote:0": "meta"}, "meta"),
+                ({tag: "meta", "remote:0": "cpu"}, "meta"),
+                ({tag: tag}, "remote:0"),
+                ({"cuda:7": "meta"}, "remote:0"),
+                ({}, "remote:0"),
+                (lambda storage, location: None, "remote:0"),
+                (torch.device("cuda"), "remote:0"),
+            ):
+                loaded = torch.load(file, map_location=mapped)
+                assert _device_of(loaded["x"]) == expected, mapped
+        if policy == "foreign":
+            assert _device_of(torch.load(file, map_location={tag: "cpu"})["x"]) == "cpu"
+    torch.load(file, map_location=note)
+    assert told == ["remote:0", "cpu"]  # without the redirect, the file's own
+
+
+def _device_of(tensor: torch.Tensor) -> str:
+    return str(tensor.untyped_storage().device)
 
 
 def test_distributions_are_untouched(used: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +114,77 @@ def test_a_generator_of_the_cpu_draws_into_out(name: str) -> None:
         assert there.tolist() == strided.tolist()
         with pytest.raises(RuntimeError, match="require grad"):
             torch.randn(3, generator=cpu_generator(), out=torch.ones(3, requires_grad=True))
+
+
+@pytest.mark.parametrize("shape", [(), (2, 2)], ids=str)
+def test_out_gets_the_shape_that_is_drawn(remote: str, shape: tuple[int, ...]) -> None:
+    drawn = torch.rand(shape, generator=cpu_generator()).tolist()
+    whole = torch.randint(9, shape, generator=cpu_generator()).tolist()
+    out = torch.empty(3, device="cuda")
+    assert torch.rand(shape, generator=cpu_generator(), out=out) is out
+    assert (str(out.device), out.shape, out.tolist()) == (remote, shape, drawn)
+    out = torch.empty(3, device="cuda", dtype=torch.int64)
+    assert torch.randint(9, shape, generator=cpu_generator(), out=out) is out
+    assert (str(out.device), out.shape, out.tolist()) == (remote, shape, whole)
+
+
+def load_saved(generator: torch.Generator) -> Any:
+    file = io.BytesIO()
+    torch.save(generator, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "pickle": lambda generator: pickle.loads(pickle.dumps(generator)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "save": load_saved,
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("policy", ["full", "foreign"])
+def test_a_copied_generator_is_of_the_same_device_and_state(policy: str, name: str) -> None:
+    with redirected("remote", policy) as used:
+        for device, expected in (("cpu", "cpu"), ("cuda", used)):
+            generator = torch.Generator(device).manual_seed(3)
+            torch.rand(3, generator=generator, device=generator.device)
+            copied = COPIES[name](generator)
+            assert (str(copied.device), copied.initial_seed()) == (expected, 3)
+            assert torch.equal(copied.get_state(), generator.get_state())
+        copied = COPIES[name](torch.default_generator)
+        assert copied.device.type == "cpu"
+        copied.set_state(torch.get_rng_state())
+        state = copied.get_state()
+        assert torch.equal(COPIES[name](torch.default_generator).get_state(), state)
+
+
+def test_pickled_generators_of_the_cpu_cross_between_torch_with_and_without_the_redirect() -> None:
+    generator: Any = cpu_generator()
+    plain = pickle.dumps(generator)
+    with redirected("remote"):
+        loaded = pickle.loads(plain)
+        redirect_made = pickle.dumps(generator)
+        there: Any = torch.cuda.default_generators[0]
+        there.__setstate__(generator.__reduce__()[2])
+        assert there.device.type == "remote"
+    code = f"""
+import pickle, sys
+loaded = pickle.loads({redirect_made!r})
+print(loaded.device, loaded.initial_seed(), "TorchDevice" in sys.modules)
+"""
+    assert assert_runs(code) == "cpu 3 False"
+    for copied in (loaded, pickle.loads(redirect_made)):
+        assert copied.device.type == "cpu"
+        assert torch.equal(copied.get_state(), generator.get_state())
+
+
+def test_a_generator_of_a_device_object_is_of_that_device() -> None:
+    with redirected("remote") as used:
+        assert torch.Generator("cpu").device.type == "cpu"
+        assert str(torch.device("cpu")) == used
+        assert str(torch.Generator(torch.device("cpu")).device) == used
 
 
 def test_what_is_like_a_tensor_follows_it_and_is_drawn_by_the_generator() -> None:
@@ -319,6 +392,28 @@ def test_other_generators_take_the_state_of_the_default_one(remote: str) -> None
         generator.set_state(state.clone() if read else state)
         expected = torch.rand(3, generator=torch.default_generator).tolist()
         assert torch.rand(3, generator=generator).tolist() == expected
+
+
+def test_a_state_that_was_not_read_can_be_given_as_data(remote: str) -> None:
+    state = torch.get_rng_state()
+    expected = torch.get_rng_state().clone()
+    taken = torch.from_numpy(torch.zeros(3, dtype=torch.uint8).numpy())
+    taken.data = state
+    assert taken.tolist() == expected.tolist()
+    plain = torch.Generator().manual_seed(3).get_state()
+    state = torch.get_rng_state()
+    state.data = plain
+    assert torch.equal(state, plain)
+    torch.set_rng_state(state)
+    assert torch.rand(3).tolist() == torch.rand(3, generator=cpu_generator()).tolist()
+
+
+def test_a_state_refuses_another_size_and_its_clone_takes_it(remote: str) -> None:
+    state = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="customized tensor"):
+        state.resize_(3)
+    torch.set_rng_state(state)
+    assert torch.equal(state.clone().resize_(3), state[:3])
 
 
 def test_under_foreign_the_default_generator_is_the_cpus() -> None:

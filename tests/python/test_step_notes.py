@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from failures import bad_gather, held_server
+from failures import bad_gather, hear_of_failure, held_server, in_thread
+from helpers import serving, wait_until
 from restoring import assert_taken_back, fail, make_adam, record_unraisable, step  # noqa: F401
 
 import torch_remote
-from torch_remote import _optimizers
+from torch_remote import _C, _optimizers
 
 
 def test_a_counter_that_was_moved_is_not_noted_and_one_moved_back_is() -> None:
@@ -82,6 +86,113 @@ def test_a_step_that_may_have_failed_keeps_what_it_found() -> None:
     with pytest.raises(torch_remote.RemoteError):
         failed.item()
     assert optimizer.state[weight]["exp_avg"] is average
+
+
+# --- steps that were aborted, and threads that have ended
+
+
+def abort_step(optimizer: torch.optim.Optimizer) -> None:
+    def closure() -> float:
+        raise RuntimeError("aborted")
+
+    with pytest.raises(RuntimeError, match="aborted"):
+        optimizer.step(closure)
+
+
+def notes_of(optimizer: torch.optim.Optimizer) -> _C.Notes:
+    return _optimizers._noted[id(optimizer)][1]
+
+
+def forgets_all(optimizer: torch.optim.Optimizer) -> bool:
+    _optimizers.forget_done()
+    return not notes_of(optimizer).all()
+
+
+def test_an_aborted_step_of_a_thread_that_has_ended_keeps_no_later_note() -> None:
+    weight, optimizer = make_adam()
+    assert not in_thread(lambda: abort_step(optimizer))
+    for _ in range(5):
+        step(weight, optimizer, 1)
+    torch_remote.synchronize()
+    assert wait_until(lambda: forgets_all(optimizer))
+    assert notes_of(optimizer).begin(optimizer) == 1
+
+
+def test_an_aborted_step_of_a_thread_that_lives_is_forgotten_once_no_step_runs() -> None:
+    weight, optimizer = make_adam()
+    step(weight, optimizer, 1)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(abort_step, optimizer).result()
+        step(weight, optimizer, 1)
+        torch_remote.synchronize()
+        assert forgets_all(optimizer)
+        pool.submit(abort_step, optimizer).result()
+        torch_remote.synchronize()
+        assert forgets_all(optimizer)
+    assert notes_of(optimizer).begin(optimizer) == 1
+
+
+def test_a_step_that_another_thread_runs_is_not_taken_for_an_aborted_one() -> None:
+    weight, optimizer = make_adam()
+    begun, may_end = threading.Event(), threading.Event()
+
+    def closure() -> float:
+        begun.set()
+        may_end.wait()
+        return 0.0
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: optimizer.step(closure))
+        try:
+            assert begun.wait(60)
+            step(weight, optimizer, 1)
+            torch_remote.synchronize()
+            assert [note.has_ended for note in notes_of(optimizer).all()] == [False]
+        finally:
+            may_end.set()
+        running.result()
+        torch_remote.synchronize()
+        assert forgets_all(optimizer)
+
+
+def test_a_failure_that_an_ended_thread_left_on_another_machine_keeps_no_note(
+    tmp_path: Path,
+) -> None:
+    listen = f"unix://{tmp_path}/server.sock"
+    torch.ones(1, device="remote:0").item()
+    with serving(listen, "--device", "cpu") as url, torch_remote.connect(url) as machine:
+        weight = torch.nn.Parameter(torch.ones(2, device=machine.devices[0]))
+        optimizer = torch.optim.Adam([weight])
+
+        def work() -> None:
+            step(weight, optimizer, 1)
+            bad_gather()
+
+        assert not in_thread(work)
+        hear_of_failure()
+        step(weight, optimizer, 1)
+        assert weight.tolist() != [1, 1]  # waits for that machine only
+        assert wait_until(lambda: forgets_all(optimizer))
+        with pytest.raises(torch_remote.RemoteError, match="aten::gather"):
+            torch_remote.synchronize()
+
+
+def test_a_note_that_is_removed_has_ended() -> None:
+    _, optimizer = make_adam()
+    notes = _C.Notes()
+    assert notes.begin(optimizer) == 1
+    (note,) = notes.all()
+    notes.remove(note)
+    assert notes.begin(optimizer) == 1
+
+
+def test_a_note_of_a_device_that_is_gone_raises_nothing() -> None:
+    torch.ones(1, device="remote").item()
+    notes, note = _C.Notes(), _C.Note([100], {})
+    notes.add(note)
+    notes.end(note)
+    notes.forget_done()
+    assert notes.all() == []
 
 
 class Parameters:

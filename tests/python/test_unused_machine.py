@@ -35,6 +35,35 @@ def test_a_program_that_uses_the_machine_or_has_none_ends_quietly() -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "2.0\n", "")
 
 
+@pytest.mark.parametrize(
+    ("url", "variables"),
+    [
+        (URL, {}),
+        ("tcp://127.0.0.1", {}),  # without a port: no session is begun
+        (URL, {"TORCH_REMOTE_PATIENCE": "abc"}),  # nor here
+    ],
+)
+def test_a_program_that_cannot_use_the_machine_ends_with_that_error_only(
+    url: str, variables: dict[str, str]
+) -> None:
+    code = "import torch, torch_remote; torch.ones(2, device='remote')"
+    done = run_python(code, anew=True, TORCH_REMOTE=url, **variables)
+    assert done.returncode == 1 and "Error: " in done.stderr
+    assert "was not used" not in done.stderr
+
+
+def test_a_program_that_goes_on_after_a_failed_connection_ends_quietly() -> None:
+    code = """
+        import torch, torch_remote
+        try:
+            torch.ones(2, device="remote")
+        except torch_remote.ConnectionError as error:
+            print("failed")
+    """
+    done = run_python(code, anew=True, TORCH_REMOTE=URL)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "failed\n", "")
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """As in a program that has imported torch and nothing of ours, with TORCH_REMOTE set."""
@@ -70,6 +99,9 @@ def test_a_program_that_imports_it_and_makes_no_tensor_is_told_that(
     alone.setitem(sys.modules, "torch_remote._launch", _launch)
     alone.setattr(_launch, "has_used_machine", lambda: False)
     assert "has made no tensor on that device" in told(capsys)
+    for error in ("'cuda' is no device", "no such file: local"):
+        alone.setattr(sys, "last_value", RuntimeError(error), raising=False)
+        assert "has made no tensor on that device" in told(capsys)
     alone.setattr(_launch, "has_used_machine", lambda: True)
     assert told(capsys) == ""
 

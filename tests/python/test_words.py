@@ -14,6 +14,7 @@ import torch
 from helpers import run_python
 
 import torch_remote
+from torch_remote import _memory
 from torch_remote.providers import parse_url, ray
 from torch_remote_cli.commands import bench
 
@@ -68,7 +69,28 @@ class Clock:
 def test_bench_tells_the_rate_of_copies_that_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(torch_remote, "synchronize", lambda: None)
+    monkeypatch.setattr(_memory, "mem_get_info", lambda device: (1 << 40, 1 << 40))
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(torch.Tensor, "copy_", lambda to, source: clock.copied(to, source))
-    up, down = bench.bandwidth(torch.device("cpu"))
+    rates = bench.bandwidth(torch.device("cpu"))
+    assert rates is not None
+    up, down = rates
     assert up == pytest.approx(1e9) and down == pytest.approx(1e9)
+
+
+def test_bench_keeps_the_rate_it_has_when_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    def copied(to: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        if source.numel() > most:
+            raise torch.OutOfMemoryError("another program has it")
+        return clock.copied(to, source)
+
+    monkeypatch.setattr(torch_remote, "synchronize", lambda: None)
+    monkeypatch.setattr(_memory, "mem_get_info", lambda device: (1 << 40, 1 << 40))
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(torch.Tensor, "copy_", copied)
+    most = 4 << 20
+    assert bench.bandwidth(torch.device("cpu")) == pytest.approx((1e9, 1e9))
+    most = 0
+    assert bench.bandwidth(torch.device("cpu")) is None

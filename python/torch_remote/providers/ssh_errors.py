@@ -49,7 +49,8 @@ def explain(host: str, error: str, log: str) -> str:
     """Why ssh or the host's server failed, in their words, and what to do."""
     user_and_host, port = destination(host) or (host, "")
     by_hand = f"ssh -p {port} {user_and_host}" if port else f"ssh {user_and_host}"
-    words = printable(" ".join(line.strip() for line in log.splitlines()[-5:] if line.strip()))
+    said = " ".join(line.strip() for line in log.splitlines()[-5:] if line.strip())
+    words = printable(said).removesuffix(".")
     for pattern, advice in ADVICE:
         if re.search(pattern, log, re.IGNORECASE):
             return f"ssh://{host}: {words}. What to do: {advice.format(host=host, by_hand=by_hand)}"

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import machine
-from ..errors import OK
+from ..errors import OK, CommandError
 from ..output import Progress, bytes_text, count_text, duration_text, print_json
 
 if TYPE_CHECKING:
@@ -25,11 +25,12 @@ examples:
   torch-remote bench --on tcp://127.0.0.1:4711 --token-file ~/.torch-remote-token
   torch-remote bench --on unix://$XDG_RUNTIME_DIR/torch-remote/gpu.sock --json
 
-exit status: 0; 2 wrong usage; 3 nobody answers; 4 the token is refused
+exit status: 0; 1 the token file cannot be used, or the server has no memory left; 2 wrong usage;
+3 nobody answers; 4 the token is refused
 """
 
 ENOUGH = 0.4  # seconds that one measurement takes at least
-MOST_BYTES = 256 << 20
+LEAST_BYTES, MOST_BYTES = 1 << 20, 256 << 20  # of one copy
 MOST_CALLS = 1 << 17
 WARM_UP, LEAST_COPIES, MOST_COPIES = 2, 3, 20  # copies of one size
 
@@ -37,6 +38,7 @@ WARM_UP, LEAST_COPIES, MOST_COPIES = 2, 3, 20  # copies of one size
 STEP_CALLS = 1_000
 BATCH_BYTES = 64 * 3 * 224 * 224 * 4
 CHECKPOINT_BYTES = 1 << 30
+TOO_LITTLE = f"the server has less than {bytes_text(2 * LEAST_BYTES)} of free memory"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,13 +51,18 @@ def run(options: argparse.Namespace) -> int:
     named = machine.named_url(options)
     url = machine.default_url() if named is None else named
     with machine.connect(url, options.token_file, options.quiet) as connected:
+        import torch
+
         device, host = connected.devices[0], connected.status()["host"]
-        with Progress("measuring the round trip", options.quiet):
-            times = sorted(machine.round_trips(device, 2.0, 200))
-        with Progress("measuring calls", options.quiet):
-            calls = calls_per_second(device)
+        try:
+            with Progress("measuring the round trip", options.quiet):
+                times = sorted(machine.round_trips(device, 2.0, 200))
+            with Progress("measuring calls", options.quiet):
+                calls = calls_per_second(device)
+        except torch.OutOfMemoryError as error:
+            raise CommandError(str(error)) from error
         with Progress("measuring bandwidth", options.quiet):
-            up, down = bandwidth(device)
+            up, down = bandwidth(device) or (None, None)
     told = {
         "url": url,
         "host": host,
@@ -89,25 +96,33 @@ def calls_per_second(device: torch.device) -> float:
         count *= 4
 
 
-def bandwidth(device: torch.device) -> tuple[float, float]:
+def bandwidth(device: torch.device) -> tuple[float, float] | None:
     """Bytes per second up and down, of transfers that are long enough to tell.
 
     Both ends get memory for a copy and reuse it for the next ones, as a training program's are, so
-    copies are repeated, and the best time counts.
+    copies are repeated, and the best time counts. None if the server has too little memory left.
     """
     import torch
 
     import torch_remote
+    from torch_remote import _memory
 
-    size = 1 << 20
-    while True:
+    free = _memory.mem_get_info(device)[0]
+    most = min(MOST_BYTES, free // 2)  # other programs may need the rest
+    size, rates = LEAST_BYTES, None
+    while size <= most:
         here = torch.ones(size, dtype=torch.uint8)
         there = torch.empty(size, dtype=torch.uint8, device=device)
-        up = best_time(partial(there.copy_, here), torch_remote.synchronize)
-        down = best_time(partial(here.copy_, there), torch_remote.synchronize)
-        if min(up, down) >= ENOUGH / 4 or size >= MOST_BYTES:
-            return size / up, size / down
+        try:
+            up = best_time(partial(there.copy_, here), torch_remote.synchronize)
+            down = best_time(partial(here.copy_, there), torch_remote.synchronize)
+        except torch.OutOfMemoryError:  # another program has taken it since
+            break
+        rates = size / up, size / down
+        if min(up, down) >= ENOUGH / 4:
+            break
         size *= 4
+    return rates
 
 
 def best_time(copy: Callable[[], object], wait: Callable[[], object]) -> float:
@@ -132,10 +147,15 @@ def meaning(told: dict[str, Any]) -> list[str]:
     trip, calls = told["round_trip_seconds"], told["calls_per_second"]
     up, down = told["upload_bytes_per_second"], told["download_bytes_per_second"]
     step = STEP_CALLS / calls
-    return [
+    sentences = [
         f"A training step of {STEP_CALLS:,} calls takes at least {duration_text(step)} here, "
         "whatever the GPU; a step that computes longer hides this.",
         _about_reads(trip, step),
+    ]
+    if up is None:
+        return [*sentences, f"The bandwidth is not measured: {TOO_LITTLE}."]
+    return [
+        *sentences,
         f"A batch of 64 images of 224 x 224 ({bytes_text(BATCH_BYTES)}) takes "
         f"{duration_text(BATCH_BYTES / up)} to upload; uploads from pinned memory overlap with "
         "computing.",
@@ -158,8 +178,11 @@ def describe(told: dict[str, Any]) -> str:
         ("round trip", duration_text(told["round_trip_seconds"]) + ", 95% within "
          + duration_text(told["round_trip_95_percent_seconds"])),
         ("calls", count_text(told["calls_per_second"]) + " per second"),
-        ("upload", bytes_text(told["upload_bytes_per_second"]) + "/s"),
-        ("download", bytes_text(told["download_bytes_per_second"]) + "/s"),
+        *(
+            (each, bytes_text(told[f"{each}_bytes_per_second"]) + "/s")
+            for each in ("upload", "download")
+            if told[f"{each}_bytes_per_second"] is not None
+        ),
     ]  # fmt: skip
     lines = [f"{told['url']} on {told['host']}", *(f"  {name:<12}{text}" for name, text in rows)]
     return "\n".join([*lines, "", *(f"- {sentence}" for sentence in told["meaning"])])

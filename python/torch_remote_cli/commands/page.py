@@ -16,6 +16,7 @@ from pathlib import Path
 from .. import figures, page_token
 from ..collector import Collector
 from ..errors import OK, CommandError
+from ..output import printable
 from ..page_server import PageServer
 
 EPILOG = """\
@@ -30,8 +31,8 @@ The lines of programs that wait are known on the machine where `torch-remote run
 
 Prometheus: `authorization: {credentials_file: /path/page-token}` in its scrape configuration.
 
-exit status: 0 ended by Ctrl-C or SIGTERM; 1 it cannot listen; 2 wrong usage; 3 no metrics socket
-is known
+exit status: 0 ended by Ctrl-C or SIGTERM; 1 it cannot listen, or the token file cannot be used;
+2 wrong usage; 3 no metrics socket is known
 """
 
 
@@ -57,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="made if it is missing; default: page-token in ~/.local/state/torch-remote",
+        help="made if it is missing, in a folder that exists; default: page-token in "
+        "~/.local/state/torch-remote",
     )
     parser.add_argument("--log", metavar="FILE", help="a file with the server's log to show")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but the URL")
@@ -70,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
         Path(options.token_file).expanduser() if options.token_file else page_token.default_path()
     )
     token = page_token.read_or_make(path)
-    collector = Collector(socket, Path(options.log).expanduser() if options.log else None)
+    log = Path(options.log).expanduser() if options.log else None
+    collector = Collector(socket, log)
     try:
         server = PageServer((host, port), token, collector, options.host)
     except OSError as error:
@@ -78,7 +81,11 @@ def run(options: argparse.Namespace) -> int:
     collector.start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        _say_ready(server, host, token, path, options.quiet)  # who reads it may press Ctrl-C
+        # In this block, since who reads the lines may press Ctrl-C.
+        if not options.quiet:
+            _tell_missing("socket", socket)
+            _tell_missing("log file", log)
+        _say_ready(server, host, token, path, options.quiet)
         server.serve_forever()
     except KeyboardInterrupt:
         return OK
@@ -105,6 +112,19 @@ def parse_address(text: str) -> tuple[str, int]:
             2,
         )
     return host, number
+
+
+def _tell_missing(what: str, path: Path | None) -> None:
+    """The server that makes it may start later."""
+    if path is None:
+        return
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        text = f"there is no {what} {path} yet; the page looks for it again"
+        print(f"torch-remote page: {printable(text)}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # the page shows why it cannot be read
 
 
 def _say_ready(server: PageServer, host: str, token: str, path: Path, quiet: bool) -> None:

@@ -21,7 +21,8 @@ examples:
   torch-remote status --on tcp://127.0.0.1:4711 --token-file ~/.torch-remote-token --json
   ssh -N -L $XDG_RUNTIME_DIR/m.sock:/run/torch-remote/metrics.sock gpu-box   forwards one
 
-exit status: 0; 2 wrong usage; 3 nobody answers; 4 the token is refused
+exit status: 0; 1 the token file cannot be used; 2 wrong usage; 3 nobody answers; 4 the token is
+refused
 """
 
 HEADER = ("session", "client", "device", "age", "memory", "tensors", "calls", "reads", "errors")
