@@ -17,7 +17,8 @@ namespace torch_remote::server {
 // The files of `serve --log-calls`, for all sessions of a listener. The listener makes them, so
 // that no session needs the right to make a file, and limits what they have together: each session
 // has an equal share of kMostBytes, and the kernel holds it to that. So idle sessions take nothing
-// from the next one; files of ended sessions do, because files with a call are never removed.
+// from the next one; files of ended sessions do, because files with a call are never removed. (On
+// CUDA a session that was taken over can cut its own file to nothing; then it is removed.)
 // Confined to one thread.
 class CallLogs {
  public:

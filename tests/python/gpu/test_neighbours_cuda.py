@@ -72,7 +72,7 @@ def exported(session: Session) -> tuple[int, list[int]]:
 def test_a_handle_of_the_victim_is_worth_nothing_to_its_neighbour(
     pair: tuple[Session, Session],
 ) -> None:
-    """Its 64 bytes are numbers that count up and a process id, which a neighbour can guess."""
+    """The victim gives its handle away here; whether a neighbour can guess one was not tried."""
     victim, attacker = pair
     _, handle = exported(victim)
     error, value = attacker.numbers("ipc_open", handle)
