@@ -240,12 +240,17 @@ def test_a_profile_changes_nothing_of_what_calls_send(matrix: torch.Tensor) -> N
                 matrix.mm(matrix)
         return counted.as_dict()
 
+    def fewest() -> dict[str, int]:
+        """Without the headers of frames: whether one is cut here is a matter of time."""
+        return min((sent() for _ in range(20)), key=lambda counted: counted["bytes_sent"])
+
     sent()
-    plain = sent()
+    before = fewest()
     with torch.profiler.profile(activities=BOTH):
-        profiled = sent()
-    for name, slack in {"calls": 0, "syncs": 0, "bytes_sent": 3}.items():  # names of storages grow
-        assert abs(profiled[name] - plain[name]) <= slack
+        profiled = fewest()
+    after = fewest()
+    for name in "calls", "syncs", "bytes_sent":  # the names of storages grow longer with time
+        assert before[name] <= profiled[name] <= after[name]
 
 
 def test_a_server_that_starts_during_the_profile_is_profiled() -> None:

@@ -294,8 +294,8 @@ def encrypted(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 
 
 def refusing(server: int) -> list[int]:
-    """Children that refuse a client: not executed, so that they have the listener's name."""
-    return [pid for pid in children_of(server) if name_of(pid) == name_of(server)]
+    """Children that refuse a client. (A spare has the listener's name until it is executed.)"""
+    return [pid for pid in children_of(server) if name_of(pid) == "refusing"]
 
 
 # Promise 14.

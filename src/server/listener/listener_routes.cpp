@@ -176,6 +176,7 @@ void Listener::refuse_in_process(HalfOpen client, const std::string& reason) {
   ::dup2(pipe.writer.get(), STDOUT_FILENO);
   ::dup2(pipe.writer.get(), STDERR_FILENO);
   pipe = {};
+  name_this_thread("refusing");  // for ps
   const wire::Preamble preamble = *client.decoded;
   const auto stream = leave_listener(std::move(client.socket));
   confine_to_descriptors(options_.sandbox);  // before the first byte that the client has sent
