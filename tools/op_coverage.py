@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Writes docs/operators.md: what each operator does on a remote device, and where it waits.
+"""Writes docs/operators.md: which operators wait for the server, and which are special, and why.
 
 The facts come from the built extension (`torch_remote._C.operator_facts`), which reads the same
-table as registration and calls (`src/client/operators/operator_table.h`). `--check` only says
-whether the file is up to date.
+table as registration and calls. `torch_remote.explain()` has them for every operator. `--check`
+only says whether the file is up to date.
 """
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -18,154 +19,95 @@ import torch_remote
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
 
-# route, inference → heading, what it means
+# route, inference → what happens with such an operator
 GROUPS = {
-    ("sent", "shape"): (
-        "Sent; a C++ shape function of ours tells the result",
-        "For what it does not know it declines, and the second word of the column *told by* "
-        "answers; only then may the call wait.",
-    ),
-    ("sent", "meta"): (
-        "Sent; PyTorch's C++ shape code tells the result",
-        "`at::meta::…`, called directly. Structured operators end here too, as their `out` form.",
-    ),
-    ("sent", "arguments"): (
-        "Sent; the result is an argument",
-        "In-place operators and those that return nothing: there is nothing to tell, "
-        "unless the lists do not fit each other.",
-    ),
-    ("sent", "python"): (
-        "Sent; PyTorch's Meta kernel tells the result",
-        "Once for each signature, mostly in Python: some 0.1 to 1 ms. "
-        "If it fails, the server is asked.",
-    ),
-    ("sent", "server"): (
-        "Sent; the server tells the result",
-        "*always*: data decides what comes out. "
-        "*first*: the first call of a signature waits, later ones do not.",
-    ),
-    ("view", ""): ("Views and metadata", "Made on this side; nothing is sent."),
-    ("kernel", ""): (
-        "Kernels of the client",
-        "Factories, copies and reads. A copy waits when the other side is the CPU.",
-    ),
-    ("branch", ""): (
-        "Composed as on the server's kind of device",
-        "The client takes the branch that the server's device would take.",
-    ),
-}
-LISTS = {
-    "structured": (
-        "Structured",
-        "PyTorch shapes the result here in C++ and calls the `out` form: one call.",
-    ),
-    "composed": (
-        "Composed of others",
-        "PyTorch's own composition runs here, on remote tensors. "
-        "It waits where one of its parts does.",
-    ),
-    "refused": (
-        "Refused",
-        "They make quantized or mkldnn tensors, or PyTorch's composition reads memory, which is "
-        "on the server: `NotImplementedError` at the call.",
-    ),
+    ("sent", "shape"): "sent; a C++ shape function of ours predicts the result",
+    ("sent", "meta"): "sent; PyTorch's C++ shape code predicts the result",
+    ("sent", "arguments"): "sent; the result is an argument, or there is none",
+    ("sent", "python"): "sent; PyTorch's Meta kernel predicts the result",
+    ("sent", "server"): "sent; only the server knows the result",
+    ("view", ""): "views and metadata: nothing is sent",
+    ("kernel", ""): "kernels of the client: factories, copies, reads",
+    ("branch", ""): "composed here as for the server's kind of device",
+    ("structured", ""): "structured: sent as the `out` form",
+    ("composed", ""): "composed here of other operators by PyTorch",
+    ("refused", ""): "refused: `NotImplementedError` at the call",
 }
 HEAD = """\
 # Operators
 
-Written by `tools/op_coverage.py` from the built extension; do not edit. torch {version}, \
-every operator of `aten` that takes a tensor or makes one.
+Made by `tools/op_coverage.py` from the built extension; do not edit. Counted with torch {version}:
+every overload of `aten` that takes a tensor or makes one. For a single operator ask
+`torch_remote.explain("mm")`: where it runs, who predicts its result, whether it waits, and why.
 
-*Waits*: never, at the first call of a signature (the answer is kept), or always, which is also \
-said where only some inputs make it wait (`index` with a mask). `check_errors=True` always waits. \
-An operator's overloads are on one line where they do the same;
-`–` is the overload without a name. Other libraries' operators are told by their Meta kernel \
-if they have one, else by the server, always.
-
-| what happens | operators | wait always | wait first |
+| what happens | overloads | always wait | wait the first time |
 | --- | --- | --- | --- |
+"""
+WAITS = """
+- *The first time*: the first call of a signature asks the server; the answer is kept.
+- A Meta kernel runs once for each signature, mostly in Python: 0.1 to 1 ms. If it fails, the server
+  is asked. If our shape function cannot predict a result, the Meta kernel or the server is asked.
+- A composed operator waits where one of its parts waits.
+- With `check_errors=True` an operator always waits.
+- Operators of other libraries use their Meta kernel; those without one always wait.
+
+## Operators that always wait
+
+Some of them only for some inputs: `index` waits if an index is a mask, and copies wait if the other
+side is the CPU. Overloads are in brackets where the plain one is not meant.
+"""
+SPECIAL = """
+## Why some are special
 """
 
 Fact = tuple[str, str, str, str, str]
 
 
-def overloads_of(names: list[str]) -> dict[str, list[str]]:
-    """aten::add.Tensor, aten::add.out → add: [Tensor, out]"""
-    grouped: dict[str, list[str]] = defaultdict(list)
-    for name in names:
+def names_of(facts: list[Fact]) -> str:
+    """`add`, `index` (Tensor), … ; the overloads only where the one without a name is not there."""
+    overloads: dict[str, list[str]] = defaultdict(list)
+    for name, *_ in facts:
         base, _, overload = name.removeprefix("aten::").partition(".")
-        grouped[base].append(overload or "–")
-    return grouped
+        overloads[base].append(overload)
+    return ", ".join(
+        f"`{base}`" + ("" if "" in found else f" ({', '.join(found)})")
+        for base, found in sorted(overloads.items())
+    )
 
 
-def group_of(fact: Fact) -> tuple[str, str]:
-    _, route, inference, *_ = fact
-    return route, inference.partition(",")[0]
+def wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def table(facts: list[Fact]) -> list[str]:
-    """One line for each operator and way of doing it."""
-    rows: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for name, _, inference, waits, _ in facts:
-        base, _, overload = name.removeprefix("aten::").partition(".")
-        rows[base, inference, waits].append(overload or "–")
-    lines = ["| operator | overloads | told by | waits |", "| --- | --- | --- | --- |"]
-    for (base, inference, waits), overloads in sorted(rows.items()):
-        told = inference or "–"
-        lines.append(f"| `{base}` | {', '.join(overloads)} | {told} | {waits} |")
-    return lines
+def summary(facts: list[Fact]) -> list[str]:
+    groups: dict[tuple[str, str], list[Fact]] = defaultdict(list)
+    for fact in facts:
+        groups[fact[1], fact[2].partition(",")[0]].append(fact)
+    unknown = set(groups) - set(GROUPS)
+    if unknown:
+        raise SystemExit(f"no words for {sorted(unknown)}")
+    rows = []
+    for key, title in GROUPS.items():
+        waits = Counter(fact[3] for fact in groups[key])
+        counts = f"{waits['always'] or '–'} | {waits['first'] or '–'}"
+        rows.append(f"| {title} | {len(groups[key])} | {counts} |")
+    return [*rows, f"| in all | {len(facts)} | | |"]
 
 
-def words_of(names: list[str]) -> list[str]:
-    """`add` (Tensor, out), …"""
-    return [
-        f"`{base}`" + (f" ({', '.join(overloads)})" if overloads != ["–"] else "")
-        for base, overloads in sorted(overloads_of(names).items())
-    ]
-
-
-def reasons(facts: list[Fact]) -> str:
-    """The section that says why operators are special."""
-    rows: dict[str, list[str]] = defaultdict(list)
-    for name, *_, reason in facts:
-        for line in reason.splitlines():
-            rows[line].append(name)
-    lines = ["\n## Why some are special\n", "Those that do not go the usual way.\n"]
-    lines += ["| why | operators |", "| --- | --- |"]
-    lines += [f"| {why} | {', '.join(words_of(names))} |" for why, names in sorted(rows.items())]
-    return "\n".join(lines)
-
-
-def paragraph(facts: list[Fact]) -> list[str]:
-    lines, line = [], ""
-    for word in words_of([fact[0] for fact in facts]):
-        if len(line) + len(word) > 150:
-            lines.append(line.rstrip())
-            line = ""
-        line += word + ", "
-    return [*lines, line.rstrip(", ") + "."]
+def reasons(facts: list[Fact]) -> list[str]:
+    found: dict[str, list[Fact]] = defaultdict(list)
+    for fact in facts:
+        for reason in fact[4].splitlines():
+            found[reason].append(fact)
+    return [wrapped(f"- **{why}**: {names_of(found[why])}", "  ") for why in sorted(found)]
 
 
 def document() -> str:
     facts = torch_remote._C.operator_facts()
-    groups: dict[tuple[str, str], list[Fact]] = defaultdict(list)
-    for fact in facts:
-        groups[group_of(fact)].append(fact)
-    titles = {**GROUPS, **{(route, ""): text for route, text in LISTS.items()}}
-    unknown = set(groups) - set(titles)
-    if unknown:
-        raise SystemExit(f"no heading for {sorted(unknown)}")
-    summary, sections = [], []
-    for key, (title, meaning) in titles.items():
-        waits = Counter(fact[3] for fact in groups[key])
-        summary.append(
-            f"| {title} | {len(groups[key])} | {waits['always'] or '–'} | {waits['first'] or '–'} |"
-        )
-        body = paragraph(groups[key]) if key[0] in LISTS else table(groups[key])
-        sections.append("\n".join([f"\n## {title}\n", meaning, "", *body]))
-    summary.append(f"| in all | {len(facts)} | | |")
-    version = torch.__version__.partition("+")[0]
-    return HEAD.format(version=version) + "\n".join([*summary, *sections, reasons(facts)]) + "\n"
+    head = HEAD.format(version=torch.__version__.partition("+")[0])
+    waiting = wrapped(names_of([fact for fact in facts if fact[3] == "always"]) + ".")
+    parts = [*summary(facts), WAITS, waiting, SPECIAL, *reasons(facts)]
+    return head + "\n".join(parts) + "\n"
 
 
 def main() -> int:

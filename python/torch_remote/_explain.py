@@ -78,7 +78,7 @@ def explain(op: str | Callable[..., Any]) -> Explanations:
     if found is None:
         raise ValueError(
             f"explain(): there is no operator {name!r} that takes a tensor or makes one; "
-            "docs/operators.md lists them all"
+            "names are those of torch.ops.aten, such as 'mm'"
         )
     if "." in name:
         found = [each for each in found if each.operator == name]

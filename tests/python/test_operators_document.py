@@ -21,7 +21,8 @@ Counter = Callable[[Callable[[], object]], int]
 def test_the_document_is_up_to_date() -> None:
     text = (ROOT / "docs" / "operators.md").read_text()
     version = torch.__version__.partition("+")[0]
-    if f"torch {version}," not in text:
+    assert len(text.splitlines()) < 200
+    if f"torch {version}:" not in text:
         pytest.skip(f"it was written for another torch than {version}")
     tool = runpy.run_path(str(ROOT / "tools" / "op_coverage.py"))
     assert tool["document"]() == text, "run tools/op_coverage.py"
