@@ -7,13 +7,13 @@
 namespace torch_remote {
 namespace {
 
-struct Unit {
+struct ByteUnit {
   std::string_view name;
   uint64_t bytes;
 };
 
 constexpr uint64_t kThousand = 1000;
-constexpr Unit kUnits[] = {
+constexpr ByteUnit kByteUnits[] = {
     {"B", 1},
     {"KiB", uint64_t{1} << 10},
     {"MiB", uint64_t{1} << 20},
@@ -32,7 +32,7 @@ uint64_t parse_bytes(std::string_view name, std::string_view text) {
   uint64_t count = 0;
   const auto [rest, error] = std::from_chars(text.data(), end, count);
   const std::string_view unit_name(rest, static_cast<size_t>(end - rest));
-  for (const Unit& unit : kUnits)
+  for (const ByteUnit& unit : kByteUnits)
     if (error == std::errc() && unit.name == unit_name && count > 0 &&
         count <= UINT64_MAX / unit.bytes)
       return count * unit.bytes;

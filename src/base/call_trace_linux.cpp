@@ -16,7 +16,7 @@ namespace torch_remote {
 namespace {
 
 // Of <linux/openat2.h>, which older systems lack.
-constexpr long kOpenat2 = 437;
+constexpr long kOpenat2Call = 437;
 
 struct HowToOpen {
   uint64_t flags = 0;
@@ -68,7 +68,7 @@ OpenCall open_call_of(int call, const std::array<uint64_t, 4>& arguments) {
 long open_file(const OpenCall& wanted) {
   // Other than open(), openat2() refuses a mode where no file is made.
   const HowToOpen how{wanted.flags, (wanted.flags & O_CREAT) != 0 ? wanted.mode & 07777 : 0, 0};
-  const long opened = ::syscall(kOpenat2, wanted.folder, wanted.path, &how, sizeof how);
+  const long opened = ::syscall(kOpenat2Call, wanted.folder, wanted.path, &how, sizeof how);
   return opened < 0 ? -errno : opened;
 }
 

@@ -10,18 +10,18 @@
 namespace torch_remote {
 namespace {
 
-struct Unit {
+struct DurationUnit {
   std::string_view name;
   int64_t milliseconds;
 };
 
-constexpr Unit kUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}};
+constexpr DurationUnit kDurationUnits[] = {{"ms", 1}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}};
 
 // A century, so that arithmetic on time points in nanoseconds cannot overflow.
 constexpr int64_t kLongest = int64_t{100} * 366 * 24 * 3'600'000;
 
 int64_t unit_of(std::string_view name) {
-  for (const Unit& unit : kUnits)
+  for (const DurationUnit& unit : kDurationUnits)
     if (unit.name == name)
       return unit.milliseconds;
   throw std::invalid_argument(name.empty() ? "the unit is missing"
@@ -58,7 +58,7 @@ std::chrono::milliseconds parse_duration(std::string_view name, std::string_view
 
 std::string duration_text(std::chrono::milliseconds duration) {
   const int64_t count = duration.count();
-  for (const auto* unit = std::end(kUnits); count != 0 && unit-- != std::begin(kUnits);)
+  for (const auto* unit = std::end(kDurationUnits); count != 0 && unit-- != std::begin(kDurationUnits);)
     if (count % unit->milliseconds == 0)
       return std::to_string(count / unit->milliseconds) + std::string(unit->name);
   return "0";

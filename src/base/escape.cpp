@@ -28,7 +28,7 @@ uint32_t code_of(std::string_view character) {
   return code;
 }
 
-bool is_control(uint32_t code) {
+bool is_invisible(uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c ||
          (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
          (code >= 0x2066 && code <= 0x2069);
@@ -37,7 +37,7 @@ bool is_control(uint32_t code) {
 // A byte of 0x80 and more that stands alone is no character.
 bool is_shown(std::string_view character) {
   const bool is_alone = character.size() == 1 && static_cast<uint8_t>(character.front()) >= 0x80;
-  return !is_alone && !is_control(code_of(character));
+  return !is_alone && !is_invisible(code_of(character));
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 #include "base/fd.h"
 
+#include <cerrno>
+
 #include <unistd.h>
+
+#include "base/error.h"
 
 namespace torch_remote {
 
@@ -17,6 +21,12 @@ void Fd::reset() noexcept {
     return;
   // Not repeated on EINTR: Linux has closed it already, and the number may be in use again.
   ::close(release());
+}
+
+Fd owned(int descriptor, std::string_view what) {
+  if (descriptor < 0)
+    throw_system_errno(what, errno);
+  return Fd(descriptor);
 }
 
 }  // namespace torch_remote

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string_view>
 #include <utility>
 
 namespace torch_remote {
@@ -31,5 +32,8 @@ class Fd {
  private:
   int descriptor_ = -1;
 };
+
+// What a system call has just returned: owned, or, if it is negative, thrown as the failure of `what`.
+Fd owned(int descriptor, std::string_view what);
 
 }  // namespace torch_remote

@@ -29,12 +29,6 @@
 namespace torch_remote {
 namespace {
 
-Fd owned(int descriptor, std::string_view what) {
-  if (descriptor < 0)
-    throw_system_errno(what, errno);
-  return Fd(descriptor);
-}
-
 bool is_passing_accept_error(int error) {
   return error == EINTR || error == ECONNABORTED || error == EPROTO || error == EPERM;
 }

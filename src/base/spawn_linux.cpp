@@ -17,12 +17,6 @@
 namespace torch_remote {
 namespace {
 
-Fd owned(int descriptor, std::string_view what) {
-  if (descriptor < 0)
-    throw_system_errno(what, errno);
-  return Fd(descriptor);
-}
-
 // posix_spawn's functions return the error and do not set errno.
 void check_spawn(int error, std::string_view what) {
   if (error != 0)

@@ -60,10 +60,6 @@ PyObject* find_generator(PyObject* args, PyObject* kwargs) {
   return named != nullptr && THPGenerator_Check(named) ? named : nullptr;
 }
 
-Ref on_host(PyObject* object) {
-  return needs_host_copy(object) ? make_host_copy(object) : Ref::share(object);
-}
-
 // The same arguments with tensors of the CPU, and without a device. Null with a Python error.
 Ref args_on_host(PyObject* args) {
   const Py_ssize_t count = PyTuple_GET_SIZE(args);

@@ -124,10 +124,6 @@ PyObject* set_both_states(PyObject* self, const StateParts& parts) {
   return set ? done.release() : nullptr;
 }
 
-Ref on_host(PyObject* state) {
-  return needs_host_copy(state) ? make_host_copy(state) : Ref::share(state);
-}
-
 PyObject* set_state(PyObject* self, PyObject* state) {
   HANDLE_TH_ERRORS
   const Ref host = on_host(state);
@@ -168,14 +164,14 @@ int set_data(PyObject* self, PyObject* value, void* closure) {
   END_HANDLE_TH_ERRORS_RET(-1)
 }
 
-struct Entry {
+struct HookedMethod {
   std::string_view method;
   Unary* original;
   PyCFunction instead;
 };
 
-const std::array<Entry, 7>& entries() {
-  static const std::array<Entry, 7> all = {{{"get_state", &original_get_state, get_state},
+const std::array<HookedMethod, 7>& hooked_methods() {
+  static const std::array<HookedMethod, 7> all = {{{"get_state", &original_get_state, get_state},
                                             {"set_state", &original_set_state, set_state},
                                             {"manual_seed", &original_manual_seed, manual_seed},
                                             {"seed", &original_seed, seed},
@@ -188,9 +184,9 @@ const std::array<Entry, 7>& entries() {
 }  // namespace
 
 bool hook_generator(PyObject* descriptor, const char* method) {
-  for (const Entry& entry : entries()) {
-    if (entry.method == method)
-      return entry.original->hook(descriptor, entry.instead);
+  for (const HookedMethod& one : hooked_methods()) {
+    if (one.method == method)
+      return one.original->hook(descriptor, one.instead);
   }
   PyErr_Format(PyExc_ValueError, "%s is no method that is hooked", method);
   return false;
@@ -211,8 +207,8 @@ bool hook_data(PyObject* descriptor) {
 void unhook_generators() {
   if (data_attribute != nullptr)
     std::exchange(data_attribute, nullptr)->set = original_set_data;
-  for (const Entry& entry : entries())
-    entry.original->unhook();
+  for (const HookedMethod& one : hooked_methods())
+    one.original->unhook();
 }
 
 void set_random(PyObject* function) {

@@ -45,7 +45,7 @@ std::atomic<const Interface*>& place() {
 }
 
 const Guard guard{};
-const Interface* original = nullptr;
+const Interface* guard_of_torch = nullptr;
 
 }  // namespace
 
@@ -53,13 +53,13 @@ void install_guard() {
   const Interface* const found = place().load();
   if (found == &guard)
     return;
-  original = found;
+  guard_of_torch = found;
   place().store(&guard);
 }
 
 void remove_guard() {
   if (place().load() == &guard)
-    place().store(original);
+    place().store(guard_of_torch);
 }
 
 }  // namespace torch_remote::redirect

@@ -31,4 +31,8 @@ Ref make_host_copy(PyObject* tensor) {
   return Ref::steal(THPVariable_Wrap(copy));
 }
 
+Ref on_host(PyObject* object) {
+  return needs_host_copy(object) ? make_host_copy(object) : Ref::share(object);
+}
+
 }  // namespace torch_remote::redirect

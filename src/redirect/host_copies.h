@@ -17,4 +17,7 @@ bool needs_host_copy(PyObject* object);
 // A copy on the CPU. Waits. May throw C++ exceptions.
 Ref make_host_copy(PyObject* tensor);
 
+// Such a copy where the object needs one, else the object itself.
+Ref on_host(PyObject* object);
+
 }  // namespace torch_remote::redirect

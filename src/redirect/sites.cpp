@@ -13,29 +13,19 @@ namespace {
 
 constexpr size_t kMaxSites = 10000;  // code made in a loop would otherwise fill the memory
 
-struct Key {
+}  // namespace
+
+struct SiteKey {
   PyCodeObject* code = nullptr;
   int offset = -1;
   const char* api = nullptr;
   uint64_t devices = 0;  // asked, used and reason, packed
 
-  bool operator==(const Key&) const = default;
+  bool operator==(const SiteKey&) const = default;
 };
-
-size_t hash(const Key& key) {
-  size_t value = reinterpret_cast<uintptr_t>(key.code) ^ reinterpret_cast<uintptr_t>(key.api);
-  value = (value + static_cast<size_t>(key.offset)) * 0x9E3779B97F4A7C15;
-  return (value ^ key.devices) * 0x9E3779B97F4A7C15;
-}
-
-struct Hash {
-  size_t operator()(const Key& key) const { return hash(key); }
-};
-
-}  // namespace
 
 struct Site {
-  Key key;
+  SiteKey key;
   int line = 0;
   Request asked;
   c10::Device used = c10::DeviceType::CPU;
@@ -45,7 +35,15 @@ struct Site {
 
 namespace {
 
-using Sites = std::unordered_map<Key, Site, Hash>;
+struct Hash {
+  size_t operator()(const SiteKey& key) const {
+    size_t value = reinterpret_cast<uintptr_t>(key.code) ^ reinterpret_cast<uintptr_t>(key.api);
+    value = (value + static_cast<size_t>(key.offset)) * 0x9E3779B97F4A7C15;
+    return (value ^ key.devices) * 0x9E3779B97F4A7C15;
+  }
+};
+
+using Sites = std::unordered_map<SiteKey, Site, Hash>;
 
 Sites& sites() {
   static auto* const all = new Sites;
@@ -148,7 +146,7 @@ void call_log(const Site& site, bool is_new) {
   if (is_logging)
     return;
   is_logging = true;
-  const Key& key = site.key;
+  const SiteKey& key = site.key;
   const char* const reason = is_evident(site.reason) ? "" : to_text(site.reason);
   const Ref called = Ref::share(log_function);
   const Ref result = Ref::steal(PyObject_CallFunction(
@@ -219,7 +217,7 @@ Site* note(const char* api, const Request& asked, c10::Device used, Reason reaso
     return nullptr;
   auto* const object = reinterpret_cast<PyFrameObject*>(frame.get());
   const Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(object)));
-  const Key key = {reinterpret_cast<PyCodeObject*>(code.get()), offset_in(object), api,
+  const SiteKey key = {reinterpret_cast<PyCodeObject*>(code.get()), offset_in(object), api,
                    pack(asked, used, reason)};
   auto found = sites().find(key);
   if (found == sites().end()) {
@@ -244,7 +242,7 @@ PyObject* list_sites() {
   Ref list = Ref::steal(PyList_New(0));
   for (const Site* const each : present) {
     const Site& site = *each;
-    const Key& key = site.key;
+    const SiteKey& key = site.key;
     const Ref row = Ref::steal(Py_BuildValue(
         "(OOissssK)", key.code->co_filename, key.code->co_name, site.line, key.api,
         to_text(site.asked).c_str(), site.used.str().c_str(), to_text(site.reason), site.count));

@@ -16,8 +16,6 @@ namespace {
 constexpr size_t kRecordHead = 5;
 constexpr size_t kMessageHead = 4;
 constexpr size_t kLongestPart = 16 << 10;
-constexpr std::byte kHandshakeRecord{22};
-constexpr std::byte kMajorVersion{3};
 constexpr std::byte kClientHello{1};
 
 size_t number(std::span<const std::byte> bytes) {

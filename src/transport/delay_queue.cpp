@@ -6,7 +6,7 @@ namespace torch_remote::transport {
 namespace {
 
 constexpr size_t kMostHeld = size_t{256} << 20;
-constexpr double kSocketBuffer = 4 << 20;  // bytes that may wait for a limited link
+constexpr double kLinkBuffer = 4 << 20;  // bytes that may wait for a limited link
 
 }  // namespace
 
@@ -85,7 +85,7 @@ DelayQueue::Clock::time_point DelayQueue::last_due() {
 
 bool DelayQueue::wait_for_room(size_t bytes) {
   const auto ahead = std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double, std::nano>(kSocketBuffer * nanoseconds_per_byte_));
+      std::chrono::duration<double, std::nano>(kLinkBuffer * nanoseconds_per_byte_));
   while (!stopped_) {
     if (held_bytes_ + bytes > kMostHeld && held_bytes_ > 0) {
       changed_.wait(mutex_);

@@ -4,12 +4,12 @@
 #include <openssl/ssl.h>
 #include <openssl/x509_vfy.h>
 
+#include "transport/client_hello.h"
+
 namespace torch_remote::transport {
 namespace {
 
-constexpr std::byte kAlertRecord{0x15};
-constexpr std::byte kHandshakeRecord{0x16};
-constexpr std::byte kMajorVersion{3};
+constexpr std::byte kAlertRecord{21};
 
 const char* const kTakePrinted =
     "connect to the address that the server prints when it starts, which ends in ?pin=PIN";

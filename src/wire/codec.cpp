@@ -44,6 +44,13 @@ uint64_t Reader::long_varint() {
   throw ProtocolError("a varint has more than ten bytes");
 }
 
+uint64_t Reader::name() {
+  const uint64_t name = varint();
+  if (name == 0)
+    throw ProtocolError("name 0 is never valid");
+  return name;
+}
+
 std::string_view Reader::text(uint64_t limit, const char* what) {
   const auto taken = bytes(limit, what);
   if (!is_utf8(taken))

@@ -140,6 +140,9 @@ class Reader {
     return value;
   }
 
+  // The name of a storage, a request or an event. Throws ProtocolError for 0.
+  uint64_t name();
+
   std::span<const std::byte> raw(uint64_t count) {
     need(count);
     const std::span<const std::byte> taken(at_, static_cast<size_t>(count));

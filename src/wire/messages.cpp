@@ -11,13 +11,6 @@
 namespace torch_remote::wire {
 namespace {
 
-uint64_t storage_name(Reader& reader) {
-  const uint64_t name = reader.varint();
-  if (name == 0)
-    throw ProtocolError("name 0 is never valid");
-  return name;
-}
-
 template <typename Enum>
 Enum checked_enum(uint8_t value, Enum last, const char* what) {
   if (value > static_cast<uint8_t>(last))
@@ -107,7 +100,7 @@ void encode(Writer& writer, const GeneratorMessage& message) {
 
 GeneratorMessage decode_generator(Reader& reader) {
   GeneratorMessage message;
-  message.name = storage_name(reader);
+  message.name = reader.name();
   message.action = checked_enum(reader.u8(), GeneratorAction::kCopy, "generator action");
   if (message.action == GeneratorAction::kSetState) {
     const auto state = reader.bytes(kMaxGeneratorState, "generator state");
@@ -127,7 +120,7 @@ void encode(Writer& writer, const Resize& message) {
 
 Resize decode_resize(Reader& reader) {
   Resize message;
-  message.storage = storage_name(reader);
+  message.storage = reader.name();
   message.device = reader.u8();
   if (message.device >= kMaxDevices)
     throw ProtocolError("no such device");
@@ -149,7 +142,7 @@ void encode(Writer& writer, const Begin& message) {
 Begin decode_begin(Reader& reader) {
   Begin message;
   message.upload = reader.varint();
-  message.storage = storage_name(reader);
+  message.storage = reader.name();
   message.offset = reader.count(kMaxStorageBytes, "offset of an upload");
   message.length = reader.count(kMaxStorageBytes, "length of an upload");
   const Form form = checked_enum(reader.u8(), Form::kBulkKept, "form of an upload");
@@ -191,8 +184,8 @@ void encode(Writer& writer, const Read& message) {
 
 Read decode_read(Reader& reader) {
   Read message;
-  message.request = storage_name(reader);
-  message.storage = storage_name(reader);
+  message.request = reader.name();
+  message.storage = reader.name();
   message.offset = reader.varint();
   message.spec = decode_spec(reader);
   return message;
@@ -200,7 +193,7 @@ Read decode_read(Reader& reader) {
 
 Query decode_query(Reader& reader) {
   Query query;
-  query.request = storage_name(reader);
+  query.request = reader.name();
   query.kind = checked_enum(reader.u8(), QueryKind::kCachedUpload, "query kind");
   return query;
 }

@@ -11,13 +11,6 @@ namespace {
 constexpr uint64_t kMaxPlaceText = 256;  // an address in digits, a pin
 constexpr uint64_t kMaxPort = 65535;
 
-uint64_t name(Reader& reader) {
-  const uint64_t name = reader.varint();
-  if (name == 0)
-    throw ProtocolError("name 0 is never valid");
-  return name;
-}
-
 void encode(Writer& writer, const PeerPlace& place) {
   writer.text(place.host);
   writer.varint(place.port);
@@ -63,14 +56,14 @@ PeerQuery decode_peer_query(Reader& reader) {
   if (action > static_cast<uint8_t>(PeerAction::kClose))
     throw ProtocolError("no peer action " + std::to_string(action));
   query.action = static_cast<PeerAction>(action);
-  query.link = name(reader);
+  query.link = reader.name();
   if (has_ticket(query.action))
     std::ranges::copy(reader.raw(query.ticket.size()), query.ticket.begin());
   if (query.action == PeerAction::kConnect)
     query.place = decode_place(reader);
   if (query.action != PeerAction::kSend && query.action != PeerAction::kReceive)
     return query;
-  query.storage = name(reader);
+  query.storage = reader.name();
   query.offset = reader.varint();
   if (query.action == PeerAction::kSend)
     query.spec = decode_spec(reader);

@@ -13,13 +13,6 @@ uint64_t stream_number(Reader& reader) {
   return stream;
 }
 
-uint64_t name(Reader& reader) {
-  const uint64_t name = reader.varint();
-  if (name == 0)
-    throw ProtocolError("name 0 is never valid");
-  return name;
-}
-
 }  // namespace
 
 void encode(Writer& writer, const StreamMessage& message) {
@@ -42,7 +35,7 @@ StreamMessage decode_stream(Reader& reader) {
   message.device = reader.u8();
   message.stream = stream_number(reader);
   if (message.action != StreamAction::kUse)
-    message.name = name(reader);
+    message.name = reader.name();
   if (message.action == StreamAction::kRecord)
     message.is_timed = reader.u8() != 0;
   return message;
@@ -69,7 +62,7 @@ void encode_event_query(Writer& writer, const DoneQuery& query) {
 
 DoneQuery decode_event_query(Reader& reader) {
   DoneQuery query;
-  query.event = name(reader);
+  query.event = reader.name();
   query.waits = reader.u8() != 0;
   return query;
 }
@@ -91,8 +84,8 @@ void encode(Writer& writer, const ElapsedQuery& query) {
 
 ElapsedQuery decode_elapsed_query(Reader& reader) {
   ElapsedQuery query;
-  query.first = name(reader);
-  query.second = name(reader);
+  query.first = reader.name();
+  query.second = reader.name();
   return query;
 }
 

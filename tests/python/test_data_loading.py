@@ -52,6 +52,7 @@ def test_batches_arrive_pinned_and_go_to_the_device(options: str) -> None:
     seen: list[float] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("default", "This DataLoader will create")  # more workers than cores
         loader = DataLoader(Numbers(), batch_size=4, pin_memory=True, **OPTIONS[options])
         for _ in range(2):
             for batch in loader:

@@ -102,7 +102,7 @@ def test_a_data_loader_with_workers_and_cpu_tensors_works() -> None:
         data = TensorDataset(torch.arange(32.0))
         for _ in range(2):
             for (batch,) in DataLoader(
-                data, batch_size=4, num_workers=2, shuffle=True, multiprocessing_context="fork"
+                data, batch_size=4, num_workers=1, shuffle=True, multiprocessing_context="fork"
             ):
                 total += batch.to("remote").sum()
         print(total.item())

@@ -11,11 +11,6 @@
 namespace torch_remote::client::kernels {
 namespace {
 
-template <auto function>
-void unboxed(torch::Library& library, const char* name) {
-  library.impl(name, function);
-}
-
 // clang-format off
 constexpr NamedOperator kOwnKernels[] = {
     {"matmul", unboxed<&nested_matmul>},

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <torch/library.h>
 
 namespace torch_remote::client::kernels {
 
@@ -9,5 +10,11 @@ namespace torch_remote::client::kernels {
 // tensors by other operators and do not read their memory.
 void run_kernel_of(c10::DispatchKey key, const c10::OperatorHandle& operation,
                    torch::jit::Stack* stack);
+
+// A kernel for a row of a table of operators.
+template <auto function>
+void unboxed(torch::Library& library, const char* name) {
+  library.impl(name, function);
+}
 
 }  // namespace torch_remote::client::kernels

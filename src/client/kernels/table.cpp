@@ -4,6 +4,7 @@
 
 #include "client/kernels/composite.h"
 #include "client/kernels/nested.h"
+#include "client/kernels/parts.h"
 #include "client/kernels/sparse.h"
 #include "client/kernels/tensors.h"
 #include "client/operators/operator_table.h"
@@ -12,11 +13,6 @@ namespace torch_remote::client::kernels {
 namespace {
 
 using enum Route;
-
-template <auto function>
-void unboxed(torch::Library& library, const char* name) {
-  library.impl(name, function);
-}
 
 template <auto function>
 void boxed(torch::Library& library, const char* name) {

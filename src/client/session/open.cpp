@@ -24,7 +24,7 @@ namespace {
 
 constexpr auto kDialPatience = std::chrono::seconds(10);
 
-constexpr std::chrono::milliseconds kGrace{500};
+constexpr std::chrono::milliseconds kCommandGrace{500};
 
 // A command whose standard input and output are the connection: Note [Relaunch] in
 // server/listener/stdio.cpp.
@@ -50,8 +50,8 @@ std::unique_ptr<transport::Stream> launch(Command& command) {
 
 void end_command(Command& command) {
   MutexLock lock(command.mutex);
-  end_child(command.latest, kGrace);
-  end_child(command.first, kGrace);
+  end_child(command.latest, kCommandGrace);
+  end_child(command.first, kCommandGrace);
 }
 
 // Read once, by the thread that opens the session: those that dial again must not call getenv().

@@ -1,5 +1,4 @@
-#include <algorithm>
-#include <numeric>
+#include <utility>
 
 #include "client/shapes/shapes.h"
 
@@ -146,31 +145,6 @@ bool mv(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
-// (log_probs, targets, input_lengths, target_lengths, …): losses, and alphas for the backward.
-bool ctc_loss(Arguments arguments, Outputs& outputs) {
-  const at::Tensor& log_probs = tensor(arguments, 0);
-  const at::Tensor& targets = tensor(arguments, 1);
-  if (log_probs.dim() != 3 || !is_full_float(log_probs) || targets.dim() < 1 || targets.dim() > 2)
-    return false;
-  const Sizes given = integers(arguments[2]);
-  const Sizes wanted = integers(arguments[3]);
-  const auto batch = static_cast<size_t>(log_probs.size(1));
-  if (batch == 0 || given.size() != batch || wanted.size() != batch)
-    return false;
-  for (const int64_t length : given)
-    if (length < 0 || length > log_probs.size(0))
-      return false;
-  const int64_t longest = *std::max_element(wanted.begin(), wanted.end());
-  const int64_t all = std::accumulate(wanted.begin(), wanted.end(), int64_t{0});
-  if (*std::min_element(wanted.begin(), wanted.end()) < 0 ||
-      (targets.dim() == 1 ? targets.size(0) != all : targets.size(1) < longest))
-    return false;
-  outputs.push_back(contiguous(log_probs.scalar_type(), {log_probs.size(1)}));
-  outputs.push_back(
-      contiguous(log_probs.scalar_type(), {log_probs.size(1), log_probs.size(0), 2 * longest + 1}));
-  return true;
-}
-
 }  // namespace
 
 Table reduction_table() {
@@ -193,7 +167,6 @@ Table reduction_table() {
       {"aten::var_mean.correction", var_mean},
       {"aten::std_mean.correction", var_mean},
       {"aten::logsumexp", logsumexp},
-      {"aten::_ctc_loss", ctc_loss},
   };
 }
 

@@ -1,5 +1,7 @@
 #include <unordered_map>
 
+#include <c10/util/Exception.h>
+
 #include "client/shapes/shapes.h"
 
 namespace torch_remote::client {
@@ -12,7 +14,8 @@ ShapeFunction find_shape_function(std::string_view name) {
           shapes::convolution_table(), shapes::indexing_table(), shapes::attention_table(),
           shapes::reduction_table(), shapes::loss_table(), shapes::view_gradient_table(),
           shapes::factory_table(), shapes::linalg_table()})
-      all->insert(part.begin(), part.end());
+      for (const auto& row : part)
+        TORCH_INTERNAL_ASSERT(all->insert(row).second, row.first, " has two shape functions");
     return all;
   }();
   const auto found = table->find(name);

@@ -13,7 +13,7 @@
 namespace torch_remote::server {
 namespace {
 
-constexpr size_t kMostPending = size_t{64} << 10;
+constexpr size_t kMostPendingBytes = size_t{64} << 10;
 // Per session, so that a forgotten file does not fill the disk.
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
@@ -48,7 +48,7 @@ CallLog::~CallLog() {
 
 void CallLog::add_line(std::string_view name) {
   pending_.append(name).push_back('\n');
-  if (pending_.size() >= kMostPending)
+  if (pending_.size() >= kMostPendingBytes)
     flush();
 }
 

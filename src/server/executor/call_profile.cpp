@@ -8,9 +8,9 @@ namespace torch_remote::server {
 namespace {
 
 // CUDA queues about a thousand launches, so older calls than these are mostly done.
-constexpr size_t kMostPending = 4096;
+constexpr size_t kMostPendingCalls = 4096;
 
-c10::impl::VirtualGuardImpl cuda() {
+c10::impl::VirtualGuardImpl events() {
   return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA);
 }
 
@@ -37,7 +37,7 @@ void CallProfile::drop_events() noexcept {
       if (first_[device].event != nullptr)
         events_[device].push_back(first_[device].event);
       for (void* event : events_[device])
-        cuda().destroyEvent(event, devices_.device(device).index());
+        events().destroyEvent(event, devices_.device(device).index());
       events_[device].clear();
     }
   } catch (...) {  // the device has failed: its events are lost with it
@@ -96,7 +96,7 @@ void CallProfile::add(const Measured& measured) {
 
 void CallProfile::record(void*& event, uint8_t device) {
   const c10::Device where = devices_.device(device);
-  cuda().record(&event, cuda().getStream(where), where.index(), c10::EventFlag::BACKEND_DEFAULT);
+  events().record(&event, events().getStream(where), where.index(), c10::EventFlag::BACKEND_DEFAULT);
 }
 
 void* CallProfile::take_event(uint8_t device) {
@@ -119,7 +119,7 @@ CallProfile::Anchor CallProfile::anchor(uint8_t device) {
   Anchor anchor{take_event(device), 0};
   const uint64_t before = now();
   record(anchor.event, device);
-  cuda().synchronizeEvent(anchor.event);
+  events().synchronizeEvent(anchor.event);
   anchor.time = before + (now() - before) / 2;
   return anchor;
 }
@@ -127,14 +127,14 @@ CallProfile::Anchor CallProfile::anchor(uint8_t device) {
 void CallProfile::settle(size_t most) {
   while (!pending_.empty()) {
     Pending& oldest = pending_.front();
-    if (!cuda().queryEvent(oldest.end)) {
+    if (!events().queryEvent(oldest.end)) {
       if (pending_.size() <= most)
         return;
-      cuda().synchronizeEvent(oldest.end);
+      events().synchronizeEvent(oldest.end);
     }
     const c10::DeviceIndex index = devices_.device(oldest.device).index();
     const auto elapsed = [&](void* from, void* to) {
-      return to_nanoseconds(cuda().elapsedTime(from, to, index));
+      return to_nanoseconds(events().elapsedTime(from, to, index));
     };
     add({{oldest.call, elapsed(first_[oldest.device].event, oldest.begin),
           elapsed(oldest.begin, oldest.end), oldest.stream},
@@ -147,7 +147,7 @@ void CallProfile::settle(size_t most) {
 void CallProfile::scale(uint8_t device, const Anchor& last) {
   const Anchor& first = first_[device];
   const c10::DeviceIndex index = devices_.device(device).index();
-  const double device_span = cuda().elapsedTime(first.event, last.event, index) * 1e6;
+  const double device_span = events().elapsedTime(first.event, last.event, index) * 1e6;
   const auto clock_span = static_cast<double>(last.time - first.time);
   const double factor = device_span > 0 ? clock_span / device_span : 1;
   for (Measured& measured : calls_) {
@@ -188,8 +188,8 @@ void CallProfile::Timer::end() noexcept {
     current.end = profile.take_event(current.device);
     profile.record(current.end, current.device);
     profile.pending_.push_back(current);
-    if (profile.pending_.size() > kMostPending)
-      profile.settle(kMostPending / 2);
+    if (profile.pending_.size() > kMostPendingCalls)
+      profile.settle(kMostPendingCalls / 2);
   } catch (...) {  // the device has failed, or memory is short
     ++profile.dropped_;
   }

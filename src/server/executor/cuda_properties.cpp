@@ -10,7 +10,7 @@ namespace torch_remote::server {
 namespace {
 
 // From cuda.h; these numbers are part of the driver's ABI.
-constexpr int kSuccess = 0;
+constexpr int kCudaSuccess = 0;
 constexpr int kMultiprocessorCount = 16;
 constexpr int kCapabilityMajor = 75;
 constexpr int kCapabilityMinor = 76;
@@ -55,7 +55,7 @@ const Driver& the_driver() {
 
 void read_attribute(const Driver& driver, Device device, int attribute, uint32_t& into) {
   int value = 0;
-  if (driver.get_attribute(&value, attribute, device) == kSuccess && value > 0)
+  if (driver.get_attribute(&value, attribute, device) == kCudaSuccess && value > 0)
     into = static_cast<uint32_t>(value);
 }
 
@@ -64,15 +64,15 @@ void read_attribute(const Driver& driver, Device device, int attribute, uint32_t
 void describe_cuda_device(int index, wire::DeviceProperties& properties) {
   const Driver& driver = the_driver();
   Device device = 0;
-  if (!driver.is_complete() || driver.get(&device, index) != kSuccess) {
+  if (!driver.is_complete() || driver.get(&device, index) != kCudaSuccess) {
     log(LogLevel::kWarning, "the CUDA driver does not describe a device", {{"device", index}});
     return;
   }
   std::array<char, 256> name{};
-  if (driver.get_name(name.data(), static_cast<int>(name.size()) - 1, device) == kSuccess)
+  if (driver.get_name(name.data(), static_cast<int>(name.size()) - 1, device) == kCudaSuccess)
     properties.name = name.data();
   size_t bytes = 0;
-  if (driver.total_memory(&bytes, device) == kSuccess)
+  if (driver.total_memory(&bytes, device) == kCudaSuccess)
     properties.total_memory = bytes;
   read_attribute(driver, device, kCapabilityMajor, properties.major);
   read_attribute(driver, device, kCapabilityMinor, properties.minor);
@@ -84,8 +84,8 @@ std::string cuda_bus(int index) {
   Device device = 0;
   std::array<char, 64> bus{};
   if (!driver.is_complete() || driver.get_bus == nullptr ||
-      driver.get(&device, index) != kSuccess ||
-      driver.get_bus(bus.data(), static_cast<int>(bus.size()) - 1, device) != kSuccess)
+      driver.get(&device, index) != kCudaSuccess ||
+      driver.get_bus(bus.data(), static_cast<int>(bus.size()) - 1, device) != kCudaSuccess)
     return {};
   return bus.data();
 }

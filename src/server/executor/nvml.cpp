@@ -12,7 +12,7 @@ namespace torch_remote::server {
 namespace {
 
 // From nvml.h; these numbers, names and structures are part of the library's ABI.
-constexpr int kSuccess = 0;
+constexpr int kNvmlSuccess = 0;
 constexpr int kInsufficientSize = 7;
 constexpr int kDieSensor = 0;
 constexpr int kSmClock = 1;
@@ -54,7 +54,7 @@ void read_processes(void* library, Handle device, wire::Telemetry& telemetry) {
     found.resize(count);
     status = call(library, kFunction, device, &count, found.data());
   }
-  telemetry.has_processes = status == kSuccess;
+  telemetry.has_processes = status == kNvmlSuccess;
   if (!telemetry.has_processes)
     return;
   found.resize(std::min<size_t>(count, found.size()));
@@ -68,18 +68,18 @@ void read_figures(void* library, Handle device, wire::Telemetry& telemetry) {
   using enum wire::TelemetryFigure;
   unsigned number = 0;
   UtilizationRates rates;
-  if (call(library, "nvmlDeviceGetUtilizationRates", device, &rates) == kSuccess) {
+  if (call(library, "nvmlDeviceGetUtilizationRates", device, &rates) == kNvmlSuccess) {
     telemetry.set(kUtilization, rates.gpu);
     telemetry.set(kMemoryUsage, rates.memory);
   }
   MemoryInfo memory;
-  if (call(library, "nvmlDeviceGetMemoryInfo", device, &memory) == kSuccess)
+  if (call(library, "nvmlDeviceGetMemoryInfo", device, &memory) == kNvmlSuccess)
     telemetry.set(kMemoryUsed, memory.used);
-  if (call(library, "nvmlDeviceGetTemperature", device, kDieSensor, &number) == kSuccess)
+  if (call(library, "nvmlDeviceGetTemperature", device, kDieSensor, &number) == kNvmlSuccess)
     telemetry.set(kTemperature, number);
-  if (call(library, "nvmlDeviceGetPowerUsage", device, &number) == kSuccess)
+  if (call(library, "nvmlDeviceGetPowerUsage", device, &number) == kNvmlSuccess)
     telemetry.set(kPowerDraw, number);
-  if (call(library, "nvmlDeviceGetClockInfo", device, kSmClock, &number) == kSuccess)
+  if (call(library, "nvmlDeviceGetClockInfo", device, kSmClock, &number) == kNvmlSuccess)
     telemetry.set(kClockRate, number);
 }
 
@@ -88,7 +88,7 @@ void read_figures(void* library, Handle device, wire::Telemetry& telemetry) {
 Nvml::Nvml(const char* library) : library_(::dlopen(library, RTLD_LAZY | RTLD_LOCAL)) {
   if (library_ == nullptr) {
     reason_ = "NVML is not installed there";
-  } else if (const int status = call(library_, "nvmlInit_v2"); status != kSuccess) {
+  } else if (const int status = call(library_, "nvmlInit_v2"); status != kNvmlSuccess) {
     reason_ = "NVML does not start there (error " + std::to_string(status) + ")";
     library_ = nullptr;
   }
@@ -101,7 +101,7 @@ wire::Telemetry Nvml::read(const std::string& bus) const {
     return telemetry;
   Handle device = nullptr;
   const int status = call(library_, "nvmlDeviceGetHandleByPciBusId_v2", bus.c_str(), &device);
-  if (status != kSuccess) {
+  if (status != kNvmlSuccess) {
     telemetry.reason =
         "NVML does not know the GPU at " + bus + " (error " + std::to_string(status) + ")";
     return telemetry;

@@ -45,7 +45,7 @@ void make_folder(const std::filesystem::path& folder) {
 
 // Written whole under another name first: a server that starts at the same time finds all or
 // nothing. If that one was quicker, its file stays.
-void make_file(const std::string& path) {
+void make_certificate_file(const std::string& path) {
   std::string draft = path + ".XXXXXX";
   const Fd file(::mkostemp(draft.data(), O_CLOEXEC));  // mode 0600
   if (!file)
@@ -70,7 +70,7 @@ std::string find_or_make_certificate() {
 
   if (::stat(path.c_str(), &found) != 0) {
     make_folder(folder);
-    make_file(path);
+    make_certificate_file(path);
     log(LogLevel::kInfo, "made a certificate", {{"path", path}});
   } else if ((found.st_mode & kOthers) != 0) {
     log(LogLevel::kWarning, "others can read the key of the certificate; chmod 600 it",

@@ -39,7 +39,7 @@ std::string random_hex() {
 }
 
 // Empty when the file exists.
-Fd make_file(const std::string& path) {
+Fd make_token_file(const std::string& path) {
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file && errno != EEXIST)
     fail("making", path);
@@ -50,7 +50,7 @@ Fd make_file(const std::string& path) {
 
 std::string read_or_make_token(const std::string& given) {
   const std::string path = expand_home(given);
-  if (const Fd file = make_file(path)) {
+  if (const Fd file = make_token_file(path)) {
     const std::string line = random_hex() + "\n";
     if (::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
       fail("writing", path);
