@@ -42,28 +42,54 @@ ALLOWED = {
     "redirect": ["base", "torch", "python"],
     "client/capture": TORCH,
     "client/operators": TORCH,
-    "client/session": [*TORCH, "transport", *rooms("client", "capture operators")],
-    "client/machines": [*TORCH, *rooms("client", "capture session")],
-    "client/memory": [*TORCH, *rooms("client", "capture session machines")],
-    "client/shapes": [*TORCH, *rooms("client", "capture operators session memory")],
-    "client/call": [*TORCH, *rooms("client", "capture operators session machines memory shapes")],
-    "client/backend": [*TORCH, *rooms("client", "capture session machines memory call")],
+    "client/process": [*TORCH, *rooms("client", "capture operators")],
+    "client/link": [*TORCH, "transport", "client/process"],
+    "client/session": [*TORCH, "transport", *rooms("client", "capture operators process link")],
+    "client/machines": [*TORCH, *rooms("client", "capture process link session")],
+    "client/memory": [*TORCH, *rooms("client", "capture process session machines")],
+    "client/shapes": [*TORCH, *rooms("client", "capture operators process session memory")],
+    "client/call": [
+        *TORCH,
+        *rooms("client", "capture operators process link session machines memory shapes"),
+    ],
+    "client/backend": [
+        *TORCH,
+        "transport",
+        *rooms("client", "capture operators process session machines memory call"),
+    ],
     "client/kernels": [
         *TORCH,
-        *rooms("client", "capture operators session machines memory call backend"),
+        *rooms("client", "capture operators process session machines memory call backend"),
     ],
     "client": [
         *TORCH,
-        *rooms("client", "capture operators session machines memory call backend kernels"),
+        *rooms("client", "capture operators process session machines memory call backend kernels"),
     ],
     "server/cache": ["base", "wire"],
-    "server/executor": [*TORCH, "transport", "server/cache"],
-    "server/session": [*TORCH, "transport", *rooms("server", "cache executor")],
+    "server/device": TORCH,
+    "server/bytes": [*TORCH, "transport", *rooms("server", "cache")],
+    "server/operators": TORCH,
+    "server/executor": [*TORCH, "transport", *rooms("server", "device bytes operators")],
+    "server/groups": [*TORCH, "transport", *rooms("server", "device bytes executor")],
+    "server/handlers": [
+        *TORCH,
+        "transport",
+        *rooms("server", "cache device bytes operators executor groups"),
+    ],
+    "server/session": [
+        *TORCH,
+        "transport",
+        *rooms("server", "cache device bytes operators executor groups handlers"),
+    ],
     "server/listener": [*TORCH, "transport", *rooms("server", "cache session")],
-    "server": [*TORCH, "transport", *rooms("server", "cache executor session listener")],
+    "server": [
+        *TORCH,
+        "transport",
+        *rooms("server", "cache device operators executor session listener"),
+    ],
     "bindings": [
         *["base", "redirect", "torch", "python", "pybind11", "client"],
-        *rooms("client", "capture operators session machines memory call backend"),
+        *rooms("client", "capture operators process link session machines memory call backend"),
     ],
 }
 EXTERNAL = [
@@ -99,7 +125,7 @@ RAW = re.compile(rf"\b\w+\.(?:{VALUES})\(|wire::(?:Tag::k|Message\b)")
 MAY_BE_RAW = {
     "client/kernels/attention.cpp",  # the key of a cache, which is not sent
     "client/session/session.cpp",  # sorts what the server sends
-    "server/executor/interpreter.cpp",  # sorts what the client sends
+    "server/handlers/interpreter.cpp",  # sorts what the client sends
 }
 
 SRC = Path(__file__).resolve().parent.parent / "src"

@@ -1,7 +1,7 @@
 """Calls that autograd's threads make count as calls of the thread that called `backward()`.
 
 A failed call stops the thread that made it (docs/errors.md). So while a backward runs, its threads
-know who called it: Note [Whose call] in `src/client/session/threads.h`.
+know who called it: Note [Whose call] in `src/client/process/threads.h`.
 """
 
 from __future__ import annotations

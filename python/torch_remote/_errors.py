@@ -73,7 +73,7 @@ class DeviceLost(SessionLost, torch.AcceleratorError):  # type: ignore[misc]
     """A device assert, or another error after which CUDA no longer works on the server."""
 
 
-# In the order of client::ErrorClass (src/client/session/errors.h).
+# In the order of client::ErrorClass (src/client/process/errors.h).
 BY_CLASS = (RemoteError, SessionLost, ProtocolError, ConnectionError, DeviceLost)
 
 # In the order of wire::ErrorKind (src/wire/messages.h).

@@ -266,7 +266,7 @@ def read_token(token_file: str | PathLike[str], url: str) -> str:
     return token
 
 
-# As check_only_ours() in client/session/open.cpp, which reads TORCH_REMOTE_TOKEN_FILE.
+# As check_only_ours() in client/link/open.cpp, which reads TORCH_REMOTE_TOKEN_FILE.
 def _tell_of_open_file(path: Path, url: str) -> None:
     what = f"token_file: other users can read {path}"
     if _is_beyond_loopback(url):

@@ -22,7 +22,7 @@ from ._backend import DeviceLike, refuse_in_bad_fork
 Segment: TypeAlias = "dict[str, Any]"
 Frames: TypeAlias = "list[dict[str, Any]]"
 
-_ACTIONS = (  # by MemoryEventKind in client/session/memory_history.h
+_ACTIONS = (  # by MemoryEventKind in client/process/memory_history.h
     "alloc",
     "free_requested",
     "free_completed",

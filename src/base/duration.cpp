@@ -58,7 +58,8 @@ std::chrono::milliseconds parse_duration(std::string_view name, std::string_view
 
 std::string duration_text(std::chrono::milliseconds duration) {
   const int64_t count = duration.count();
-  for (const auto* unit = std::end(kDurationUnits); count != 0 && unit-- != std::begin(kDurationUnits);)
+  for (const auto* unit = std::end(kDurationUnits);
+       count != 0 && unit-- != std::begin(kDurationUnits);)
     if (count % unit->milliseconds == 0)
       return std::to_string(count / unit->milliseconds) + std::string(unit->name);
   return "0";

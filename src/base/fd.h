@@ -33,7 +33,8 @@ class Fd {
   int descriptor_ = -1;
 };
 
-// What a system call has just returned: owned, or, if it is negative, thrown as the failure of `what`.
+// Owns the descriptor that a system call has just returned. If it is negative, throws the error of
+// `what`.
 Fd owned(int descriptor, std::string_view what);
 
 }  // namespace torch_remote

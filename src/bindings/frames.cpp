@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "client/session/cells.h"
+#include "client/process/cells.h"
 
 namespace torch_remote::bindings {
 namespace {

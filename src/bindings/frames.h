@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "client/session/lines.h"
+#include "client/process/lines.h"
 
 namespace torch_remote::bindings {
 

@@ -11,8 +11,8 @@
 #include "client/backend/allocator.h"
 #include "client/machines/machines.h"
 #include "client/memory/telemetry.h"
-#include "client/session/memory_history.h"
-#include "client/session/records.h"
+#include "client/process/memory_history.h"
+#include "client/process/records.h"
 #include "client/session/session.h"
 
 namespace py = pybind11;

@@ -21,6 +21,7 @@
 #include "bindings/reads.h"
 #include "bindings/steps.h"
 #include "client/backend/generator.h"
+#include "client/backend/named_settings.h"
 #include "client/call/prefetch.h"
 #include "client/capture/advice.h"
 #include "client/machines/current_device.h"
@@ -28,13 +29,12 @@
 #include "client/memory/download_memory.h"
 #include "client/memory/storage.h"
 #include "client/operators/coverage.h"
+#include "client/process/errors.h"
+#include "client/process/process.h"
+#include "client/process/sent_sources.h"
+#include "client/process/waits_by_line.h"
 #include "client/register.h"
-#include "client/session/errors.h"
-#include "client/session/named_settings.h"
-#include "client/session/process.h"
 #include "client/session/progress.h"
-#include "client/session/sent_sources.h"
-#include "client/session/waits_by_line.h"
 
 namespace py = pybind11;
 

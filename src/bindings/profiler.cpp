@@ -4,7 +4,7 @@
 
 #include "client/backend/profile_notes.h"
 #include "client/backend/profiler.h"
-#include "client/session/memory_history.h"
+#include "client/process/memory_history.h"
 
 namespace torch_remote::bindings {
 

@@ -10,9 +10,9 @@
 #include "base/platform.h"
 #include "bindings/frames.h"
 #include "client/machines/machines.h"
-#include "client/session/errors.h"
-#include "client/session/keep_gil.h"
-#include "client/session/process.h"
+#include "client/process/errors.h"
+#include "client/process/keep_gil.h"
+#include "client/process/process.h"
 
 namespace py = pybind11;
 

@@ -19,8 +19,8 @@
 
 #include "bindings/found_state.h"
 #include "client/machines/machines.h"
+#include "client/process/threads.h"
 #include "client/session/session.h"
-#include "client/session/threads.h"
 
 namespace py = pybind11;
 

@@ -171,13 +171,14 @@ struct HookedMethod {
 };
 
 const std::array<HookedMethod, 7>& hooked_methods() {
-  static const std::array<HookedMethod, 7> all = {{{"get_state", &original_get_state, get_state},
-                                            {"set_state", &original_set_state, set_state},
-                                            {"manual_seed", &original_manual_seed, manual_seed},
-                                            {"seed", &original_seed, seed},
-                                            {"initial_seed", &original_initial_seed, initial_seed},
-                                            {"clone_state", &original_clone_state, clone_state},
-                                            {"__setstate__", &original_set_pickled, set_pickled}}};
+  static const std::array<HookedMethod, 7> all = {
+      {{"get_state", &original_get_state, get_state},
+       {"set_state", &original_set_state, set_state},
+       {"manual_seed", &original_manual_seed, manual_seed},
+       {"seed", &original_seed, seed},
+       {"initial_seed", &original_initial_seed, initial_seed},
+       {"clone_state", &original_clone_state, clone_state},
+       {"__setstate__", &original_set_pickled, set_pickled}}};
   return all;
 }
 

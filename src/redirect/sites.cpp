@@ -218,7 +218,7 @@ Site* note(const char* api, const Request& asked, c10::Device used, Reason reaso
   auto* const object = reinterpret_cast<PyFrameObject*>(frame.get());
   const Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(object)));
   const SiteKey key = {reinterpret_cast<PyCodeObject*>(code.get()), offset_in(object), api,
-                   pack(asked, used, reason)};
+                       pack(asked, used, reason)};
   auto found = sites().find(key);
   if (found == sites().end()) {
     if (sites().size() >= kMaxSites) {

@@ -1,4 +1,4 @@
-"""src/server/executor/operator_list.txt classifies every operator of every torch that we support.
+"""src/server/operators/operator_list.txt classifies every operator of every torch that we support.
 
 The C++ tests of `Operators` check what the server makes of it.
 """

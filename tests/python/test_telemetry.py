@@ -1,6 +1,6 @@
 """Figures of NVML: torch.cuda's names and meanings, and one sentence where there are none.
 
-tests/cpp/server/executor/nvml_test.cpp reads them from a library that stands in for NVML.
+tests/cpp/server/device/nvml_test.cpp reads them from a library that stands in for NVML.
 """
 
 from __future__ import annotations

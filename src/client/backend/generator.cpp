@@ -11,8 +11,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "client/machines/current_device.h"
-#include "client/session/keep_gil.h"
-#include "client/session/process.h"
+#include "client/process/keep_gil.h"
+#include "client/process/process.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {

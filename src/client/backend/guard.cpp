@@ -5,7 +5,7 @@
 #include "client/backend/streams.h"
 #include "client/machines/current_device.h"
 #include "client/machines/machines.h"
-#include "client/session/current_stream.h"
+#include "client/process/current_stream.h"
 
 namespace torch_remote::client {
 c10::Device RemoteGuard::exchangeDevice(c10::Device device) const {

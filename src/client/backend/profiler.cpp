@@ -20,10 +20,10 @@
 #endif
 
 #include "base/mutex.h"
+#include "client/backend/device_profile.h"
 #include "client/backend/profile_notes.h"
 #include "client/machines/machines.h"
-#include "client/session/device_profile.h"
-#include "client/session/waits_by_line.h"
+#include "client/process/waits_by_line.h"
 
 namespace torch_remote::client {
 namespace {

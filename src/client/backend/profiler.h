@@ -9,7 +9,7 @@ namespace torch_remote::client {
 // operation each thread is in. The server then measures each call (Note [Device times] in
 // server/executor/call_profile.h), and sends the times when the profile stops. They become slices
 // of the device's row, each linked to the operation that had made the call (Note [Calls of
-// operations] in client/session/device_profile.h). Without a profile nothing of this runs.
+// operations] in client/backend/device_profile.h). Without a profile nothing of this runs.
 
 // False: this build of torch has no Kineto, or no headers for it.
 bool has_profiler();

@@ -1,6 +1,6 @@
 #include "client/backend/sent_work.h"
 
-#include "client/session/errors.h"
+#include "client/process/errors.h"
 
 namespace torch_remote::client {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <atomic>
 
+#include "client/backend/server_address.h"
+#include "client/process/errors.h"
+#include "client/process/process.h"
 #include "client/session/answers.h"
-#include "client/session/errors.h"
-#include "client/session/process.h"
-#include "client/session/server_address.h"
 #include "wire/group.h"
 #include "wire/limits.h"
 

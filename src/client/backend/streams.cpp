@@ -9,9 +9,9 @@
 #include "client/machines/machines.h"
 #include "client/memory/downloads.h"
 #include "client/memory/storage.h"
+#include "client/process/process.h"
+#include "client/process/sent_sources.h"
 #include "client/session/answers.h"
-#include "client/session/process.h"
-#include "client/session/sent_sources.h"
 #include "wire/streams.h"
 
 namespace torch_remote::client {

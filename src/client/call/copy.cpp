@@ -18,7 +18,7 @@
 #include "client/memory/downloads.h"
 #include "client/memory/pinned.h"
 #include "client/memory/storage.h"
-#include "client/session/process.h"
+#include "client/process/process.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {

@@ -1,10 +1,10 @@
 #include "client/call/direct_copy.h"
 
+#include "client/call/peer_links.h"
 #include "client/call/upload.h"
+#include "client/process/lines.h"
+#include "client/process/records.h"
 #include "client/session/answers.h"
-#include "client/session/lines.h"
-#include "client/session/peer_links.h"
-#include "client/session/records.h"
 #include "client/session/session.h"
 #include "marshal/dtype.h"
 

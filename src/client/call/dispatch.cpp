@@ -17,9 +17,9 @@
 #include "client/memory/server_branch.h"
 #include "client/memory/storage.h"
 #include "client/operators/operator.h"
-#include "client/session/context.h"
+#include "client/process/context.h"
+#include "client/process/process.h"
 #include "client/session/match.h"
-#include "client/session/process.h"
 #include "client/shapes/infer.h"
 
 namespace torch_remote::client {

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "client/memory/downloads.h"
-#include "client/session/records.h"
+#include "client/process/records.h"
 #include "wire/view.h"
 
 namespace torch_remote::client {

@@ -6,8 +6,8 @@
 #include "client/call/upload.h"
 #include "client/memory/download_memory.h"
 #include "client/memory/downloads.h"
+#include "client/process/records.h"
 #include "client/session/progress.h"
-#include "client/session/records.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {

@@ -3,9 +3,9 @@
 #include "base/error.h"
 #include "client/call/raise_local.h"
 #include "client/call/results.h"
+#include "client/process/memory_history.h"
 #include "client/session/answers.h"
 #include "client/session/match.h"
-#include "client/session/memory_history.h"
 
 namespace torch_remote::client {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "client/memory/downloads.h"
 #include "client/memory/pinned.h"
+#include "client/process/lines.h"
+#include "client/process/records.h"
+#include "client/process/sent_sources.h"
 #include "client/session/answers.h"
-#include "client/session/lines.h"
-#include "client/session/records.h"
-#include "client/session/sent_sources.h"
 #include "client/session/session.h"
 #include "wire/limits.h"
 #include "wire/upload_cache.h"

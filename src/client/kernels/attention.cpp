@@ -23,7 +23,7 @@
 #include "client/call/dispatch.h"
 #include "client/kernels/composite.h"
 #include "client/memory/server_branch.h"
-#include "client/session/context.h"
+#include "client/process/context.h"
 
 namespace torch_remote::client::kernels {
 namespace {

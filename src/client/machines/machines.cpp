@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "client/session/open.h"
-#include "client/session/process.h"
+#include "client/link/open.h"
+#include "client/process/process.h"
 
 namespace torch_remote::client {
 namespace {

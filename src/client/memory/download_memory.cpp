@@ -6,7 +6,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "base/address_table.h"
-#include "client/session/process.h"
+#include "client/process/process.h"
 
 namespace torch_remote::client {
 namespace {

@@ -6,8 +6,8 @@
 #include <c10/util/strides.h>
 
 #include "client/memory/download_memory.h"
+#include "client/process/records.h"
 #include "client/session/pending.h"
-#include "client/session/records.h"
 #include "client/session/session.h"
 #include "marshal/dtype.h"
 

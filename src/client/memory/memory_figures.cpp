@@ -6,9 +6,9 @@
 
 #include <c10/util/Exception.h>
 
+#include "client/process/memory_history.h"
+#include "client/process/process.h"
 #include "client/session/answers.h"
-#include "client/session/memory_history.h"
-#include "client/session/process.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {

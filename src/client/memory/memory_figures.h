@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "client/session/records.h"
+#include "client/process/records.h"
 #include "client/session/session.h"
 #include "wire/memory.h"
 

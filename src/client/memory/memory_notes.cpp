@@ -4,8 +4,8 @@
 
 #include <c10/core/Allocator.h>
 
-#include "client/session/memory_history.h"
-#include "client/session/records.h"
+#include "client/process/memory_history.h"
+#include "client/process/records.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {

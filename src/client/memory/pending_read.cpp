@@ -2,7 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 
-#include "client/session/records.h"
+#include "client/process/records.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {

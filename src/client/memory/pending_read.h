@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "client/memory/downloads.h"
-#include "client/session/done_signal.h"
+#include "client/process/done_signal.h"
 
 namespace torch_remote::client {
 

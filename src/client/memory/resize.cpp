@@ -4,7 +4,7 @@
 #include "client/memory/memory_figures.h"
 #include "client/memory/memory_notes.h"
 #include "client/memory/storage.h"
-#include "client/session/memory_history.h"
+#include "client/process/memory_history.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {

@@ -6,8 +6,8 @@
 #include "client/machines/machines.h"
 #include "client/memory/memory_figures.h"
 #include "client/memory/memory_notes.h"
-#include "client/session/memory_history.h"
-#include "client/session/process.h"
+#include "client/process/memory_history.h"
+#include "client/process/process.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {

@@ -2,7 +2,7 @@
 
 #include <c10/core/Allocator.h>
 
-#include "client/session/records.h"
+#include "client/process/records.h"
 
 namespace torch_remote::client {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "client/session/threads.h"
+#include "client/process/threads.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "client/session/lines.h"
+#include "client/process/lines.h"
 #include "client/session/requests.h"
 #include "wire/messages.h"
 

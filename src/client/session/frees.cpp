@@ -9,7 +9,7 @@
 // message.
 #include <algorithm>
 
-#include "client/session/records.h"
+#include "client/process/records.h"
 #include "client/session/stream.h"
 
 namespace torch_remote::client {

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <utility>
 
-#include "client/session/errors.h"
-#include "client/session/keep_gil.h"
+#include "client/process/errors.h"
+#include "client/process/keep_gil.h"
 
 namespace torch_remote::client {
 namespace {

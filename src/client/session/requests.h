@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "client/session/done_signal.h"
+#include "client/process/done_signal.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {

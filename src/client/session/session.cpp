@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "client/process/process.h"
+#include "client/process/waits_by_line.h"
 #include "client/session/pending.h"
-#include "client/session/process.h"
-#include "client/session/waits_by_line.h"
 
 namespace torch_remote::client {
 namespace {

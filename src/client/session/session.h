@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "client/link/link.h"
+#include "client/process/errors.h"
 #include "client/session/call_window.h"
 #include "client/session/counters.h"
-#include "client/session/errors.h"
 #include "client/session/faults.h"
 #include "client/session/known_uploads.h"
-#include "client/session/link.h"
 #include "client/session/requests.h"
 #include "client/session/server_operators.h"
 #include "client/session/stream.h"

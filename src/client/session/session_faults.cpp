@@ -3,11 +3,11 @@
 
 #include <ATen/SparseTensorImpl.h>
 
-#include "client/session/keep_gil.h"
-#include "client/session/memory_history.h"
+#include "client/process/keep_gil.h"
+#include "client/process/memory_history.h"
+#include "client/process/records.h"
+#include "client/process/sent_sources.h"
 #include "client/session/pending.h"
-#include "client/session/records.h"
-#include "client/session/sent_sources.h"
 #include "client/session/session.h"
 
 namespace torch_remote::client {

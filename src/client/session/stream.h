@@ -10,13 +10,13 @@
 
 #include "base/mutex.h"
 #include "client/capture/capture.h"
-#include "client/session/context.h"
+#include "client/process/context.h"
+#include "client/process/current_stream.h"
+#include "client/process/lines.h"
+#include "client/process/threads.h"
 #include "client/session/counters.h"
-#include "client/session/current_stream.h"
 #include "client/session/device_memory.h"
-#include "client/session/lines.h"
 #include "client/session/signature_table.h"
-#include "client/session/threads.h"
 #include "wire/messages.h"
 #include "wire/streams.h"
 

@@ -96,7 +96,8 @@ void CallProfile::add(const Measured& measured) {
 
 void CallProfile::record(void*& event, uint8_t device) {
   const c10::Device where = devices_.device(device);
-  events().record(&event, events().getStream(where), where.index(), c10::EventFlag::BACKEND_DEFAULT);
+  events().record(&event, events().getStream(where), where.index(),
+                  c10::EventFlag::BACKEND_DEFAULT);
 }
 
 void* CallProfile::take_event(uint8_t device) {

@@ -6,8 +6,8 @@
 #include <deque>
 #include <vector>
 
-#include "server/executor/devices.h"
-#include "server/executor/streams.h"
+#include "server/device/devices.h"
+#include "server/device/streams.h"
 #include "wire/limits.h"
 #include "wire/profile.h"
 

@@ -9,13 +9,13 @@
 #include <c10/util/SmallVector.h>
 
 #include "marshal/decode.h"
+#include "server/device/devices.h"
 #include "server/executor/call_log.h"
 #include "server/executor/call_profile.h"
-#include "server/executor/devices.h"
 #include "server/executor/failures.h"
 #include "server/executor/generators.h"
-#include "server/executor/operators.h"
 #include "server/executor/storage_table.h"
+#include "server/operators/operators.h"
 #include "wire/messages.h"
 
 namespace torch_remote::server {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/name_hash.h"
-#include "server/executor/reply.h"
+#include "server/bytes/reply.h"
 #include "wire/messages.h"
 
 namespace torch_remote::server {

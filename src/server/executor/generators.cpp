@@ -8,7 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/error.h"
-#include "server/executor/generator_state.h"
+#include "server/device/generator_state.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {

@@ -9,7 +9,7 @@
 #include <ATen/core/Generator.h>
 
 #include "base/name_hash.h"
-#include "server/executor/devices.h"
+#include "server/device/devices.h"
 #include "server/executor/failures.h"
 #include "wire/messages.h"
 

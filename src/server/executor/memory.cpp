@@ -9,7 +9,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "base/utf8.h"
-#include "server/executor/out_of_memory.h"
+#include "server/device/out_of_memory.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "server/executor/devices.h"
+#include "server/device/devices.h"
 #include "server/executor/storage_table.h"
 #include "wire/memory.h"
 

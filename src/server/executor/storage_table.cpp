@@ -11,7 +11,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "base/error.h"
-#include "server/executor/out_of_memory.h"
+#include "server/device/out_of_memory.h"
 
 namespace torch_remote::server {
 namespace {

@@ -17,9 +17,9 @@
 
 #include "base/name_hash.h"
 #include "marshal/plan.h"
+#include "server/bytes/uploads.h"
+#include "server/device/streams.h"
 #include "server/executor/failures.h"
-#include "server/executor/streams.h"
-#include "server/executor/uploads.h"
 #include "wire/limits.h"
 #include "wire/messages.h"
 

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "server/executor/context.h"
+#include "server/device/context.h"
 
 namespace torch_remote::server {
 namespace {

@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/bytes/peer_links.h"
+#include "server/bytes/reply.h"
+#include "server/bytes/uploads.h"
+#include "server/device/devices.h"
 #include "server/executor/call_log.h"
-#include "server/executor/devices.h"
-#include "server/executor/interpreter.h"
-#include "server/executor/peer_links.h"
-#include "server/executor/reply.h"
-#include "server/executor/uploads.h"
+#include "server/handlers/interpreter.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/mutex.h"
-#include "client/session/endpoint.h"
+#include "client/link/endpoint.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
 #include "wire/handshake.h"

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "client/session/records.h"
+#include "client/process/records.h"
 #include "client/session/session.h"
 #include "fake_server.h"
 #include "transport/memory_stream.h"

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/platform.h"
-#include "client/session/handshake.h"
+#include "client/link/handshake.h"
 #include "server/wire_client.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"

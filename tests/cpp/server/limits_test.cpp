@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "server/bytes/reply.h"
 #include "server/executor/generators.h"
-#include "server/executor/reply.h"
 #include "server/executor/storage_table.h"
 #include "server/session/session.h"
 #include "support.h"

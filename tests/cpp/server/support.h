@@ -6,8 +6,8 @@
 
 #include <c10/core/InferenceMode.h>
 
-#include "server/executor/devices.h"
-#include "server/executor/interpreter.h"
+#include "server/device/devices.h"
+#include "server/handlers/interpreter.h"
 #include "wire/key.h"
 #include "wire/messages.h"
 

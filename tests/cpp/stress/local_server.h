@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "server/executor/devices.h"
-#include "server/executor/operators.h"
+#include "server/device/devices.h"
+#include "server/operators/operators.h"
 #include "server/session/handshake.h"
 #include "server/session/session.h"
 #include "transport/fd_stream.h"

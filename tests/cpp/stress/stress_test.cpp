@@ -14,8 +14,8 @@
 
 #include "base/mutex.h"
 #include "client/machines/machines.h"
+#include "client/process/errors.h"
 #include "client/register.h"
-#include "client/session/errors.h"
 #include "local_server.h"
 
 namespace torch_remote::stress {

@@ -15,8 +15,8 @@
 #include "base/error.h"
 #include "marshal/decode.h"
 #include "schema_values.h"
-#include "server/executor/operators.h"
 #include "server/executor/storage_table.h"
+#include "server/operators/operators.h"
 
 namespace torch_remote::fuzz {
 namespace {

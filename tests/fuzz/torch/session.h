@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "script.h"
-#include "server/executor/interpreter.h"
+#include "server/handlers/interpreter.h"
 
 namespace torch_remote::fuzz {
 

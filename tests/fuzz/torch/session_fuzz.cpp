@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "script.h"
-#include "server/executor/context.h"
+#include "server/device/context.h"
 #include "server/executor/errors.h"
 #include "session.h"
 #include "stub_kernels.h"

@@ -15,7 +15,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
-#include "server/executor/context.h"
+#include "server/device/context.h"
 #include "server/executor/errors.h"
 
 namespace torch_remote::server {

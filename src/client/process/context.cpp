@@ -1,0 +1,41 @@
+#include "client/process/context.h"
+
+#include <ATen/Context.h>
+#include <c10/core/DefaultDtype.h>
+
+#include "marshal/dtype.h"
+
+namespace torch_remote::client {
+namespace {
+
+using wire::Setting;
+
+int32_t& value_of(ContextValues& values, Setting setting) {
+  return values[static_cast<size_t>(setting)];
+}
+
+}  // namespace
+
+void ContextMirror::append_difference(wire::Writer& writer) {
+  ContextValues now = marshal::read_context();
+  value_of(now, Setting::kThreads) = thread_.threads;
+  value_of(now, Setting::kFlushDenormal) = thread_.flush_denormal;
+  wire::Context context;
+  for (size_t i = 1; i < now.size(); ++i)
+    if (!has_told_ || told_[i] != now[i])
+      context.settings.push_back({static_cast<Setting>(i), now[i]});
+  told_ = now;
+  has_told_ = true;
+  if (!context.settings.empty())
+    encode(writer, context);
+}
+
+uint8_t read_environment() {
+  const at::Context& context = at::globalContext();
+  const auto dtype = marshal::to_wire(c10::typeMetaToScalarType(c10::get_default_dtype()));
+  return static_cast<uint8_t>(static_cast<uint8_t>(dtype.value_or(wire::Dtype::kFloat32)) |
+                              (context.deterministicAlgorithms() ? 32 : 0) |
+                              (context.deterministicFillUninitializedMemory() ? 64 : 0));
+}
+
+}  // namespace torch_remote::client

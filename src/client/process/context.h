@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "client/process/threads.h"
+#include "marshal/context.h"
+#include "wire/codec.h"
+
+namespace torch_remote::client {
+
+using marshal::ContextValues;
+
+// Note [Settings of a backward]
+//
+// The number of threads and the treatment of denormals are settings of a thread. A local backward
+// on a CPU runs in the thread that called it. Here autograd's threads make the calls, with settings
+// of their own, so the server is told the caller's: threads.h. If nobody knows the caller, the
+// server keeps what it was last told.
+
+// The context that the server was last told. Externally synchronised: by the submit lock.
+class ContextMirror {
+ public:
+  // Appends a CONTEXT message with the settings that have changed. Takes 20 ns if none has.
+  void append_changes(wire::Writer& writer) {
+    if (const auto known = current_settings()) [[likely]]
+      thread_ = *known;
+    else if (thread_.threads == 0)
+      thread_ = marshal::read_thread_settings();
+    if (seen_.update(thread_))
+      append_difference(writer);
+  }
+
+ private:
+  void append_difference(wire::Writer& writer);
+
+  marshal::ThreadSettings thread_;  // for the calls that follow
+  marshal::ContextFingerprint seen_;
+  ContextValues told_{};
+  bool has_told_ = false;
+};
+
+// The settings that decide metadata: default dtype, deterministic, fill. Part of every key.
+uint8_t read_environment();
+constexpr uint8_t kGradModeBit = 128;  // set for operators with kLooksAtGradMode
+
+}  // namespace torch_remote::client

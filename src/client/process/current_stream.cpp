@@ -1,0 +1,32 @@
+#include "client/process/current_stream.h"
+
+#include <array>
+
+#include "wire/limits.h"
+
+namespace torch_remote::client {
+namespace {
+
+thread_local std::array<uint8_t, wire::kMaxDevices> streams{};
+
+bool is_known(c10::DeviceIndex index) {
+  return index >= 0 && static_cast<size_t>(index) < streams.size();
+}
+
+}  // namespace
+
+std::atomic<bool> streams_were_used{false};
+
+uint8_t current_stream(c10::DeviceIndex index) {
+  return is_known(index) ? streams[static_cast<size_t>(index)] : uint8_t{0};
+}
+
+void set_current_stream(c10::DeviceIndex index, uint8_t stream) {
+  if (!is_known(index))
+    return;
+  streams[static_cast<size_t>(index)] = stream;
+  if (stream != 0)
+    streams_were_used = true;
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,22 @@
+#include "client/process/errors.h"
+
+#include <cstdlib>
+#include <stdexcept>
+
+namespace torch_remote::client {
+
+PythonHooks python_hooks;
+
+void raise(ErrorClass kind, const std::string& text) {
+  if (python_hooks.raise != nullptr)
+    python_hooks.raise(kind, text);
+  throw std::runtime_error(text);
+}
+
+void raise_remote(const wire::Error& error, const std::string& text, bool as_local) {
+  if (python_hooks.raise_remote != nullptr)
+    python_hooks.raise_remote(error, text, as_local);
+  throw std::runtime_error(text);
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,194 @@
+#include "server/operators/operators.h"
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
+#include <torch/version.h>
+
+#include "base/utf8.h"
+#include "marshal/schemas.h"
+#include "server/operators/operator_list.h"
+
+namespace torch_remote::server {
+namespace {
+
+using marshal::kAten;
+
+// Operators that overwrite self without reading it.
+bool is_overwriting(std::string_view name) {
+  static const std::unordered_set<std::string_view> kNames = {
+      "copy_",      "fill_",          "zero_",          "normal_", "uniform_",
+      "random_",    "bernoulli_",     "exponential_",   "cauchy_", "log_normal_",
+      "geometric_", "_foreach_zero_", "_foreach_copy_",
+  };
+  return kNames.contains(name);
+}
+
+bool travels(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::StorageType:
+    case c10::TypeKind::StreamObjType:
+    case c10::TypeKind::QSchemeType:
+    case c10::TypeKind::AnyType:
+    case c10::TypeKind::ClassType:
+    case c10::TypeKind::DictType:
+      return false;
+    default:
+      break;
+  }
+  for (const auto& inner : type.containedTypes())
+    if (!travels(*inner))
+      return false;
+  return true;
+}
+
+std::string refuse_schema(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& argument : schema.arguments())
+    if (!travels(*argument.type()))
+      return "takes a " + argument.type()->str() + ", which cannot be sent";
+  for (const c10::Argument& result : schema.returns())
+    if (!travels(*result.type()))
+      return "returns a " + result.type()->str() + ", which cannot be sent";
+  return {};
+}
+
+std::string_view namespace_of(std::string_view name) {
+  const size_t end = name.find("::");
+  return end == name.npos ? name : name.substr(0, end);
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+}  // namespace
+
+std::string refuse_operator(std::string_view name) {
+  const Listed listed = find_listed(name);
+  switch (listed.kind) {
+    case OperatorClass::kRuns:
+    case OperatorClass::kTrusts:
+      return {};
+    case OperatorClass::kRefused:
+      return "may not be called by a client: " + std::string(listed.reason);
+    case OperatorClass::kUnlisted:
+      break;
+  }
+  return "is refused until somebody has read its kernel: it is not in this server's list of "
+         "operators (src/server/operators/operator_list.txt)";
+}
+
+OperatorTable::OperatorTable(const std::vector<c10::OperatorName>& of_libraries,
+                             std::optional<SchemaFile> claimed)
+    : of_libraries_(of_libraries.begin(), of_libraries.end()), claimed_(std::move(claimed)) {
+  if (!claimed_)
+    return;
+  for (const std::string& schema : claimed_->schemas)
+    claimed_by_name_.emplace(wire::operator_of(schema), schema);
+}
+
+std::optional<c10::OperatorHandle> OperatorTable::look_up(const c10::OperatorName& name,
+                                                          std::string& reason) const {
+  if (name.name.size() + name.overload_name.size() > kMaxOperatorName) {
+    reason =
+        "is no operator: its name is longer than " + std::to_string(kMaxOperatorName) + " bytes";
+    return std::nullopt;
+  }
+  const bool is_of_library = of_libraries_.contains(name);
+  if (!is_of_library && !name.name.starts_with(kAten)) {
+    reason =
+        "is not known to this server: start it with `torch-remote serve --library FILE`, the "
+        "library that has `" +
+        std::string(namespace_of(name.name)) +
+        "`'s operators (for the embedded server, TORCH_REMOTE_LIBRARY=FILE)";
+    return std::nullopt;
+  }
+  const bool is_claimed = is_of_library || !claimed_ || claimed_by_name_.contains(full_name(name));
+  auto handle = c10::Dispatcher::singleton().findSchema(name);
+  if (!handle || !is_claimed) {
+    reason = "is not known to this server's torch " + torch_version();
+    return std::nullopt;
+  }
+  if (!is_of_library)
+    reason = refuse_operator(full_name(name));
+  if (!reason.empty())
+    return std::nullopt;
+  reason = refuse_schema(handle->schema());
+  return reason.empty() ? handle : std::nullopt;
+}
+
+std::unique_ptr<const c10::FunctionSchema> OperatorTable::claimed_schema(
+    const std::string& name) const {
+  const auto found = claimed_by_name_.find(name);
+  if (found == claimed_by_name_.end())
+    return nullptr;
+  return std::make_unique<const c10::FunctionSchema>(
+      torch::jit::parseSchema(std::string(found->second), true));
+}
+
+Operator OperatorTable::find(wire::Introduction introduction) const {
+  const c10::OperatorName name(introduction.name, introduction.overload);
+  Operator operation;
+  operation.name = cut_text(full_name(name), kMaxOperatorName + 1);
+  operation.callee.arguments = std::move(introduction.arguments);
+  operation.handle = look_up(name, operation.callee.refusal);
+  if (!operation.handle)
+    return operation;
+  operation.callee.schema = &operation.handle->schema();
+  try {
+    operation.claimed = claimed_schema(operation.name);
+  } catch (const std::exception& error) {  // the grammar of another version
+    operation.handle.reset();
+    operation.callee.schema = nullptr;
+    operation.callee.refusal = "has a schema that this server cannot read";
+    return operation;
+  }
+  operation.callee.claimed = operation.claimed.get();
+  operation.callee.overwrites_self =
+      name.name.starts_with(kAten) &&
+      is_overwriting(std::string_view(name.name).substr(kAten.size()));
+  operation.check = argument_check(operation.handle->schema());
+  operation.is_seeded = operation.handle->hasTag(at::Tag::nondeterministic_seeded);
+  operation.shares_outputs = operation.name == "aten::_cudnn_rnn_backward" ||
+                             operation.name == "aten::_transform_bias_rescale_qkv";
+  return operation;
+}
+
+wire::OperatorAnswer OperatorTable::describe(const wire::OperatorQuery& query) const {
+  const Operator operation = find({query.name, query.overload, {}});
+  wire::OperatorAnswer answer;
+  answer.is_known = operation.handle.has_value();
+  if (!answer.is_known) {
+    answer.reason = operation.callee.refusal;
+    return answer;
+  }
+  for (const c10::Argument& argument : operation.callee.schema->arguments())
+    if (marshal::knows(operation.callee, argument.name()))
+      answer.arguments.push_back(argument.name());
+  return answer;
+}
+
+wire::Digest OperatorTable::digest() const {
+  return claimed_ ? wire::operators_digest(claimed_->schemas) : marshal::aten_digest();
+}
+
+std::vector<uint64_t> OperatorTable::fingerprints() const {
+  std::vector<uint64_t> fingerprints;
+  for (const std::string& schema : claimed_ ? claimed_->schemas : marshal::aten_schemas()) {
+    const std::string_view name = wire::operator_of(schema);
+    if (refuse_operator(name).empty())
+      fingerprints.push_back(wire::schema_fingerprint(schema));
+  }
+  for (const c10::OperatorName& name : of_libraries_) {
+    const auto handle = c10::Dispatcher::singleton().findSchema(name);
+    if (handle && refuse_schema(handle->schema()).empty())
+      fingerprints.push_back(wire::schema_fingerprint(c10::toString(handle->schema())));
+  }
+  return fingerprints;
+}
+
+std::string OperatorTable::torch_version() const {
+  return claimed_ ? claimed_->torch_version : TORCH_VERSION;
+}
+
+}  // namespace torch_remote::server
