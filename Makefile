@@ -26,13 +26,13 @@ need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel test-libraries test-transformers test-pytorch test-providers compat conformance nightly programs \
+.PHONY: help installed setup setup-system setup-checks setup-programs build demo test test-fast test-core wheel test-wheel test-libraries test-transformers test-pytorch test-providers compat conformance nightly programs \
         faults soak bench lint format asan tsan tsan-torch core-clang torch-clang macos fuzz fuzz-kernels gpu-build gpu-test clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 16
 
-demo: build      ## Train a small model on a remote device, with all set-up
+demo: installed  ## Train a small model on a remote device, with all set-up
 	$(call need,examples/demo.py)
 	@$(PYTHON) examples/demo.py
 
@@ -50,8 +50,13 @@ test-fast: build ## What to run after every edit: most C++ tests, and the Python
 build: setup     ## Build, and make `import torch_remote` work in .venv
 	@tools/build.sh release
 
-wheel: build     ## A wheel for .venv's minor version of torch, into dist; from what build has compiled
-	@tools/wheel.sh
+# What a user needs: no tests. In a tree where `make build` was run, what that has compiled.
+BUILT = $(if $(wildcard build/release/build.ninja),release,install)
+installed: setup
+	@tools/build.sh $(BUILT)
+
+wheel: installed ## A wheel for .venv's minor version of torch, into dist
+	@tools/wheel.sh .venv/bin/python build/$(BUILT)
 
 test-wheel: build  ## The tests of the wheel: what is in it, and that it works where only torch is
 	$(call need,tests/wheel)

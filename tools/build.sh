@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# build.sh release   everything, into build/release, importable from .venv
+# build.sh release   everything, into build/release, importable from .venv; UNITY=ON: each folder as one
+#                    unit of the compiler, which is quicker where nothing is compiled yet
+# build.sh install   the same without the tests, always with UNITY, into build/install
 # build.sh gpu       all but the C++ tests, with the system's Python and torch, into build/gpu
 # build.sh fuzz      the fuzz targets, with .venv's torch; also fuzz-release
 # build.sh tsan      the stress test under ThreadSanitizer, with .venv's torch
@@ -19,7 +21,13 @@ goals=(all)
 case $target in
   release)
     python=$PWD/.venv/bin/python
-    configure=(cmake --preset release "-DTORCH_REMOTE_PYTHON=$python")
+    configure=(cmake --preset release "-DTORCH_REMOTE_PYTHON=$python"
+      "-DTORCH_REMOTE_UNITY=${UNITY:-OFF}")
+    ;;
+  install)
+    python=$PWD/.venv/bin/python
+    configure=(cmake --preset install "-DTORCH_REMOTE_PYTHON=$python")
+    goals=(torch_remote_installed)
     ;;
   gpu)
     for tool in cmake ninja g++ python3; do
@@ -62,6 +70,6 @@ build_step "[5/5] compile $target" "compile-$target" cmake --build "$binary" -j 
   --target "${goals[@]}"
 
 case $target in
-  release) "$python" -I tools/link_package.py --built "$binary/src" --venv .venv ;;
+  release | install) "$python" -I tools/link_package.py --built "$binary/src" --venv .venv ;;
   gpu) "$python" -I tools/link_package.py --built "$binary/src" --folder build/gpu ;;
 esac
