@@ -6,13 +6,14 @@
 #include "client/call/layout.h"
 #include "client/kernels/nested.h"
 #include "client/kernels/parts.h"
-#include "client/operators/operator_table.h"
+#include "client/kernels/table.h"
+#include "marshal/operator_table.h"
 
 namespace torch_remote::client::kernels {
 namespace {
 
 // clang-format off
-constexpr NamedOperator kOwnKernels[] = {
+constexpr KernelRow kOwnKernels[] = {
     {"matmul", unboxed<&nested_matmul>},
     {"sum.dim_IntList", unboxed<&nested_sum>},
     {"_nested_sum_backward", unboxed<&nested_sum_backward>},
@@ -23,7 +24,7 @@ constexpr NamedOperator kOwnKernels[] = {
 
 // PyTorch's kernel for the CPU does not read memory. Read a new one before you add it: on the
 // address of a remote tensor it ends the process.
-constexpr NamedOperator kOnParts[] = {
+constexpr const char* kOnParts[] = {
     "_fused_sdp_choice", "_native_multi_head_attention", "_nested_from_padded_and_nested_example",
     "_nested_select_backward", "_nested_tensor_size", "_nested_tensor_softmax_with_shape",
     "_nested_tensor_storage_offsets", "_nested_tensor_strides", "_pin_memory", "_safe_softmax",
@@ -47,21 +48,16 @@ void run_on_parts(const c10::OperatorHandle& operation, torch::jit::Stack* stack
   run_kernel_of(c10::DispatchKey::NestedTensorCPU, operation, stack);
 }
 
-template <size_t n>
-const NamedOperator* find(const NamedOperator (&rows)[n], const std::string& key) {
-  const auto* found = std::find_if(std::begin(rows), std::end(rows),
-                                   [&](const NamedOperator& row) { return matches(row, key); });
-  return found == std::end(rows) ? nullptr : found;
-}
-
 }  // namespace
 
 void register_nested(torch::Library& library, const c10::OperatorHandle& operation,
                      const char* name) {
-  const std::string key = row_key(operation.operator_name());
-  if (const NamedOperator* own = find(kOwnKernels, key))
+  const std::string key = marshal::row_key(operation.operator_name());
+  const auto* const own = std::ranges::find_if(
+      kOwnKernels, [&](const KernelRow& row) { return marshal::matches(row.name, key); });
+  if (own != std::end(kOwnKernels))
     return own->kernel(library, name);
-  if (find(kOnParts, key) != nullptr)
+  if (std::ranges::any_of(kOnParts, [&](const char* row) { return marshal::matches(row, key); }))
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_parts>());
   else
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());

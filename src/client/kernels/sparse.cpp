@@ -5,8 +5,8 @@
 
 #include "client/call/dispatch.h"
 #include "client/kernels/parts.h"
-#include "client/operators/operator.h"
-#include "client/operators/operator_table.h"
+#include "marshal/operator_table.h"
+#include "marshal/route.h"
 #include "marshal/sparse.h"
 
 namespace torch_remote::client::kernels {
@@ -15,28 +15,28 @@ namespace {
 using c10::DispatchKey;
 
 // Besides those that return views of parts: indices, values, crow_indices, …
-constexpr NamedOperator kOfCoo[] = {"_sparse_coo_tensor_with_dims",
-                                    "_sparse_coo_tensor_with_dims_and_tensors",
-                                    "sparse_dim",
-                                    "_dimI",
-                                    "dense_dim",
-                                    "_dimV",
-                                    "_nnz",
-                                    "is_coalesced",
-                                    "_coalesced_",
-                                    "empty.memory_format",
-                                    "empty_like",
-                                    "clone",
-                                    "copy_",
-                                    "copy_sparse_to_sparse_",
-                                    "sparse_resize_",
-                                    "sparse_resize_and_clear_",
-                                    "resize_as_sparse_",
-                                    "zero_",
-                                    "zeros.out",
-                                    "is_pinned",
-                                    "_pin_memory"};
-constexpr NamedOperator kOfCompressed[] = {
+constexpr const char* kOfCoo[] = {"_sparse_coo_tensor_with_dims",
+                                  "_sparse_coo_tensor_with_dims_and_tensors",
+                                  "sparse_dim",
+                                  "_dimI",
+                                  "dense_dim",
+                                  "_dimV",
+                                  "_nnz",
+                                  "is_coalesced",
+                                  "_coalesced_",
+                                  "empty.memory_format",
+                                  "empty_like",
+                                  "clone",
+                                  "copy_",
+                                  "copy_sparse_to_sparse_",
+                                  "sparse_resize_",
+                                  "sparse_resize_and_clear_",
+                                  "resize_as_sparse_",
+                                  "zero_",
+                                  "zeros.out",
+                                  "is_pinned",
+                                  "_pin_memory"};
+constexpr const char* kOfCompressed[] = {
     "sparse_dim",        "dense_dim", "_nnz",         "empty.memory_format",
     "empty_like",        "clone",     "copy_",        "resize_",
     "resize_as_sparse_", "zero_",     "fill_.Scalar", "normal_",
@@ -69,10 +69,10 @@ void sparse_mask(const c10::OperatorHandle& operation, torch::jit::Stack* stack)
 }
 
 bool handles_parts(const c10::OperatorHandle& operation, DispatchKey key) {
-  if (returns_view(operation.schema()))
+  if (marshal::returns_view(operation.schema()))
     return true;
-  const std::string name = row_key(operation.operator_name());
-  const auto is_it = [&](const NamedOperator& row) { return matches(row, name); };
+  const std::string name = marshal::row_key(operation.operator_name());
+  const auto is_it = [&](const char* row) { return marshal::matches(row, name); };
   return key == DispatchKey::SparseCPU
              ? std::any_of(std::begin(kOfCoo), std::end(kOfCoo), is_it)
              : std::any_of(std::begin(kOfCompressed), std::end(kOfCompressed), is_it);

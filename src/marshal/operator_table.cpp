@@ -1,11 +1,12 @@
-#include "client/operators/operator_table.h"
+#include "marshal/operator_table.h"
 
 #include <algorithm>
-#include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "marshal/schemas.h"
 
-namespace torch_remote::client {
+namespace torch_remote::marshal {
 namespace {
 
 using enum Route;
@@ -110,39 +111,105 @@ constexpr OperatorRow kRows[] = {
     {kReadsMemory, kPlain, "PyTorch's composition reads the memory of its tensors",
      {"fbgemm_*", "_saturate_weight_to_fp16", "choose_qparams_optimized", "_sobol_engine_*",
       "_reshape_from_tensor", "_nnpack_spatial_convolution.*"}},
+
+    // Operators with kernels of ours, which are in client/kernels/table.cpp.
+    {kKernel, kPlain, "its memory is named on this side",
+     {"empty.memory_format", "empty_strided", "_efficientzerotensor"}},
+    {kKernel, kPlain, "its values are few, and sent as bytes",
+     {"tril_indices", "triu_indices"}},
+    {kKernel, kPlain, "makes or changes a view, which is metadata of this side",
+     {"as_strided", "view", "_unsafe_view", "_reshape_alias", "unfold", "view_as_real",
+      "view_as_complex", "unsafe_split.Tensor", "unsafe_split_with_sizes", "channel_shuffle",
+      "resize_", "set_.source_Storage", "set_.source_Storage_storage_offset",
+      "set_.source_Tensor", "set_"}},
+    {kKernel, kPlain, "makes a nested tensor here, of dense remote tensors",
+     {"_nested_from_padded", "_nested_*", "to_padded_tensor"}},
+    {kKernel, kPlain, "only looks at metadata",
+     {"_has_compatible_shallow_copy_type", "is_set_to", "record_stream"}},
+    {kKernel, kPlain, "is a clone: copy-on-write would have to know of every write on the server",
+     {"_lazy_clone"}},
+    {kKernel, kReads, "moves bytes between devices; waits where they come to the CPU",
+     {"copy_", "_to_copy", "_copy_from", "_copy_from_and_resize", "_local_scalar_dense"}},
+    {kSent, kPlain, "while torch.jit.trace records, PyTorch's kernel runs, which it records",
+     {"convolution"}},
+    {kSent, kPlain, "composed here where its gradient is asked to be sparse",
+     {"_embedding_bag_backward"}},
+    {kBranch, kPlain, "composed differently for each kind of device: here, as for the server's",
+     {"scaled_dot_product_attention", "dropout", "softmax.int", "log_softmax.int", "group_norm",
+      "rms_norm", "grid_sampler", "_grid_sampler_2d_cpu_fallback", "max_pool1d",
+      "ctc_loss.Tensor", "_batch_norm_impl_index", "lstm.input", "lstm.data", "gru.input",
+      "gru.data", "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data",
+      "lstm_cell", "gru_cell"}},
 };
+
 // clang-format on
+
+// Finds the rows of an operator without comparing it with every name.
+class RowIndex {
+ public:
+  RowIndex() {
+    for (const OperatorRow& row : kRows)
+      for (const std::string_view name : row.operators) {
+        const std::string_view stem = name.substr(0, name.find_first_of(".*"));
+        const bool is_prefix = stem.size() < name.size() && name[stem.size()] == '*';
+        auto& entries = is_prefix ? prefixes_ : by_stem_[stem];
+        entries.push_back({&row, name});
+      }
+  }
+
+  // In the order of the table, each once.
+  std::vector<const OperatorRow*> find(std::string_view key) const {
+    std::vector<const OperatorRow*> found;
+    const auto add = [&](const std::vector<Entry>& entries) {
+      for (const Entry& entry : entries)
+        if (matches(entry.name, key))
+          found.push_back(entry.row);
+    };
+    add(prefixes_);
+    const auto named = by_stem_.find(key.substr(0, key.find('.')));
+    if (named != by_stem_.end())
+      add(named->second);
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
+  }
+
+ private:
+  struct Entry {
+    const OperatorRow* row;
+    std::string_view name;
+  };
+
+  std::unordered_map<std::string_view, std::vector<Entry>> by_stem_;  // "roll" for "roll.*"
+  std::vector<Entry> prefixes_;                                       // "fbgemm_*"
+};
 
 }  // namespace
 
-OperatorRows call_rows() {
+c10::ArrayRef<OperatorRow> operator_rows() {
   return kRows;
 }
 
 std::string row_key(const c10::OperatorName& operation) {
-  const bool is_aten = operation.name.starts_with(marshal::kAten);
-  return operation.name.substr(is_aten ? marshal::kAten.size() : 0) + "." + operation.overload_name;
+  const bool is_aten = operation.name.starts_with(kAten);
+  return operation.name.substr(is_aten ? kAten.size() : 0) + "." + operation.overload_name;
 }
 
-bool matches(const NamedOperator& row, std::string_view key) {
-  const std::string_view name = row.name;
+bool matches(std::string_view name, std::string_view key) {
   if (name.ends_with('*'))
     return key.starts_with(name.substr(0, name.size() - 1));
   return key.starts_with(name) && (key.size() == name.size() || key.substr(name.size()) == ".");
 }
 
-void Special::add(OperatorRows rows, const c10::OperatorName& operation) {
-  const std::string key = row_key(operation);
-  for (const OperatorRow& row : rows) {
-    const auto named = std::find_if(row.operators.begin(), row.operators.end(),
-                                    [&](const NamedOperator& each) { return matches(each, key); });
-    if (named == row.operators.end())
-      continue;
-    route = row.route == Route::kUsual ? route : row.route;
-    traits |= row.traits;
-    kernel = named->kernel == nullptr ? kernel : named->kernel;
-    reason += (reason.empty() ? "" : "\n") + std::string(row.reason);
+OperatorRules rules_of(const c10::OperatorName& operation) {
+  static const RowIndex* const index = new RowIndex;  // leaks: used at exit
+  OperatorRules rules;
+  for (const OperatorRow* row : index->find(row_key(operation))) {
+    rules.route = row->route == Route::kUsual ? rules.route : row->route;
+    rules.traits |= row->traits;
+    rules.reason += (rules.reason.empty() ? "" : "\n") + std::string(row->reason);
   }
+  return rules;
 }
 
-}  // namespace torch_remote::client
+}  // namespace torch_remote::marshal
