@@ -112,6 +112,12 @@ constexpr OperatorRow kRows[] = {
      {"fbgemm_*", "_saturate_weight_to_fp16", "choose_qparams_optimized", "_sobol_engine_*",
       "_reshape_from_tensor", "_nnpack_spatial_convolution.*"}},
 
+    {kUsual, kOverwritesSelf, "",
+     {"copy_.*", "fill_.*", "zero_.*", "normal_.*", "uniform_.*", "random_.*", "bernoulli_.*",
+      "exponential_.*", "cauchy_.*", "log_normal_.*", "geometric_.*", "_foreach_zero_.*",
+      "_foreach_copy_.*"}},
+    {kUsual, kSharesOutputs, "", {"_cudnn_rnn_backward", "_transform_bias_rescale_qkv"}},
+
     // Operators with kernels of ours, which are in client/kernels/table.cpp.
     {kKernel, kPlain, "its memory is named on this side",
      {"empty.memory_format", "empty_strided", "_efficientzerotensor"}},
@@ -207,7 +213,10 @@ OperatorRules rules_of(const c10::OperatorName& operation) {
   for (const OperatorRow* row : index->find(row_key(operation))) {
     rules.route = row->route == Route::kUsual ? rules.route : row->route;
     rules.traits |= row->traits;
-    rules.reason += (rules.reason.empty() ? "" : "\n") + std::string(row->reason);
+    const std::string_view reason = row->reason;
+    if (!rules.reason.empty() && !reason.empty())
+      rules.reason += '\n';
+    rules.reason += reason;
   }
   return rules;
 }

@@ -44,9 +44,11 @@ enum Trait : uint32_t {
   kFillsAnyShape = 64,     // an `out=` with the right number of elements is not resized
   // its result depends on the grad mode, which the server must know
   kLooksAtGradMode = 128,
-  kReads = 256,         // our kernel, which waits for bytes from the server
-  kSpansDevices = 512,  // takes tensors on several devices of one server
-  kMayAlert = 1024,     // its kernel may have no deterministic form: client/operators/alerts.h
+  kReads = 256,            // our kernel, which waits for bytes from the server
+  kSpansDevices = 512,     // takes tensors on several devices of one server
+  kMayAlert = 1024,        // its kernel may have no deterministic form: client/operators/alerts.h
+  kOverwritesSelf = 2048,  // does not read self: what self was may be missing
+  kSharesOutputs = 4096,   // its results are views of one buffer
 };
 
 using Traits = uint32_t;
@@ -54,7 +56,7 @@ using Traits = uint32_t;
 struct OperatorRow {
   Route route;
   Traits traits;
-  const char* reason;
+  const char* reason;  // for docs/operators.md and explain(); empty: it does not concern users
   // As PyTorch writes them; "max" is the overload without a name, "roll.*" all overloads.
   std::initializer_list<const char*> operators;
 };
@@ -70,7 +72,7 @@ bool matches(std::string_view name, std::string_view key);
 struct OperatorRules {
   Route route = Route::kUsual;
   Traits traits = kPlain;
-  std::string reason;  // a line for each row
+  std::string reason;  // a line for each row that has one
 
   bool has(Traits some) const { return (traits & some) != 0; }
 };

@@ -15,16 +15,6 @@ namespace {
 
 using marshal::kAten;
 
-// Operators that overwrite self without reading it.
-bool is_overwriting(std::string_view name) {
-  static const std::unordered_set<std::string_view> kNames = {
-      "copy_",      "fill_",          "zero_",          "normal_", "uniform_",
-      "random_",    "bernoulli_",     "exponential_",   "cauchy_", "log_normal_",
-      "geometric_", "_foreach_zero_", "_foreach_copy_",
-  };
-  return kNames.contains(name);
-}
-
 bool travels(const c10::Type& type) {
   switch (type.kind()) {
     case c10::TypeKind::StorageType:
@@ -162,13 +152,11 @@ Operator OperatorTable::find(wire::Introduction introduction) const {
     return operation;
   }
   operation.callee.claimed = operation.claimed.get();
-  operation.callee.overwrites_self =
-      name.name.starts_with(kAten) &&
-      is_overwriting(std::string_view(name.name).substr(kAten.size()));
+  const marshal::OperatorRules rules = marshal::rules_of(name);
+  operation.callee.overwrites_self = rules.has(marshal::kOverwritesSelf);
   operation.check = argument_check(operation.handle->schema());
   operation.is_seeded = operation.handle->hasTag(at::Tag::nondeterministic_seeded);
-  operation.shares_outputs = operation.name == "aten::_cudnn_rnn_backward" ||
-                             operation.name == "aten::_transform_bias_rescale_qkv";
+  operation.shares_outputs = rules.has(marshal::kSharesOutputs);
   return operation;
 }
 

@@ -59,6 +59,12 @@ TEST(OperatorTable, TwoRowsOfAnOperatorAddUp) {
   EXPECT_EQ(std::count(rules.reason.begin(), rules.reason.end(), '\n'), 1);
 }
 
+TEST(OperatorTable, AReasonThatDoesNotConcernUsersIsNoLine) {
+  EXPECT_EQ(rules_of({"aten::fill_", "Scalar"}).reason, "");
+  const std::string reason = rules_of({"aten::copy_", ""}).reason;
+  EXPECT_EQ(std::count(reason.begin(), reason.end(), '\n'), 1);
+}
+
 TEST(OperatorTable, TheIndexFindsWhatComparingWithEveryNameFinds) {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     Traits traits = kPlain;
@@ -68,7 +74,8 @@ TEST(OperatorTable, TheIndexFindsWhatComparingWithEveryNameFinds) {
                                [&](const char* each) { return matches(each, row_key(name)); }))
         continue;
       traits |= row.traits;
-      reasons += (reasons.empty() ? "" : "\n") + std::string(row.reason);
+      reasons += (reasons.empty() || std::string_view(row.reason).empty() ? "" : "\n");
+      reasons += row.reason;
     }
     const OperatorRules rules = rules_of(name);
     EXPECT_EQ(rules.traits, traits) << name;
