@@ -70,20 +70,10 @@ void refuse(const c10::OperatorHandle& operation, const char* name) {
 void register_sparse(const c10::OperatorHandle& operation, const char* name) {
   static torch::Library& coo = library_of(DispatchKey::SparsePrivateUse1);
   static torch::Library& compressed = library_of(DispatchKey::SparseCsrPrivateUse1);
-  const bool is_mask = operation.schema().name() == "aten::sparse_mask";
-  const auto kernel = [&](DispatchKey key) {
-    if (is_mask && key == DispatchKey::SparseCPU)
-      return CppFunction::makeFromBoxedFunction<&kernels::sparse_mask>();
-    if (!kernels::handles_parts(operation, key))
-      return CppFunction::makeFromBoxedFunction<&dispatch>();
-    return key == DispatchKey::SparseCPU
-               ? CppFunction::makeFromBoxedFunction<&kernels::handle_coo_parts>()
-               : CppFunction::makeFromBoxedFunction<&kernels::handle_compressed_parts>();
-  };
   if (operation.hasKernelForDispatchKey(DispatchKey::SparseCPU))
-    coo.impl(name, kernel(DispatchKey::SparseCPU));
+    kernels::register_coo(coo, operation, name);
   if (operation.hasKernelForDispatchKey(DispatchKey::SparseCsrCPU))
-    compressed.impl(name, kernel(DispatchKey::SparseCsrCPU));
+    kernels::register_compressed(compressed, operation, name);
 }
 
 void register_operator(const c10::OperatorHandle& operation) {

@@ -1,9 +1,10 @@
 #pragma once
 
 // What is special about operators of `aten`, and why: the one table of such facts, for client and
-// server. Registration, calls, docs/operators.md and the server read it. Code for an operator stands
-// elsewhere, under the operator's name: kernels in client/kernels/table.cpp, shape functions in
-// client/shapes. Which operators the server runs is a list of its own (server/operators).
+// server. Registration, calls, docs/operators.md and the server read it. Code for an operator
+// stands elsewhere, under the operator's name: kernels in client/kernels (table.cpp), shape
+// functions in client/shapes, checks that raise in client/operators/alerts.cpp. Which operators the
+// server runs is a list of its own (server/operators).
 
 #include <cstdint>
 #include <initializer_list>
@@ -49,6 +50,11 @@ enum Trait : uint32_t {
   kMayAlert = 1024,        // its kernel may have no deterministic form: client/operators/alerts.h
   kOverwritesSelf = 2048,  // does not read self: what self was may be missing
   kSharesOutputs = 4096,   // its results are views of one buffer
+  // PyTorch's kernels for nested and sparse tensors of the CPU, which run on the client because
+  // they only handle the parts of their tensors, by other operators: they work on any device.
+  kHandlesNestedParts = 8192,
+  kHandlesCooParts = 16384,
+  kHandlesCompressedParts = 32768,
 };
 
 using Traits = uint32_t;

@@ -15,11 +15,6 @@
 namespace torch_remote::client::kernels {
 namespace {
 
-template <auto function>
-void boxed(torch::Library& library, const char* name) {
-  library.impl(name, torch::CppFunction::makeFromBoxedFunction<function>());
-}
-
 // Why each is here is in the table of operators (marshal/operator_table.cpp).
 constexpr KernelRow kRows[] = {
     {"empty.memory_format", unboxed<&empty_memory_format>},

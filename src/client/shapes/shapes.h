@@ -2,8 +2,8 @@
 
 // Our own shape functions, for operators whose Meta kernel is Python (slow) or wrong. Each returns
 // true only if sizes, strides and dtype are exact for CPU and CUDA servers. Otherwise PyTorch's
-// Meta is asked or, for operators with kAsksServer (marshal/operator_table.h), the server. They return
-// false for invalid calls too, so that the user gets PyTorch's own error.
+// Meta is asked or, for operators with kAsksServer (marshal/operator_table.h), the server. They
+// return false for invalid calls too, so that the user gets PyTorch's own error.
 
 #include <string_view>
 #include <utility>
