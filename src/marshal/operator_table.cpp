@@ -112,6 +112,19 @@ constexpr OperatorRow kRows[] = {
      {"fbgemm_*", "_saturate_weight_to_fp16", "choose_qparams_optimized", "_sobol_engine_*",
       "_reshape_from_tensor", "_nnpack_spatial_convolution.*"}},
 
+    {kUsual, kPlain, "", {"nonzero.*"}, ResultBound::kNonzero},
+    {kUsual, kPlain, "", {"masked_select.*"}, ResultBound::kMaskedSelect},
+    {kUsual, kPlain, "",
+     {"_unique.*", "_unique2.*", "unique_consecutive.*", "unique_dim.*",
+      "unique_dim_consecutive.*"},
+     ResultBound::kUnique},
+    {kUsual, kPlain, "", {"index.*"}, ResultBound::kIndex},
+    {kUsual, kPlain, "",
+     {"_to_sparse.*", "_to_sparse_csr.*", "_to_sparse_csc.*", "_to_sparse_bsr.*",
+      "_to_sparse_bsc.*"},
+     ResultBound::kToSparse},
+    {kUsual, kPlain, "", {"bincount.*"}, ResultBound::kCounts},
+    {kUsual, kPlain, "", {"repeat_interleave.*"}, ResultBound::kRepeats},
     {kUsual, kOverwritesSelf, "",
      {"copy_.*", "fill_.*", "zero_.*", "normal_.*", "uniform_.*", "random_.*", "bernoulli_.*",
       "exponential_.*", "cauchy_.*", "log_normal_.*", "geometric_.*", "_foreach_zero_.*",
@@ -138,6 +151,7 @@ constexpr OperatorRow kRows[] = {
       "tanh", "tanh_", "threshold_backward", "to_padded_tensor", "transpose.int", "unbind.int",
       "unsqueeze", "value_selecting_reduction_backward", "values", "view", "where.self",
       "where.self_out", "zero_"}},
+    {kUsual, kAddsSparse, "", {"add_.Tensor"}},
     // Besides those that return views of parts: indices, values, crow_indices, …
     {kUsual, kHandlesCooParts, "",
      {"_sparse_coo_tensor_with_dims", "_sparse_coo_tensor_with_dims_and_tensors", "sparse_dim",
@@ -245,6 +259,7 @@ OperatorRules rules_of(const c10::OperatorName& operation) {
   for (const OperatorRow* row : index->find(row_key(operation))) {
     rules.route = row->route == Route::kUsual ? rules.route : row->route;
     rules.traits |= row->traits;
+    rules.bound = row->bound == ResultBound::kNone ? rules.bound : row->bound;
     const std::string_view reason = row->reason;
     if (!rules.reason.empty() && !reason.empty())
       rules.reason += '\n';

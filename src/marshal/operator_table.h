@@ -55,9 +55,22 @@ enum Trait : uint32_t {
   kHandlesNestedParts = 8192,
   kHandlesCooParts = 16384,
   kHandlesCompressedParts = 32768,
+  kAddsSparse = 65536,  // its result is self if another argument is sparse, as optimizers call it
 };
 
 using Traits = uint32_t;
+
+// How large a result can be that only the server knows: client/call/result_bounds.h.
+enum class ResultBound : uint8_t {
+  kNone,          // as large as the server's device allows
+  kNonzero,       // the indices of all elements
+  kMaskedSelect,  // all elements, broadcast
+  kUnique,        // all elements, or all slices along a dimension
+  kIndex,         // what an index or a mask can pick
+  kToSparse,      // all elements, with their indices
+  kCounts,        // one dimension; the values of the arguments decide how long
+  kRepeats,       // the same, of self's dtype
+};
 
 struct OperatorRow {
   Route route;
@@ -65,6 +78,7 @@ struct OperatorRow {
   const char* reason;  // for docs/operators.md and explain(); empty: it does not concern users
   // As PyTorch writes them; "max" is the overload without a name, "roll.*" all overloads.
   std::initializer_list<const char*> operators;
+  ResultBound bound = ResultBound::kNone;
 };
 
 c10::ArrayRef<OperatorRow> operator_rows();
@@ -78,6 +92,7 @@ bool matches(std::string_view name, std::string_view key);
 struct OperatorRules {
   Route route = Route::kUsual;
   Traits traits = kPlain;
+  ResultBound bound = ResultBound::kNone;
   std::string reason;  // a line for each row that has one
 
   bool has(Traits some) const { return (traits & some) != 0; }

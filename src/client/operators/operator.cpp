@@ -136,7 +136,9 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   name = c10::toString(operation.operator_name());
   introduction.name = operation.operator_name().name;
   introduction.overload = operation.operator_name().overload_name;
-  traits = marshal::rules_of(operation.operator_name()).traits;
+  const marshal::OperatorRules rules = marshal::rules_of(operation.operator_name());
+  traits = rules.traits;
+  bound = rules.bound;
   if (name.starts_with(marshal::kAten))
     alert = find_alert(operation.operator_name());
   if (alert != nullptr)

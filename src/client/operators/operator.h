@@ -55,7 +55,8 @@ struct OperatorInfo {
   bool writes_list = false;  // it writes the tensors of its first argument, a list: _foreach_add_
   bool makes_view = false;   // returns a view, and we have no kernel for it: another library's
   bool is_foreign = false;   // another library's: its outputs may depend on data
-  marshal::Traits traits = kPlain;  // its rows in marshal/operator_table.h
+  marshal::Traits traits = kPlain;                           // its rows in marshal/operator_table.h
+  marshal::ResultBound bound = marshal::ResultBound::kNone;  // the same
   int check_errors = -1;  // index of its argument `check_errors`, which makes it check values
   std::vector<Way> ways;  // in the order infer() tries them; if all decline, the server tells
   // for a call in place: the function of the form that makes a new tensor
