@@ -63,7 +63,8 @@ ALLOWED = {
     ],
     "client": [
         *TORCH,
-        *rooms("client", "capture operators process session machines memory call backend kernels"),
+        *rooms("client", "capture operators process session machines memory shapes call"),
+        *rooms("client", "backend kernels"),
     ],
     "server/cache": ["base", "wire"],
     "server/device": TORCH,

@@ -17,17 +17,21 @@
 #include "client/kernels/composite.h"
 #include "client/kernels/nested.h"
 #include "client/kernels/sparse.h"
+#include "client/kernels/table.h"
 #include "client/machines/machines.h"
 #include "client/memory/pinned.h"
 #include "client/memory/storage.h"
-#include "client/operators/route.h"
+#include "client/operators/operator.h"
+#include "client/shapes/shapes.h"
 #include "marshal/collectives.h"
+#include "marshal/route.h"
 #include "marshal/schemas.h"
 
 namespace torch_remote::client {
 namespace {
 
 using c10::DispatchKey;
+using marshal::Route;
 using torch::CppFunction;
 
 // A library for kernels at one key. Never deleted.
@@ -66,44 +70,35 @@ void refuse(const c10::OperatorHandle& operation, const char* name) {
 void register_sparse(const c10::OperatorHandle& operation, const char* name) {
   static torch::Library& coo = library_of(DispatchKey::SparsePrivateUse1);
   static torch::Library& compressed = library_of(DispatchKey::SparseCsrPrivateUse1);
-  const bool is_mask = operation.schema().name() == "aten::sparse_mask";
-  const auto kernel = [&](DispatchKey key) {
-    if (is_mask && key == DispatchKey::SparseCPU)
-      return CppFunction::makeFromBoxedFunction<&kernels::sparse_mask>();
-    if (!kernels::handles_parts(operation, key))
-      return CppFunction::makeFromBoxedFunction<&dispatch>();
-    return key == DispatchKey::SparseCPU
-               ? CppFunction::makeFromBoxedFunction<&kernels::handle_coo_parts>()
-               : CppFunction::makeFromBoxedFunction<&kernels::handle_compressed_parts>();
-  };
   if (operation.hasKernelForDispatchKey(DispatchKey::SparseCPU))
-    coo.impl(name, kernel(DispatchKey::SparseCPU));
+    kernels::register_coo(coo, operation, name);
   if (operation.hasKernelForDispatchKey(DispatchKey::SparseCsrCPU))
-    compressed.impl(name, kernel(DispatchKey::SparseCsrCPU));
+    kernels::register_compressed(compressed, operation, name);
 }
 
 void register_operator(const c10::OperatorHandle& operation) {
   static torch::Library& dense = library_of(DispatchKey::PrivateUse1);
   static torch::Library& autograd = library_of(DispatchKey::AutogradPrivateUse1);
   static torch::Library& nested = library_of(DispatchKey::NestedTensorPrivateUse1);
-  const Special special = special_of(operation.operator_name());
-  const Route route = route_of(operation, special);
+  const Route route = marshal::route_of(operation, marshal::rules_of(operation.operator_name()));
   if (route == Route::kReadsMemory)
     return refuse_reading(operation);
   const std::string name = c10::toString(operation.operator_name());
-  if (!is_refused(route))
+  if (!marshal::is_refused(route))
     register_sparse(operation, name.c_str());
   if (operation.hasKernelForDispatchKey(DispatchKey::NestedTensorCPU))
     kernels::register_nested(nested, operation, name.c_str());
+  const kernels::Kernel kernel = kernels::find_kernel(operation.operator_name());
   if (route == Route::kRefused)
     refuse(operation, name.c_str());
-  else if (special.kernel != nullptr)
-    special.kernel(dense, name.c_str());
-  else if (route == Route::kSent && is_composed(operation))  // else dispatch() is the fallback
+  else if (kernel != nullptr)
+    kernel(dense, name.c_str());
+  else if (route == Route::kSent &&
+           marshal::is_composed(operation))  // else dispatch() is the fallback
     dense.impl(name.c_str(), CppFunction::makeFromBoxedFunction<&dispatch>());
   // The same function at both keys: tensors made in inference mode have no Autograd key.
   if (route == Route::kBranch)
-    special.kernel(autograd, name.c_str());
+    kernel(autograd, name.c_str());
 }
 
 }  // namespace
@@ -113,6 +108,7 @@ void register_backend() {
   if (done)
     return;
   done = true;
+  use_shape_functions(&shapes::find_shape_function);
   record_lookup.deleter = &delete_record;
   record_lookup.find_slowly = &find_record_slowly;
   record_lookup.generator_name = &generator_name;
@@ -136,7 +132,7 @@ void register_backend() {
       continue;
     if (name.name.starts_with(marshal::kAten))
       register_operator(*operation);
-    else if (special_of(name).route == Route::kReadsMemory)
+    else if (marshal::rules_of(name).route == Route::kReadsMemory)
       refuse_reading(*operation);
   }
 }

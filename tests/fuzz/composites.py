@@ -2,7 +2,7 @@
 
 A composite kernel runs in the client. One that reads memory meets the address of a remote tensor,
 which is none of this process, and dies of a signal. Those belong into the row `kReadsMemory` of
-src/client/operators/operator_table.cpp. Some die on a CPU too: compare with --device cpu.
+src/marshal/operator_table.cpp. Some die on a CPU too: compare with --device cpu.
 
     python tests/fuzz/composites.py [--device cpu] [aten::gru_cell ...]
 

@@ -193,7 +193,7 @@ enum class Step { kDone, kAgain };
 // Of sparse tensors only the server knows the results, but for `dense.add_(sparse)`, by which
 // optimizers apply sparse gradients, where nothing can be wrong with the call.
 Inference infer_sparse(const OperatorInfo& info, Arguments arguments, const Capture& capture) {
-  if (info.name != "aten::add_.Tensor")
+  if (!info.has(kAddsSparse))
     return {};
   const at::Tensor& self = arguments[0].toTensor();
   const at::Tensor& other = arguments[1].toTensor();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <string_view>
 
 #include <ATen/ExpandUtils.h>
 
@@ -103,41 +102,27 @@ Bounds of_to_sparse(Arguments arguments) {
   return {times(most, static_cast<uint64_t>(self.dim()) + 1), std::nullopt, std::nullopt};
 }
 
-Bounds of_bincount(Arguments arguments) {
-  static_cast<void>(arguments);
-  return {kAny, 1, std::nullopt};
-}
-
-Bounds of_repeats(Arguments arguments) {
-  return {kAny, 1, arguments[0].toTensor().scalar_type()};
-}
-
-struct Rule {
-  std::string_view name;
-  Bounds (*bounds)(Arguments arguments);
-};
-
-constexpr Rule kRules[] = {
-    {"aten::nonzero", of_nonzero},
-    {"aten::masked_select", of_masked_select},
-    {"aten::_unique", of_unique},
-    {"aten::_unique2", of_unique},
-    {"aten::unique_consecutive", of_unique},
-    {"aten::unique_dim", of_unique},
-    {"aten::unique_dim_consecutive", of_unique},
-    {"aten::index", of_index},
-    {"aten::_to_sparse", of_to_sparse},
-    {"aten::_to_sparse_csr", of_to_sparse},
-    {"aten::_to_sparse_csc", of_to_sparse},
-    {"aten::_to_sparse_bsr", of_to_sparse},
-    {"aten::_to_sparse_bsc", of_to_sparse},
-    {"aten::bincount", of_bincount},
-    {"aten::repeat_interleave", of_repeats},
-};
-
 Bounds bounds_of(const AnsweredCall& call) {
-  const auto* const rule = std::ranges::find(kRules, call.info.introduction.name, &Rule::name);
-  return rule == std::end(kRules) ? Bounds() : rule->bounds(call.arguments);
+  using enum marshal::ResultBound;
+  switch (call.info.bound) {
+    case kNone:
+      break;
+    case kNonzero:
+      return of_nonzero(call.arguments);
+    case kMaskedSelect:
+      return of_masked_select(call.arguments);
+    case kUnique:
+      return of_unique(call.arguments);
+    case kIndex:
+      return of_index(call.arguments);
+    case kToSparse:
+      return of_to_sparse(call.arguments);
+    case kCounts:
+      return {kAny, 1, std::nullopt};
+    case kRepeats:
+      return {kAny, 1, call.arguments[0].toTensor().scalar_type()};
+  }
+  return {};
 }
 
 uint64_t device_memory(const AnsweredCall& call) {

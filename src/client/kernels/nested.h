@@ -19,9 +19,10 @@ class Library;
 // for the CPU run here, and call dense operators on the buffer and on views of it. So results need
 // no answer, and a batch with other lengths makes new signatures only for new lengths.
 //
-// That works for kernels that do not read memory, which nested_table.cpp lists. The functions below
-// are in the place of those that do, or that would wait. For a call that PyTorch refuses they run
-// its kernel, which raises before it reads.
+// That works for kernels that do not read memory: those with kHandlesNestedParts in the table of
+// operators (marshal/operator_table.h). The functions below are in the place of those that do, or
+// that would wait. For a call that PyTorch refuses they run its kernel, which raises before it
+// reads.
 namespace torch_remote::client::kernels {
 
 // Registers what to do with nested tensors, for an operator that PyTorch has a kernel of for them.

@@ -11,10 +11,15 @@ namespace torch_remote::client::kernels {
 void run_kernel_of(c10::DispatchKey key, const c10::OperatorHandle& operation,
                    torch::jit::Stack* stack);
 
-// A kernel for a row of a table of operators.
+// Registers a kernel under an operator's name, for a row of a table of kernels.
 template <auto function>
 void unboxed(torch::Library& library, const char* name) {
   library.impl(name, function);
+}
+
+template <auto function>
+void boxed(torch::Library& library, const char* name) {
+  library.impl(name, torch::CppFunction::makeFromBoxedFunction<function>());
 }
 
 }  // namespace torch_remote::client::kernels

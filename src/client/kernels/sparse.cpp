@@ -1,46 +1,17 @@
 #include "client/kernels/sparse.h"
 
-#include <algorithm>
-#include <string_view>
+#include <torch/library.h>
 
 #include "client/call/dispatch.h"
 #include "client/kernels/parts.h"
-#include "client/operators/operator.h"
-#include "client/operators/operator_table.h"
+#include "marshal/operator_table.h"
+#include "marshal/route.h"
 #include "marshal/sparse.h"
 
 namespace torch_remote::client::kernels {
 namespace {
 
 using c10::DispatchKey;
-
-// Besides those that return views of parts: indices, values, crow_indices, …
-constexpr NamedOperator kOfCoo[] = {"_sparse_coo_tensor_with_dims",
-                                    "_sparse_coo_tensor_with_dims_and_tensors",
-                                    "sparse_dim",
-                                    "_dimI",
-                                    "dense_dim",
-                                    "_dimV",
-                                    "_nnz",
-                                    "is_coalesced",
-                                    "_coalesced_",
-                                    "empty.memory_format",
-                                    "empty_like",
-                                    "clone",
-                                    "copy_",
-                                    "copy_sparse_to_sparse_",
-                                    "sparse_resize_",
-                                    "sparse_resize_and_clear_",
-                                    "resize_as_sparse_",
-                                    "zero_",
-                                    "zeros.out",
-                                    "is_pinned",
-                                    "_pin_memory"};
-constexpr NamedOperator kOfCompressed[] = {
-    "sparse_dim",        "dense_dim", "_nnz",         "empty.memory_format",
-    "empty_like",        "clone",     "copy_",        "resize_",
-    "resize_as_sparse_", "zero_",     "fill_.Scalar", "normal_",
-    "select_copy.int",   "is_pinned", "_pin_memory"};
 
 // Whether the values of `dense.sparse_mask(mask)` are elements of `dense` as they are.
 bool is_plain_pick(const at::Tensor& dense, const at::Tensor& mask) {
@@ -57,8 +28,8 @@ at::Tensor pick(const at::Tensor& dense, const at::Tensor& mask) {
   return marshal::join_parts(marshal::sparse_spec_of(mask), {indices.clone(), dense.index(rows)});
 }
 
-}  // namespace
-
+// Picks the elements of a dense tensor at the indices of a mask. Does not wait where the mask is a
+// coalesced COO tensor of the same dtype, as in SparseAdam. A boxed kernel.
 void sparse_mask(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const at::Tensor dense = torch::jit::peek(*stack, 0, 2).toTensor();
   const at::Tensor mask = torch::jit::peek(*stack, 1, 2).toTensor();
@@ -68,22 +39,35 @@ void sparse_mask(const c10::OperatorHandle& operation, torch::jit::Stack* stack)
   stack->push_back(pick(dense, mask));
 }
 
-bool handles_parts(const c10::OperatorHandle& operation, DispatchKey key) {
-  if (returns_view(operation.schema()))
-    return true;
-  const std::string name = row_key(operation.operator_name());
-  const auto is_it = [&](const NamedOperator& row) { return matches(row, name); };
-  return key == DispatchKey::SparseCPU
-             ? std::any_of(std::begin(kOfCoo), std::end(kOfCoo), is_it)
-             : std::any_of(std::begin(kOfCompressed), std::end(kOfCompressed), is_it);
+// Runs PyTorch's kernel on remote tensors, which handles their parts by other operators.
+template <DispatchKey key>
+void handle_parts(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  run_kernel_of(key, operation, stack);
 }
 
-void handle_coo_parts(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
-  run_kernel_of(DispatchKey::SparseCPU, operation, stack);
+// Views of parts are made here too: indices, values, crow_indices, …
+bool handles_parts(const c10::OperatorHandle& operation, marshal::Trait trait) {
+  return marshal::returns_view(operation.schema()) ||
+         marshal::rules_of(operation.operator_name()).has(trait);
 }
 
-void handle_compressed_parts(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
-  run_kernel_of(DispatchKey::SparseCsrCPU, operation, stack);
+}  // namespace
+
+void register_coo(torch::Library& library, const c10::OperatorHandle& operation, const char* name) {
+  if (operation.schema().name() == "aten::sparse_mask")
+    boxed<&sparse_mask>(library, name);
+  else if (handles_parts(operation, marshal::kHandlesCooParts))
+    boxed<&handle_parts<DispatchKey::SparseCPU>>(library, name);
+  else
+    boxed<&dispatch>(library, name);
+}
+
+void register_compressed(torch::Library& library, const c10::OperatorHandle& operation,
+                         const char* name) {
+  if (handles_parts(operation, marshal::kHandlesCompressedParts))
+    boxed<&handle_parts<DispatchKey::SparseCsrCPU>>(library, name);
+  else
+    boxed<&dispatch>(library, name);
 }
 
 void embedding_bag_backward(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {

@@ -5,7 +5,7 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 
-#include "client/operators/operator_table.h"
+#include "marshal/operator_table.h"
 
 namespace torch_remote::client {
 namespace {
@@ -117,9 +117,9 @@ constexpr Alert kAlerts[] = {
 }  // namespace
 
 const Alert* find_alert(const c10::OperatorName& operation) {
-  const std::string key = row_key(operation);
+  const std::string key = marshal::row_key(operation);
   const auto found = std::find_if(std::begin(kAlerts), std::end(kAlerts), [&](const Alert& alert) {
-    return matches(NamedOperator(alert.operation), key);
+    return marshal::matches(alert.operation, key);
   });
   return found == std::end(kAlerts) ? nullptr : found;
 }

@@ -14,7 +14,7 @@ namespace torch_remote::client {
 using Concerns = bool (*)(c10::ArrayRef<c10::IValue> arguments, bool is_cuda);
 
 struct Alert {
-  const char* operation;  // as in a row of operator_table.h
+  const char* operation;  // as in a row of marshal/operator_table.h
   const char* caller;     // how PyTorch's kernel names itself
   Concerns concerns;      // whether the server's kernel alerts in a call with these arguments
 };

@@ -4,11 +4,14 @@
 #include <string_view>
 
 #include "client/operators/operator.h"
-#include "client/operators/route.h"
+#include "marshal/route.h"
 #include "marshal/schemas.h"
 
 namespace torch_remote::client {
 namespace {
+
+using marshal::OperatorRules;
+using marshal::Route;
 
 std::string_view word(Route route) {
   constexpr std::string_view kWords[] = {"usual",      "sent",     "view",    "kernel", "branch",
@@ -23,10 +26,10 @@ std::string words(const std::vector<Way>& ways) {
   return all;
 }
 
-std::string_view waits_of(Route route, const OperatorInfo& info, const Special& special) {
-  if ((special.traits & kReads) != 0)
+std::string_view waits_of(Route route, const OperatorInfo& info, const OperatorRules& rules) {
+  if (rules.has(kReads))
     return "always";
-  if (route == Route::kView || route == Route::kKernel || is_refused(route))
+  if (route == Route::kView || route == Route::kKernel || marshal::is_refused(route))
     return "never";
   if (route != Route::kSent)
     return "parts";
@@ -47,14 +50,14 @@ std::vector<OperatorFacts> operator_facts() {
     if (!operation.has_value() || !name.name.starts_with(marshal::kAten))
       continue;
     const auto& arguments = operation->schema().arguments();
-    if (!mentions(arguments, "Tensor") && !mentions(arguments, "Device"))
+    if (!marshal::mentions(arguments, "Tensor") && !marshal::mentions(arguments, "Device"))
       continue;
     const OperatorInfo& info = operator_info(*operation);
-    const Special special = special_of(name);
-    const Route route = route_of(*operation, special);
+    const OperatorRules rules = marshal::rules_of(name);
+    const Route route = marshal::route_of(*operation, rules);
     all.push_back({info.name, std::string(word(route)),
                    route == Route::kSent ? words(info.ways) : "",
-                   std::string(waits_of(route, info, special)), special.reason});
+                   std::string(waits_of(route, info, rules)), rules.reason});
   }
   std::sort(all.begin(), all.end(),
             [](const OperatorFacts& a, const OperatorFacts& b) { return a.name < b.name; });

@@ -8,6 +8,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include "base/mutex.h"
+#include "marshal/route.h"
 #include "marshal/schemas.h"
 
 namespace torch_remote::client {
@@ -69,7 +70,7 @@ Way last_way(const OperatorInfo& info) {
     return Way::kServer;
   // Meta has a fallback that throws, so the computed table does not tell whether there is a kernel.
   // Another library may add one at any time.
-  const bool has_kernel = info.is_foreign || is_composed(info.handle) ||
+  const bool has_kernel = info.is_foreign || marshal::is_composed(info.handle) ||
                           info.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   return has_kernel ? Way::kPython : Way::kServer;
 }
@@ -105,6 +106,13 @@ std::vector<Way> ways_of(const OperatorInfo& info) {
   return {Way::kShape, last_way(info)};
 }
 
+// Null until it is handed in. Written before the first call.
+FindShapeFunction find_shape_function = nullptr;
+
+ShapeFunction find_shape(std::string_view name) {
+  return find_shape_function == nullptr ? nullptr : find_shape_function(name);
+}
+
 uint32_t next_id() {
   static std::atomic<uint32_t> next{0};
   return next.fetch_add(1);
@@ -112,22 +120,13 @@ uint32_t next_id() {
 
 }  // namespace
 
+void use_shape_functions(FindShapeFunction find) {
+  find_shape_function = find;
+}
+
 std::string_view word(Way way) {
   constexpr std::string_view kWords[] = {"shape", "arguments", "meta", "python", "server"};
   return kWords[static_cast<size_t>(way)];
-}
-
-bool is_composed(const c10::OperatorHandle& operation) {
-  using c10::DispatchKey;
-  return operation.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) ||
-         operation.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
-         operation.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
-}
-
-bool returns_view(const c10::FunctionSchema& schema) {
-  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
-    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-  });
 }
 
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operation) {
@@ -137,9 +136,9 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   name = c10::toString(operation.operator_name());
   introduction.name = operation.operator_name().name;
   introduction.overload = operation.operator_name().overload_name;
-  Special special;
-  special.add(call_rows(), operation.operator_name());
-  traits = special.traits;
+  const marshal::OperatorRules rules = marshal::rules_of(operation.operator_name());
+  traits = rules.traits;
+  bound = rules.bound;
   if (name.starts_with(marshal::kAten))
     alert = find_alert(operation.operator_name());
   if (alert != nullptr)
@@ -170,10 +169,10 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
   const bool is_foreach = introduction.name.starts_with("aten::_foreach_");
   writes_list = is_foreach && schema.is_mutable() && schema.arguments()[0].alias_info() != nullptr;
   is_foreign = !name.starts_with(marshal::kAten);
-  makes_view = returns_view(schema);
+  makes_view = marshal::returns_view(schema);
   if (returns_numbers || (is_foreach && has_fresh_outputs))
     traits |= kAsksServer;
-  shape = find_shape_function(has_fresh_outputs ? name : functional_name(introduction));
+  shape = find_shape(has_fresh_outputs ? name : functional_name(introduction));
   meta = find_meta_kernel(name);
   ways = ways_of(*this);
 }

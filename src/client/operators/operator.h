@@ -8,11 +8,13 @@
 #include <ATen/core/stack.h>
 
 #include "client/operators/alerts.h"
-#include "client/operators/operator_table.h"
 #include "marshal/argument.h"
+#include "marshal/operator_table.h"
 #include "wire/signature.h"
 
 namespace torch_remote::client {
+
+using enum marshal::Trait;
 
 // Computes an operator's outputs from its arguments without running it. False: unknown, ask Meta.
 using ShapeFunction = bool (*)(c10::ArrayRef<c10::IValue> arguments,
@@ -53,15 +55,16 @@ struct OperatorInfo {
   bool writes_list = false;  // it writes the tensors of its first argument, a list: _foreach_add_
   bool makes_view = false;   // returns a view, and we have no kernel for it: another library's
   bool is_foreign = false;   // another library's: its outputs may depend on data
-  Traits traits = kPlain;    // its rows in operator_table.h
-  int check_errors = -1;     // index of its argument `check_errors`, which makes it check values
-  std::vector<Way> ways;     // in the order infer() tries them; if all decline, the server tells
+  marshal::Traits traits = kPlain;                           // its rows in marshal/operator_table.h
+  marshal::ResultBound bound = marshal::ResultBound::kNone;  // the same
+  int check_errors = -1;  // index of its argument `check_errors`, which makes it check values
+  std::vector<Way> ways;  // in the order infer() tries them; if all decline, the server tells
   // for a call in place: the function of the form that makes a new tensor
   ShapeFunction shape = nullptr;
   const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any
   const Alert* alert = nullptr;               // of operators that have kMayAlert
 
-  bool has(Traits some) const { return (traits & some) != 0; }
+  bool has(marshal::Traits some) const { return (traits & some) != 0; }
 };
 
 // The record of an operator, made at its first call. Thread-safe.
@@ -70,16 +73,14 @@ const OperatorInfo& operator_info(const c10::OperatorHandle& operation);
 // "add" for the site number of aten::add.Tensor; empty for 0.
 std::string operator_at(uint16_t site_number);
 
-// Whether PyTorch has a composition for every device.
-bool is_composed(const c10::OperatorHandle& operation);
-// Whether it returns a view of an argument.
-bool returns_view(const c10::FunctionSchema& schema);
-
 // at::meta::… by operator name, generated from PyTorch's headers (tools/gen_meta_table.py).
 const c10::KernelFunction* find_meta_kernel(std::string_view name);
 // Whether that table has "aten::add_…", given "aten::add".
 bool has_form_in_place(std::string_view name);
-// Ours, for frequent operators that are not in that table (shapes/).
-ShapeFunction find_shape_function(std::string_view name);
+
+// Ours, for frequent operators that are not in that table. The functions are in shapes/, which is
+// above this folder, so that register.cpp hands them in before the first call.
+using FindShapeFunction = ShapeFunction (*)(std::string_view name);
+void use_shape_functions(FindShapeFunction find);
 
 }  // namespace torch_remote::client

@@ -2,8 +2,8 @@
 
 // Our own shape functions, for operators whose Meta kernel is Python (slow) or wrong. Each returns
 // true only if sizes, strides and dtype are exact for CPU and CUDA servers. Otherwise PyTorch's
-// Meta is asked or, for operators with kAsksServer (operator_table.cpp), the server. They return
-// false for invalid calls too, so that the user gets PyTorch's own error.
+// Meta is asked or, for operators with kAsksServer (marshal/operator_table.h), the server. They
+// return false for invalid calls too, so that the user gets PyTorch's own error.
 
 #include <string_view>
 #include <utility>
@@ -31,6 +31,10 @@ Table view_gradient_table();
 Table factory_table();
 Table linalg_table();
 ShapeFunction find_foreach(std::string_view name);
+
+// From all of them. Null: we have none for this operator ("aten::relu"). register.cpp hands it to
+// operators/, which is below this folder.
+ShapeFunction find_shape_function(std::string_view name);
 
 // For _foreach_ operators: all lists have the length of the first, tensors at one index the same
 // size and floating dtype.

@@ -6,6 +6,7 @@
 #include <torch/version.h>
 
 #include "base/utf8.h"
+#include "marshal/route.h"
 #include "marshal/schemas.h"
 #include "server/operators/operator_list.h"
 
@@ -13,16 +14,6 @@ namespace torch_remote::server {
 namespace {
 
 using marshal::kAten;
-
-// Operators that overwrite self without reading it.
-bool is_overwriting(std::string_view name) {
-  static const std::unordered_set<std::string_view> kNames = {
-      "copy_",      "fill_",          "zero_",          "normal_", "uniform_",
-      "random_",    "bernoulli_",     "exponential_",   "cauchy_", "log_normal_",
-      "geometric_", "_foreach_zero_", "_foreach_copy_",
-  };
-  return kNames.contains(name);
-}
 
 bool travels(const c10::Type& type) {
   switch (type.kind()) {
@@ -61,21 +52,38 @@ std::string full_name(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
-}  // namespace
+constexpr std::string_view kMayNot = "may not be called by a client: ";
 
-std::string refuse_operator(std::string_view name) {
-  const Listed listed = find_listed(name);
-  switch (listed.kind) {
-    case OperatorClass::kRuns:
-    case OperatorClass::kTrusts:
-      return {};
-    case OperatorClass::kRefused:
-      return "may not be called by a client: " + std::string(listed.reason);
-    case OperatorClass::kUnlisted:
-      break;
-  }
+bool runs(const Listed& listed) {
+  return listed.kind == OperatorClass::kRuns || listed.kind == OperatorClass::kTrusts;
+}
+
+bool is_sent(const c10::OperatorHandle& operation) {
+  const marshal::OperatorRules rules = marshal::rules_of(operation.operator_name());
+  return marshal::route_of(operation, rules) == marshal::Route::kSent;
+}
+
+// Only words: it is refused either way. Null: this server's torch does not have it.
+std::string refuse_unlisted(const c10::OperatorHandle* operation) {
+  if (operation != nullptr && !is_sent(*operation))
+    return std::string(kMayNot) + "the client composes it of other operators, or does it itself";
   return "is refused until somebody has read its kernel: it is not in this server's list of "
          "operators (src/server/operators/operator_list.txt)";
+}
+
+}  // namespace
+
+bool may_be_called(std::string_view name) {
+  return runs(find_listed(name));
+}
+
+std::string refuse_operator(std::string_view name, const c10::OperatorHandle* operation) {
+  const Listed listed = find_listed(name);
+  if (runs(listed))
+    return {};
+  if (listed.kind == OperatorClass::kRefused)
+    return std::string(kMayNot) + std::string(listed.reason);
+  return refuse_unlisted(operation);
 }
 
 OperatorTable::OperatorTable(const std::vector<c10::OperatorName>& of_libraries,
@@ -110,7 +118,7 @@ std::optional<c10::OperatorHandle> OperatorTable::look_up(const c10::OperatorNam
     return std::nullopt;
   }
   if (!is_of_library)
-    reason = refuse_operator(full_name(name));
+    reason = refuse_operator(full_name(name), &*handle);
   if (!reason.empty())
     return std::nullopt;
   reason = refuse_schema(handle->schema());
@@ -144,13 +152,11 @@ Operator OperatorTable::find(wire::Introduction introduction) const {
     return operation;
   }
   operation.callee.claimed = operation.claimed.get();
-  operation.callee.overwrites_self =
-      name.name.starts_with(kAten) &&
-      is_overwriting(std::string_view(name.name).substr(kAten.size()));
+  const marshal::OperatorRules rules = marshal::rules_of(name);
+  operation.callee.overwrites_self = rules.has(marshal::kOverwritesSelf);
   operation.check = argument_check(operation.handle->schema());
   operation.is_seeded = operation.handle->hasTag(at::Tag::nondeterministic_seeded);
-  operation.shares_outputs = operation.name == "aten::_cudnn_rnn_backward" ||
-                             operation.name == "aten::_transform_bias_rescale_qkv";
+  operation.shares_outputs = rules.has(marshal::kSharesOutputs);
   return operation;
 }
 
@@ -175,8 +181,7 @@ wire::Digest OperatorTable::digest() const {
 std::vector<uint64_t> OperatorTable::fingerprints() const {
   std::vector<uint64_t> fingerprints;
   for (const std::string& schema : claimed_ ? claimed_->schemas : marshal::aten_schemas()) {
-    const std::string_view name = wire::operator_of(schema);
-    if (refuse_operator(name).empty())
+    if (may_be_called(wire::operator_of(schema)))
       fingerprints.push_back(wire::schema_fingerprint(schema));
   }
   for (const c10::OperatorName& name : of_libraries_) {

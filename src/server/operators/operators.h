@@ -33,9 +33,11 @@ struct Operator {
   size_t place = 0;                                    // in the call log's table of times
 };
 
-// Why clients may not call this `aten` operator ("aten::add.Tensor"); empty if they may: by
-// operator_list.h (promises 4 and 8 of the server).
-std::string refuse_operator(std::string_view name);
+// Whether clients may call this `aten` operator ("aten::add.Tensor"): by operator_list.h alone
+// (promises 4 and 8 of the server).
+bool may_be_called(std::string_view name);
+// Why clients may not call it; empty if they may. `operation`: null if this torch does not have it.
+std::string refuse_operator(std::string_view name, const c10::OperatorHandle* operation);
 
 // The operators that clients may call: those of PyTorch's own that the list allows, and all of the
 // server's libraries. A look-up is made once for each operator that a session introduces.

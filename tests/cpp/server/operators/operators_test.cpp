@@ -11,6 +11,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string refusal_of(const char* name, const char* overload = "") {
   return OperatorTable().find({name, overload, {}}).callee.refusal;
@@ -27,6 +28,17 @@ TEST(Operators, ANameOver256BytesIsNoOperatorAndIsNotKept) {
   EXPECT_FALSE(table.find({"aten::add", std::string(300, 'x'), {}}).handle.has_value());
 }
 
+std::optional<c10::OperatorHandle> operation_named(const std::string& name) {
+  const size_t dot = name.find('.');
+  const std::string overload = dot == name.npos ? "" : name.substr(dot + 1);
+  return c10::Dispatcher::singleton().findSchema({name.substr(0, dot), overload});
+}
+
+std::string refusal_by_name(const std::string& name) {
+  const auto operation = operation_named(name);
+  return refuse_operator(name, operation ? &*operation : nullptr);
+}
+
 // Promise 4.
 TEST(Operators, WhatTouchesFilesStoragesOrRawMemoryIsRefused) {
   for (const char* name : {"aten::set_", "aten::set_data", "aten::resize_", "aten::resize_as_",
@@ -36,7 +48,7 @@ TEST(Operators, WhatTouchesFilesStoragesOrRawMemoryIsRefused) {
                            "aten::as_strided_", "aten::from_file", "aten::_pin_memory",
                            "aten::record_stream", "aten::_sparse_coo_tensor_unsafe", "aten::_print",
                            "aten::resize", "aten::set_.source_Storage"})
-    EXPECT_THAT(refuse_operator(name), HasSubstr("may not be called by a client: ")) << name;
+    EXPECT_THAT(refusal_by_name(name), HasSubstr("may not be called by a client: ")) << name;
 }
 
 // Promise 4.
@@ -46,7 +58,7 @@ TEST(Operators, WhatHasPointersOrPacksInItsTensorsIsRefused) {
         "aten::fbgemm_linear_fp16_weight", "aten::fbgemm_pack_gemm_matrix_fp16",
         "aten::fbgemm_pack_quantized_matrix.KN", "aten::quantized_gru_cell",
         "aten::mkldnn_reorder_conv2d_weight", "aten::_cslt_compress"})
-    EXPECT_EQ(refuse_operator(name),
+    EXPECT_EQ(refusal_by_name(name),
               "may not be called by a client: its tensors hold packed objects or pointers in their "
               "bytes")
         << name;
@@ -56,17 +68,37 @@ TEST(Operators, OrdinaryOperatorsAreNot) {
   for (const char* name :
        {"aten::add.Tensor", "aten::_cudnn_init_dropout_state", "aten::_local_scalar_dense",
         "aten::copy_", "aten::native_batch_norm", "aten::_fused_adam_.tensor_lr"})
-    EXPECT_EQ(refuse_operator(name), "") << name;
+    EXPECT_EQ(refusal_by_name(name), "") << name;
 }
 
 // Promise 4.
 TEST(Operators, WhatIsNotInTheListIsRefusedUntilSomebodyHasReadIt) {
   for (const char* name : {"aten::of_a_later_torch", "aten::add.of_a_later_torch", "aten::add",
                            "aten::add.", "aten::add.Tensor out", "aten::", "add.Tensor", ""})
-    EXPECT_THAT(refuse_operator(name),
+    EXPECT_THAT(refusal_by_name(name),
                 AllOf(HasSubstr("is refused until somebody has read its kernel"),
                       HasSubstr("operator_list.txt")))
         << name;
+}
+
+// Promise 4.
+TEST(Operators, WhatTheClientComposesOrDoesItselfIsRefusedWithThoseWords) {
+  for (const char* name :
+       {"aten::linear", "aten::scaled_dot_product_attention", "aten::empty.memory_format",
+        "aten::add.Scalar", "aten::celu.out", "aten::_to_copy", "aten::select_scatter"})
+    EXPECT_EQ(refusal_by_name(name),
+              "may not be called by a client: the client composes it of other operators, or does "
+              "it itself")
+        << name;
+}
+
+// Promise 4. What the client would send is either in the list, or somebody must read it.
+TEST(Operators, EveryOperatorThatAClientSendsIsListed) {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const std::string text = c10::toString(name);
+    if (text.starts_with("aten::"))
+      EXPECT_THAT(refusal_by_name(text), Not(HasSubstr("until somebody has read"))) << text;
+  }
 }
 
 TEST(Operators, TheListSaysWhichKernelsTrustTheirArguments) {

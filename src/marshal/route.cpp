@@ -1,13 +1,12 @@
-#include "client/operators/route.h"
+#include "marshal/route.h"
 
 #include <algorithm>
 
 #include <ATen/core/enum_tag.h>
 
-#include "client/operators/operator.h"
 #include "marshal/schemas.h"
 
-namespace torch_remote::client {
+namespace torch_remote::marshal {
 namespace {
 
 using c10::DispatchKey;
@@ -32,24 +31,36 @@ bool mentions_another_layout(std::string_view name) {
                      [name](std::string_view part) { return name.find(part) != name.npos; });
 }
 
+// Has a kernel that makes its result as PyTorch's C++ shape code says.
+bool is_structured(const c10::OperatorHandle& operation) {
+  return has_kernel(operation, DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+         has_kernel(operation, DispatchKey::CPU);
+}
+
 // mul.Scalar becomes mul.Tensor with the number in a tensor: still one call, and PyTorch's C++
 // shape code tells its result.
-bool becomes_another_overload(const c10::FunctionSchema& schema) {
+bool becomes_another_overload(const c10::OperatorHandle& operation) {
   constexpr std::string_view kScalar = "Scalar";
-  if (!schema.overload_name().starts_with(kScalar))
+  constexpr std::string_view kOut = "_out";
+  const auto& [name, overload] = operation.operator_name();
+  if (!overload.starts_with(kScalar) || has_kernel(operation, DispatchKey::CPU))
     return false;
-  if (find_meta_kernel(schema.name() + "." + schema.overload_name()) != nullptr)
+  auto& dispatcher = c10::Dispatcher::singleton();
+  std::string other = "Tensor" + overload.substr(kScalar.size());
+  if (!dispatcher.findSchema({name, other}))
     return false;
-  return find_meta_kernel(schema.name() + ".Tensor" +
-                          schema.overload_name().substr(kScalar.size())) != nullptr;
+  if (other.ends_with(kOut))  // the form that makes a new tensor says more about its kernel
+    other.resize(other.size() - kOut.size());
+  const auto functional = dispatcher.findSchema({name, other});
+  return functional.has_value() && is_structured(*functional);
 }
 
 // Operators that PyTorch would decompose on the client although the server can run them whole.
 bool travels_whole(const c10::OperatorHandle& operation) {
   const auto& schema = operation.schema();
-  if (!schema.name().starts_with(marshal::kAten) || returns_view(schema) ||
+  if (!schema.name().starts_with(kAten) || returns_view(schema) ||
       mentions_another_layout(schema.name()) || fills_a_list(schema) ||
-      !mentions(schema.arguments(), "Tensor") || becomes_another_overload(schema))
+      !mentions(schema.arguments(), "Tensor") || becomes_another_overload(operation))
     return false;
   // squeeze_, t_, … change metadata on the client only. squeeze_copy, … are a view and a clone,
   // unless there is a kernel for them.
@@ -65,15 +76,8 @@ bool travels_whole(const c10::OperatorHandle& operation) {
 
 }  // namespace
 
-Special special_of(const c10::OperatorName& operation) {
-  Special special;
-  special.add(call_rows(), operation);
-  special.add(kernels::kernel_rows(), operation);
-  return special;
-}
-
-Route route_of(const c10::OperatorHandle& operation, const Special& special) {
-  const Route given = special.route;
+Route route_of(const c10::OperatorHandle& operation, const OperatorRules& rules) {
+  const Route given = rules.route;
   if (given == Route::kSent || given == Route::kBranch || given == Route::kReadsMemory)
     return given;
   if (given == Route::kRefused && mentions(operation.schema().returns(), "Tensor"))
@@ -91,10 +95,22 @@ Route route_of(const c10::OperatorHandle& operation, const Special& special) {
              : Route::kComposed;
 }
 
+bool is_composed(const c10::OperatorHandle& operation) {
+  return has_kernel(operation, DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+         has_kernel(operation, DispatchKey::CompositeExplicitAutograd) ||
+         has_kernel(operation, DispatchKey::CompositeImplicitAutograd);
+}
+
+bool returns_view(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
+}
+
 bool mentions(const std::vector<c10::Argument>& arguments, std::string_view type) {
   return std::any_of(arguments.begin(), arguments.end(), [type](const c10::Argument& argument) {
     return argument.type()->str().find(type) != std::string::npos;
   });
 }
 
-}  // namespace torch_remote::client
+}  // namespace torch_remote::marshal

@@ -1,4 +1,4 @@
-#include "client/operators/operator_table.h"
+#include "marshal/operator_table.h"
 
 #include <algorithm>
 
@@ -6,15 +6,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-namespace torch_remote::client {
+namespace torch_remote::marshal {
 namespace {
-
-std::vector<OperatorRow> all_rows() {
-  std::vector<OperatorRow> rows = call_rows().vec();
-  const OperatorRows more = kernels::kernel_rows();
-  rows.insert(rows.end(), more.begin(), more.end());
-  return rows;
-}
 
 std::vector<std::string> all_keys() {
   std::vector<std::string> keys;
@@ -26,22 +19,22 @@ std::vector<std::string> all_keys() {
 // A row for another version of torch stands between #if TORCH_VERSION_MINOR … and #endif.
 TEST(OperatorTable, EveryRowNamesOperatorsOfThisTorch) {
   const std::vector<std::string> keys = all_keys();
-  for (const OperatorRow& row : all_rows()) {
-    for (const NamedOperator& named : row.operators) {
+  for (const OperatorRow& row : operator_rows()) {
+    for (const char* name : row.operators) {
       EXPECT_TRUE(std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
-        return matches(named, key);
-      })) << named.name;
+        return matches(name, key);
+      })) << name;
     }
   }
 }
 
 TEST(OperatorTable, NoOperatorHasTwoRoutes) {
-  const std::vector<OperatorRow> rows = all_rows();
+  const auto rows = operator_rows();
   for (const std::string& key : all_keys()) {
     const auto says_route = [&](const OperatorRow& row) {
       return row.route != Route::kUsual &&
              std::any_of(row.operators.begin(), row.operators.end(),
-                         [&](const NamedOperator& named) { return matches(named, key); });
+                         [&](const char* name) { return matches(name, key); });
     };
     EXPECT_LE(std::count_if(rows.begin(), rows.end(), says_route), 1) << key;
   }
@@ -61,11 +54,34 @@ TEST(OperatorTable, ANameMeansOneOverloadAndAStarTheRest) {
 }
 
 TEST(OperatorTable, TwoRowsOfAnOperatorAddUp) {
-  Special special;
-  special.add(call_rows(), {"aten::linalg_eig", ""});
-  EXPECT_EQ(special.traits, kAsksServer | kChecksValues);
-  EXPECT_EQ(std::count(special.reason.begin(), special.reason.end(), '\n'), 1);
+  const OperatorRules rules = rules_of({"aten::linalg_eig", ""});
+  EXPECT_EQ(rules.traits, kAsksServer | kChecksValues);
+  EXPECT_EQ(std::count(rules.reason.begin(), rules.reason.end(), '\n'), 1);
+}
+
+TEST(OperatorTable, AReasonThatDoesNotConcernUsersIsNoLine) {
+  EXPECT_EQ(rules_of({"aten::fill_", "Scalar"}).reason, "");
+  const std::string reason = rules_of({"aten::copy_", ""}).reason;
+  EXPECT_EQ(std::count(reason.begin(), reason.end(), '\n'), 1);
+}
+
+TEST(OperatorTable, TheIndexFindsWhatComparingWithEveryNameFinds) {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    Traits traits = kPlain;
+    std::string reasons;
+    for (const OperatorRow& row : operator_rows()) {
+      if (std::ranges::none_of(row.operators,
+                               [&](const char* each) { return matches(each, row_key(name)); }))
+        continue;
+      traits |= row.traits;
+      reasons += (reasons.empty() || std::string_view(row.reason).empty() ? "" : "\n");
+      reasons += row.reason;
+    }
+    const OperatorRules rules = rules_of(name);
+    EXPECT_EQ(rules.traits, traits) << name;
+    EXPECT_EQ(rules.reason, reasons) << name;
+  }
 }
 
 }  // namespace
-}  // namespace torch_remote::client
+}  // namespace torch_remote::marshal
