@@ -123,7 +123,7 @@ py::dict counters() {
   uint64_t calls = 0, syncs = 0, frames = 0, sent = 0, received = 0, signatures = 0, meta = 0,
            server = 0;
   for (Session* session : Machines::instance().sessions()) {
-    client::Counters& one = session->stream().counters();
+    client::Counters& one = session->order().counters();
     calls += one.calls;
     syncs += one.syncs;
     const auto totals = totals_of(*session);
@@ -214,7 +214,7 @@ py::list operator_facts() {
 std::pair<uintptr_t, uint64_t> call_number(int device) {
   client::Session* const session =
       Machines::instance().place(static_cast<c10::DeviceIndex>(device)).session;
-  return {reinterpret_cast<uintptr_t>(session), session->stream().submitted()};
+  return {reinterpret_cast<uintptr_t>(session), session->order().submitted()};
 }
 
 // Raises the failure that has stopped this thread, on any machine.

@@ -55,7 +55,7 @@ class Note {
 
   void end() {
     for (auto& [session, call] : last_)
-      call = session->stream().submitted();
+      call = session->order().submitted();
     has_ended_ = true;
   }
 

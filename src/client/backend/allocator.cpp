@@ -89,7 +89,7 @@ double device_memory_limit(c10::DeviceIndex index) {
   if (!Machines::instance().is_initialized())
     return 1;
   const DevicePlace place = Machines::instance().place(index < 0 ? current_device() : index);
-  return place.session->stream().memory(place.device).allowed_fraction();
+  return place.session->order().memory(place.device).allowed_fraction();
 }
 
 DeviceStats RemoteAllocator::getDeviceStats(c10::DeviceIndex device) {

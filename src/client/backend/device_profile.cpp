@@ -107,18 +107,18 @@ bool can_profile(Session& session) {
 
 DeviceProfile::DeviceProfile(Session& session) : session_(session) {
   ask(session, wire::ProfileAction::kStart);
-  last_before_ = session.stream().submitted();
+  last_before_ = session.order().submitted();
   first_ = read_clocks(session);
 }
 
 void DeviceProfile::begin_operation(uint64_t operation) {
-  const uint64_t last = session_.stream().submitted();
+  const uint64_t last = session_.order().submitted();
   MutexLock lock(mutex_);
   marks_.begin(operation, last, current_thread(), worker_number());
 }
 
 void DeviceProfile::end_operation() {
-  const uint64_t last = session_.stream().submitted();
+  const uint64_t last = session_.order().submitted();
   MutexLock lock(mutex_);
   marks_.end(last, current_thread(), worker_number());
 }
@@ -151,7 +151,7 @@ std::vector<DeviceCall> DeviceProfile::finish(uint64_t& dropped) {
   for (const wire::CallTime& time : times) {
     if (time.call <= last_before_)
       continue;
-    const auto site = session_.stream().site_of(time.call);
+    const auto site = session_.order().site_of(time.call);
     if (!site) {
       ++dropped;
       continue;

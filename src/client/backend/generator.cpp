@@ -13,6 +13,7 @@
 #include "client/machines/current_device.h"
 #include "client/process/keep_gil.h"
 #include "client/process/process.h"
+#include "client/session/submission.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {
@@ -44,21 +45,16 @@ GeneratorMessage message(uint64_t name, GeneratorAction action, uint64_t seed) {
 
 using Messages = std::initializer_list<GeneratorMessage>;
 
-auto appending(Messages messages) {
-  return [messages](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    for (const GeneratorMessage& each : messages)
-      encode(writer, each);
-    return true;
-  };
-}
-
-void send(Session& session, Messages messages) {
-  session.submit(0, appending(messages));
+void send(Session& session, Messages messages, IfLost if_lost = IfLost::kRaise) {
+  Submission at(session, if_lost);
+  for (const GeneratorMessage& each : messages)
+    encode(at.writer(), each);
 }
 
 // For callers that hold a lock: raising takes the GIL. The next use of a lost session raises.
 void send_if_open(Session& session, Messages messages) {
-  session.try_submit(0, appending(messages));
+  if (!session.link().is_lost())
+    send(session, messages, IfLost::kWrite);
 }
 
 std::array<at::Generator, kMaxDevices>& defaults() {
@@ -155,7 +151,7 @@ uint64_t RemoteGenerator::name() const {
   if (session_ == where.session)
     return name_;
   check_room();
-  name_ = where.session->stream().new_names().generator();
+  name_ = where.session->order().new_names().generator();
   send_if_open(*where.session, {message(name_, GeneratorAction::kMake, where.device),
                                 message(name_, GeneratorAction::kSeed, seed_)});
   session_ = where.session;
@@ -226,7 +222,7 @@ void RemoteGenerator::copy_to(RemoteGenerator& copy) const {
     return copy.remember_seed(*seed);
   const DevicePlace where = place();
   const uint64_t source = name();
-  const uint64_t target = where.session->stream().new_names().generator();
+  const uint64_t target = where.session->order().new_names().generator();
   send(*where.session, {message(target, GeneratorAction::kMake, where.device),
                         message(target, GeneratorAction::kCopy, source)});
   const uint64_t seed = current_seed();

@@ -211,7 +211,7 @@ void ProfilerSession::add_slices(DeviceProfile& profile) {
     slice.startTime = call.begin;
     slice.endTime = call.begin + call.duration;
     slice.id = static_cast<int32_t>(call.number);
-    slice.device = profile.session().stream().index_of(call.site.device);
+    slice.device = profile.session().order().index_of(call.site.device);
     slice.resource = call.stream;
     slice.addMetadata("call", call.number);
     if (const std::string line = name_line(call.site.line); !line.empty())

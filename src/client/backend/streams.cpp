@@ -12,6 +12,7 @@
 #include "client/process/process.h"
 #include "client/process/sent_sources.h"
 #include "client/session/answers.h"
+#include "client/session/submission.h"
 #include "wire/streams.h"
 
 namespace torch_remote::client {
@@ -61,10 +62,8 @@ class LiveEvents {
 };
 
 void send(Session& session, const StreamMessage& message) {
-  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    encode(writer, message);
-    return true;
-  });
+  Submission at(session);
+  encode(at.writer(), message);
 }
 
 DevicePlace place_of(const c10::Stream& stream) {
@@ -137,17 +136,15 @@ void record_event(Event*& event, const c10::Stream& stream, c10::EventFlag flag)
   const uint64_t number = number_of(stream);
   if (event == nullptr) {
     LiveEvents::instance().add(*place.session);
-    event = new Event{place.session, place.session->stream().new_names().event(), place.device};
+    event = new Event{place.session, place.session->order().new_names().event(), place.device};
   }
   event->device = place.device;
   StreamMessage message{StreamAction::kRecord, place.device, number, event->name};
   message.is_timed = flag == c10::EventFlag::BACKEND_DEFAULT;
-  place.session->submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    encode(writer, message);
-    event->after = place.session->stream().last_call();
-    event->uploads = place.session->requests().next_id();
-    return true;
-  });
+  Submission at(*place.session);
+  encode(at.writer(), message);
+  event->after = at.last_call();
+  event->uploads = place.session->requests().next_id();
 }
 
 void wait_for_event(const Event& event, const c10::Stream& stream) {
@@ -163,10 +160,10 @@ void destroy_event(Event* event) noexcept {
   if (event == nullptr)
     return;
   if (!in_forked_child() && !is_exiting()) {
-    event->session->try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      encode(writer, StreamMessage{StreamAction::kForget, event->device, 0, event->name});
-      return true;
-    });
+    if (!event->session->link().is_lost()) {
+      Submission at(*event->session, IfLost::kWrite);
+      encode(at.writer(), StreamMessage{StreamAction::kForget, event->device, 0, event->name});
+    }
     LiveEvents::instance().remove(*event->session);
   }
   delete event;
@@ -201,7 +198,7 @@ bool is_done(const c10::Stream& stream) {
   if (place.session == nullptr)
     return true;
   Session& session = *place.session;
-  if (!has_reached(session, session.stream().submitted(), session.requests().next_id()))
+  if (!has_reached(session, session.order().submitted(), session.requests().next_id()))
     return false;
   if (device_kind(*place.session, place.device) == wire::DeviceKind::kCpu)
     return true;
@@ -229,11 +226,9 @@ void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
   const StreamMessage message{StreamAction::kRecordStream, place.device, number_of(stream),
                               record.name};
   const CallSite site{current_line(), record.server_device};
-  place.session->submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    place.session->stream().announce(writer, record, site);
-    encode(writer, message);
-    return true;
-  });
+  Submission at(*place.session);
+  at.announce(record, site);
+  encode(at.writer(), message);
 }
 
 }  // namespace torch_remote::client

@@ -5,7 +5,7 @@
 #include "client/process/lines.h"
 #include "client/process/records.h"
 #include "client/session/answers.h"
-#include "client/session/session.h"
+#include "client/session/submission.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
@@ -49,13 +49,13 @@ class DirectCopy {
     request->storage = record.name;
     const bool is_announced = record.announced.load(std::memory_order_relaxed);
     const CallSite site{is_announced ? 0 : current_line(), record.server_device};
-    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      session.stream().announce(writer, record, site);
-      session.stream().use_current_stream(record.server_device);
-      wire::encode_query(writer, {request->id, wire::QueryKind::kPeer},
-                         [&] { encode(writer, query_); });
-      return true;
-    });
+    {
+      Submission at(session);
+      at.announce(record, site);
+      at.use_current_stream(record.server_device);
+      wire::encode_query(at.writer(), {request->id, wire::QueryKind::kPeer},
+                         [&] { encode(at.writer(), query_); });
+    }
     session.wait(request, kWhat);
     const auto decode = [&](wire::Reader& reader) {
       return wire::decode_peer_answer(reader, query_.action);

@@ -20,6 +20,7 @@
 #include "client/process/context.h"
 #include "client/process/process.h"
 #include "client/session/match.h"
+#include "client/session/submission.h"
 #include "client/shapes/infer.h"
 
 namespace torch_remote::client {
@@ -225,7 +226,7 @@ Step ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture&
       info, "server, waited for",
       info.depends_on_data ? "its result depends on data" : "no kernel here knows its result");
   if (!info.depends_on_data)
-    ++place.session->stream().counters().inferred_by_server;
+    ++place.session->order().counters().inferred_by_server;
   std::optional<Results> results = query_call(*place.session, info, std::move(signature), capture,
                                               torch::jit::last(*stack, count), device, place);
   if (!results.has_value())
@@ -257,12 +258,11 @@ bool announce_elsewhere(Session& session, const Capture& capture) {
   bool has_announced = false;
   for (const TensorSlot& slot : capture.tensors()) {
     StorageRecord& record = *slot.record;
-    const c10::DeviceIndex index = session.stream().index_of(record.server_device);
+    const c10::DeviceIndex index = session.order().index_of(record.server_device);
     if (record.announced.load(std::memory_order_relaxed) || record.stream == current_stream(index))
       continue;
-    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      return session.stream().announce(writer, record, {current_line(), record.server_device});
-    });
+    const CallSite site{current_line(), record.server_device};
+    Submission(session).announce(record, site);
     has_announced = true;
   }
   return has_announced;
@@ -281,7 +281,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(are_streams_used()) && announce_elsewhere(*place.session, capture))
     return Step::kAgain;
   const uint64_t hash = hash_bytes(capture.key());
-  SignaturePtr signature = place.session->stream().with_signatures(
+  SignaturePtr signature = place.session->order().with_signatures(
       [&](SignatureTable& table) { return table.find(hash, capture.key()); });
   if (!signature) {
     const OperatorMatch* match = match_operator(*place.session, info);
@@ -292,7 +292,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     if (inference.result == Inferred::kResized)
       return Step::kAgain;
     if (inference.by == Way::kPython)
-      ++place.session->stream().counters().inferred_by_meta;
+      ++place.session->order().counters().inferred_by_meta;
     if (log_enabled(LogLevel::kDebug))
       log(LogLevel::kDebug, "new signature",
           {{"operator", info.name}, {"told_by", std::string(word(inference.by))}});

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/platform.h"
 #include "client/session/answers.h"
+#include "client/session/submission.h"
 
 namespace torch_remote::client {
 namespace {
@@ -123,13 +124,13 @@ void PeerLinks::close(Session& one, Session& other, uint64_t link) {
   query.link = link;
   for (Session* const session : {&one, &other}) {
     const RequestPtr request = session->make_request({}, nullptr);
-    const auto close = [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      wire::encode_query(writer, {request->id, wire::QueryKind::kPeer},
-                         [&] { encode(writer, query); });
-      return true;
-    };
-    if (!session->try_submit(0, close))
+    if (session->link().is_lost()) {
       session->requests().forget(*request);
+      continue;
+    }
+    Submission at(*session, IfLost::kWrite);
+    wire::encode_query(at.writer(), {request->id, wire::QueryKind::kPeer},
+                       [&] { encode(at.writer(), query); });
   }
 }
 

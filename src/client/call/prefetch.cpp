@@ -11,7 +11,7 @@
 
 #include "base/platform.h"
 #include "client/memory/downloads.h"
-#include "client/session/session.h"
+#include "client/session/submission.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
@@ -102,12 +102,10 @@ bool Prefetch::start() {
     Session& session = *session_of(record);
     sessions.insert(&session);
     // Announced before last_calls_ is read, because announcing is numbered as a call.
-    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      return session.stream().announce(writer, record, {0, record.server_device});
-    });
+    Submission(session).announce(record, {0, record.server_device});
   }
   for (Session* session : sessions) {
-    last_calls_[session] = session->stream().submitted();
+    last_calls_[session] = session->order().submitted();
     session->query(wire::QueryKind::kBarrier, "synchronize");
     if (session->faults().has(current_thread()))
       return false;
@@ -132,7 +130,7 @@ void Prefetch::fill_window() {
     if (window_ + entry.tensor.nbytes() > kMostBytes)
       return;
     Session& session = *session_of(*record_of(entry.tensor));
-    if (session.stream().submitted() != last_calls_.at(&session))
+    if (session.order().submitted() != last_calls_.at(&session))
       return;  // another thread makes calls: a value that is asked for now would be discarded
     send(entry);
   }
@@ -157,7 +155,7 @@ std::optional<at::Tensor> Prefetch::take(const at::Tensor& tensor) {
   fill_window();
   const Download download = entry->download;
   const at::Tensor result = entry->result;
-  if (download.session->stream().submitted() != download.call) {
+  if (download.session->order().submitted() != download.call) {
     give_up();
     return std::nullopt;
   }

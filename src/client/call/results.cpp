@@ -165,7 +165,7 @@ void remember(Session& session, const Signature& signature, const std::vector<Re
   for (const Result& result : results)
     if (!to_output(result, known->outputs.emplace_back(), known->output_bytes))
       return;
-  session.stream().with_signatures([&](SignatureTable& table) { table.replace(std::move(known)); });
+  session.order().with_signatures([&](SignatureTable& table) { table.replace(std::move(known)); });
 }
 
 }  // namespace

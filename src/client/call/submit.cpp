@@ -6,13 +6,16 @@
 #include "client/process/memory_history.h"
 #include "client/session/answers.h"
 #include "client/session/match.h"
+#include "client/session/submission.h"
 
 namespace torch_remote::client {
 namespace {
 
 // SIGNATURE, with its operator if the server does not know it.
-void announce_signature(wire::Writer& writer, SignatureTable& table, Signature& signature,
-                        c10::ArrayRef<c10::IValue> arguments, Counters& counters) {
+void announce_signature(Submission& at, Signature& signature,
+                        c10::ArrayRef<c10::IValue> arguments) {
+  wire::Writer& writer = at.writer();
+  SignatureTable& table = at.signatures();
   const OperatorInfo& info = *signature.operation;
   if (table.wire_operators.size() <= info.id)
     table.wire_operators.resize(info.id + 1, 0);
@@ -35,37 +38,30 @@ void announce_signature(wire::Writer& writer, SignatureTable& table, Signature& 
     wire::encode_empty_signature(writer, slot, parts.operator_id,
                                  info.introduction.arguments.size());
   signature.announced = true;
-  ++counters.signatures_sent;
+  ++at.counters().signatures_sent;
 }
 
-// A call within the critical section of submit().
-struct Submission {
-  wire::Writer& writer;
-  wire::NameState& names;
-  SignatureTable& table;
-};
-
 // PyTorch runs a copy between two devices on the current stream of its source.
-void use_current_streams(CallStream& stream, const Capture& capture) {
+void use_current_streams(Submission& at, const Capture& capture) {
   for (const TensorSlot& slot : capture.tensors())
-    stream.use_current_stream(slot.record->server_device);
+    at.use_current_stream(slot.record->server_device);
 }
 
 // What precedes a call: SIGNATURE, CONTEXT and STREAM if they are new. False: nothing is written,
 // and the call must be captured again.
-bool prepare(const Submission& at, Session& session, SignaturePtr& signature,
-             const Capture& capture, c10::ArrayRef<c10::IValue> arguments, bool outputs_known) {
+bool prepare(Submission& at, SignaturePtr& signature, const Capture& capture,
+             c10::ArrayRef<c10::IValue> arguments, bool outputs_known) {
   if (!capture.is_current())
     return false;
   if (signature->slot == Signature::kNotOnWire)
-    signature = at.table.add(signature);
+    signature = at.signatures().add(signature);
   if (signature->outputs_known != outputs_known)
     return false;  // another thread has added it, or has learned its outputs
   if (!signature->announced)
-    announce_signature(at.writer, at.table, *signature, arguments, session.stream().counters());
-  session.stream().mirror_context(at.writer);
+    announce_signature(at, *signature, arguments);
+  at.mirror_context();
   if (are_streams_used() && signature->operation->has(kSpansDevices)) [[unlikely]]
-    use_current_streams(session.stream(), capture);
+    use_current_streams(at, capture);
   return true;
 }
 
@@ -84,25 +80,22 @@ bool prepare(const Submission& at, Session& session, SignaturePtr& signature,
 
 bool send_call(Session& session, SignaturePtr& signature, const Capture& capture, Outputs& outputs,
                c10::ArrayRef<c10::IValue> arguments, CallSite site, Request* outcome) {
-  bool sent = false;
-  session.submit(1, [&](wire::Writer& writer, wire::NameState& names, SignatureTable& table) {
-    if (!prepare({writer, names, table}, session, signature, capture, arguments, true))
-      return false;
-    const auto [call, thread] = session.stream().number_call(site);
-    const auto write_slots = [&, call = call, thread = thread] {
-      capture.encode_slots(writer, names);
-      outputs.encode_names(writer, names, call, thread);
-    };
-    if (outcome == nullptr) {
-      wire::encode_call(writer, signature->slot, write_slots);
-    } else {
-      outcome->call = call;
-      wire::encode_checked_call(writer, outcome->id, signature->slot, write_slots);
-    }
-    capture.mark_announced(call, thread);
-    return sent = true;
-  });
-  return sent;
+  Submission at(session);
+  if (!prepare(at, signature, capture, arguments, true))
+    return false;
+  const auto [call, thread] = at.number_call(site);
+  const auto write_slots = [&, call = call, thread = thread] {
+    capture.encode_slots(at.writer(), at.names());
+    outputs.encode_names(at.writer(), at.names(), call, thread);
+  };
+  if (outcome == nullptr) {
+    wire::encode_call(at.writer(), signature->slot, write_slots);
+  } else {
+    outcome->call = call;
+    wire::encode_checked_call(at.writer(), outcome->id, signature->slot, write_slots);
+  }
+  capture.mark_announced(call, thread);
+  return true;
 }
 
 void wait_for_outcome(Session& session, const OperatorInfo& info, Signature& signature,
@@ -121,20 +114,21 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
   const auto request = session.make_request({}, nullptr);
   request->device = place.device;
   const uint64_t names = names_for(info, capture);
-  const uint64_t first = session.stream().new_names().storages(names);
+  const uint64_t first = session.order().new_names().storages(names);
   request->first_name = first;
   request->names = names;
   const CallSite site{current_line(), place.device, info.site_number};
   bool sent = false;
-  session.submit(1, [&](wire::Writer& writer, wire::NameState& state, SignatureTable& table) {
-    if (!prepare({writer, state, table}, session, signature, capture, arguments, false))
-      return false;
-    request->call = session.stream().number_call(site).call;
-    wire::encode_queried_call(writer, request->id, {signature->slot, first, names},
-                              [&] { capture.encode_slots(writer, state); });
-    capture.mark_announced(0, 0);  // it is waited for
-    return sent = true;
-  });
+  {
+    Submission at(session);
+    sent = prepare(at, signature, capture, arguments, false);
+    if (sent) {
+      request->call = at.number_call(site).call;
+      wire::encode_queried_call(at.writer(), request->id, {signature->slot, first, names},
+                                [&] { capture.encode_slots(at.writer(), at.names()); });
+      capture.mark_announced(0, 0);  // it is waited for
+    }
+  }
   if (!sent) {
     session.requests().forget(*request);
     return std::nullopt;

@@ -8,7 +8,7 @@
 #include "client/process/records.h"
 #include "client/process/sent_sources.h"
 #include "client/session/answers.h"
-#include "client/session/session.h"
+#include "client/session/submission.h"
 #include "wire/limits.h"
 #include "wire/upload_cache.h"
 
@@ -47,12 +47,10 @@ class Upload {
     begin_.length = bytes.size();
     begin_.is_inline = true;
     begin_.bytes = bytes;
-    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      declare(writer);
-      session_.stream().number_call(site_);
-      encode(writer, begin_);
-      return true;
-    });
+    Submission at(session_);
+    at.announce(record_, site_);
+    at.number_message(site_);
+    encode(at.writer(), begin_);
   }
 
   // The server has the bytes from an earlier session, and fills the whole storage with them. False:
@@ -67,13 +65,13 @@ class Upload {
     if (!known.has(cached.digest, cached.length))
       return false;
     const RequestPtr request = session_.make_request({}, nullptr);
-    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      declare(writer);
-      session_.stream().number_call(site_);
-      wire::encode_query(writer, {request->id, wire::QueryKind::kCachedUpload},
-                         [&] { encode(writer, cached); });
-      return true;
-    });
+    {
+      Submission at(session_);
+      at.announce(record_, site_);
+      at.number_message(site_);
+      wire::encode_query(at.writer(), {request->id, wire::QueryKind::kCachedUpload},
+                         [&] { encode(at.writer(), cached); });
+    }
     session_.wait(request, "an upload");
     return decode_answer(session_, request->body, wire::decode_filled);
   }
@@ -83,12 +81,11 @@ class Upload {
 
   // The request is done when the server has received the bytes.
   RequestPtr send_bulk(UploadSource source) {
-    session_.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      return declare(writer);
-    });
+    // The server must know the storage before its bytes arrive.
+    Submission(session_).announce(record_, site_);
     begin_.length = source.bytes.size();
     const auto request =
-        session_.requests().make_upload(begin_.length, session_.stream().submitted());
+        session_.requests().make_upload(begin_.length, session_.order().submitted());
     begin_.upload = request->id;
     Session& session = session_;
     try {
@@ -103,9 +100,6 @@ class Upload {
   }
 
  private:
-  // Announces the storage: the server must know it before its bytes arrive. Within submit().
-  bool declare(wire::Writer& writer) { return session_.stream().announce(writer, record_, site_); }
-
   StorageRecord& record_;
   Session& session_;
   const CallSite site_{current_line(), record_.server_device};

@@ -50,8 +50,11 @@ ErrorClass class_of(const std::exception_ptr& cause) {
 
 }  // namespace
 
-Link::Link(Endpoint endpoint)
-    : endpoint_(std::move(endpoint)), keepalive_(keepalive_limit()), patience_(resume_patience()) {}
+Link::Link(Endpoint endpoint, Handler& handler)
+    : handler_(handler),
+      endpoint_(std::move(endpoint)),
+      keepalive_(keepalive_limit()),
+      patience_(resume_patience()) {}
 
 void Link::start() {
   std::thread([this] {
@@ -87,7 +90,7 @@ void Link::open() {
     fail(std::current_exception());
     return clean_up();
   }
-  on_change();
+  handler_.on_change();
   if (is_stopped) {  // stop() has found neither a stream to close nor a process to end
     if (endpoint_.redial)
       connection_->close(ending().cause, kCloseTime);
@@ -133,7 +136,7 @@ void Link::end_with(ErrorClass kind, std::string cause) noexcept {
     lost_.store(true, std::memory_order_release);
   }
   ended_.notify_all();
-  on_change();
+  handler_.on_change();
 }
 
 void Link::end_and_close(ErrorClass kind, std::string cause) {

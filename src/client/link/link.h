@@ -19,15 +19,33 @@
 namespace torch_remote::client {
 
 // A session's connection to its server: opened in the background, resumed after a loss, and ended
-// once with a first cause. The session overrides what the connection's threads call for messages
-// and bulk bytes. Thread-safe.
+// once with a first cause. Thread-safe.
 class Link : private transport::Connection::Handler {
  public:
+  // The session. The first five are transport::Connection::Handler's.
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    virtual std::vector<std::byte> take_messages(uint32_t& calls) = 0;
+    virtual void on_messages(std::vector<std::byte> payload) = 0;
+    virtual std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) = 0;
+    virtual void on_bulk(uint64_t lane, uint64_t length, bool last) = 0;
+    virtual void on_progress() = 0;
+    // The link is open or has ended: waiting threads check again. Called on any thread.
+    virtual void on_change() noexcept = 0;
+  };
+
   struct Ending {
     ErrorClass kind = ErrorClass::kSessionLost;
     std::string cause;
     std::string session;  // its id; empty: there was no session
   };
+
+  Link(Endpoint endpoint, Handler& handler);
+  ~Link() override = default;  // links are never destroyed
+
+  // Starts to connect in the background. Once.
+  void start();
 
   const Endpoint& endpoint() const { return endpoint_; }
 
@@ -61,6 +79,12 @@ class Link : private transport::Connection::Handler {
   // Why it is lost.
   Ending ending();
 
+  // As ending(), to raise it.
+  Ending take_ending() {
+    loss_raised_.store(true, std::memory_order_relaxed);
+    return ending();
+  }
+
   // The reason of the loss was raised.
   bool was_loss_raised() const { return loss_raised_.load(std::memory_order_relaxed); }
 
@@ -74,25 +98,6 @@ class Link : private transport::Connection::Handler {
   bool release();
   // In a forked child: uses nothing of the parent's any more.
   void abandon() noexcept;
-
- protected:
-  explicit Link(Endpoint endpoint);
-  ~Link() override = default;  // links are never destroyed
-
-  // Starts to connect in the background. Once.
-  void start();
-
-  // As ending(), to raise it.
-  Ending take_ending() {
-    loss_raised_.store(true, std::memory_order_relaxed);
-    return ending();
-  }
-
-  // The messages of this frame are handled.
-  void note_applied(uint64_t sequence) { connection_->applied(sequence); }
-
-  // The link is open or has ended: waiting threads check again. Called on any thread.
-  virtual void on_change() noexcept = 0;
 
  private:
   struct Reached {
@@ -116,6 +121,25 @@ class Link : private transport::Connection::Handler {
   std::string try_to_resume(uint64_t received, std::chrono::milliseconds time);
 
   // transport::Connection::Handler
+  std::vector<std::byte> take_messages(uint32_t& calls) override {
+    return handler_.take_messages(calls);
+  }
+
+  void on_messages(uint64_t sequence, std::vector<std::byte> payload) override {
+    handler_.on_messages(std::move(payload));
+    connection_->applied(sequence);
+  }
+
+  std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override {
+    return handler_.bulk_target(lane, offset, length);
+  }
+
+  void on_bulk(uint64_t lane, uint64_t /*offset*/, uint64_t length, bool last) override {
+    handler_.on_bulk(lane, length, last);
+  }
+
+  void on_progress() override { handler_.on_progress(); }
+
   void on_broken(std::exception_ptr cause,
                  uint64_t received) override;  // client/link/resume.cpp
   void on_end(std::exception_ptr cause) noexcept override;
@@ -123,6 +147,7 @@ class Link : private transport::Connection::Handler {
   std::string examine() noexcept;
 
   // constant after construction
+  Handler& handler_;
   const Endpoint endpoint_;
   const std::chrono::milliseconds keepalive_;
   const std::chrono::milliseconds patience_;

@@ -159,7 +159,7 @@ void Machines::publish(int id, Session* session, uint8_t device, c10::DeviceInde
     machine.devices.push_back(index);
     Place& place = places_[static_cast<size_t>(index)];
     place.device.store(device);
-    session->stream().set_index(device, index);
+    session->order().set_index(device, index);
     place.session.store(session, std::memory_order_release);
     if (index == 0)
       has_had_zero_ = true;
@@ -353,7 +353,7 @@ c10::DeviceIndex Machines::device_count() {
 bool Machines::has_others(const Session* session) const {
   return std::any_of(places_.begin(), places_.end(), [session](const Place& place) {
     Session* const other = place.session.load();
-    return other != nullptr && other != session && other->stream().submitted() != 0;
+    return other != nullptr && other != session && other->order().submitted() != 0;
   });
 }
 
@@ -409,7 +409,7 @@ void Machines::stop(int id, bool wait) {
       return;
     session = machine.session;
   }
-  if (wait && session->stream().submitted() != 0 && !session->link().was_loss_raised()) {
+  if (wait && session->order().submitted() != 0 && !session->link().was_loss_raised()) {
     try {
       session->synchronize();
     } catch (...) {

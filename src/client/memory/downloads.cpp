@@ -8,7 +8,7 @@
 #include "client/memory/download_memory.h"
 #include "client/process/records.h"
 #include "client/session/pending.h"
-#include "client/session/session.h"
+#include "client/session/submission.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
@@ -28,13 +28,11 @@ Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
   const bool is_announced = record.announced.load(std::memory_order_relaxed);
   const CallSite site{is_announced ? 0 : current_line(), record.server_device};
   try {
-    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      session.stream().announce(writer, record, site);
-      session.stream().use_current_stream(record.server_device);
-      download.call = session.stream().last_call();
-      encode(writer, read);
-      return true;
-    });
+    Submission at(session);
+    at.announce(record, site);
+    at.use_current_stream(record.server_device);
+    download.call = at.last_call();
+    encode(at.writer(), read);
   } catch (...) {  // or the server could still answer, into memory that is freed by then
     session.requests().forget(*download.request);
     throw;

@@ -9,6 +9,7 @@
 #include "client/process/memory_history.h"
 #include "client/process/process.h"
 #include "client/session/answers.h"
+#include "client/session/submission.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
@@ -17,12 +18,9 @@ namespace {
 constexpr int64_t kSmall = 64 << 20;
 
 void announce_all(Session& session, uint8_t device) {
-  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    bool has_announced = false;
-    for (StorageRecord* const record : RecordPool::instance().unannounced(&session, device))
-      has_announced = session.stream().announce(writer, *record, {0, device}) || has_announced;
-    return has_announced;
-  });
+  Submission at(session);
+  for (StorageRecord* const record : RecordPool::instance().unannounced(&session, device))
+    at.announce(*record, {0, device});
 }
 
 }  // namespace
@@ -45,13 +43,13 @@ void limit_memory(Session& session, uint8_t device, double fraction) {
   const int64_t allowed = fraction >= 1
                               ? std::numeric_limits<int64_t>::max()
                               : static_cast<int64_t>(static_cast<double>(total) * fraction);
-  DeviceMemory& memory = session.stream().memory(device);
+  DeviceMemory& memory = session.order().memory(device);
   memory.set_allowed(allowed, fraction);
   memory.set_mark(total / 2, false);
 }
 
 void check_memory_limit(Session& session, uint8_t device, uint64_t added, bool is_counted) {
-  const DeviceMemory& memory = session.stream().memory(device);
+  const DeviceMemory& memory = session.order().memory(device);
   const int64_t wanted = memory.live() + (is_counted ? 0 : static_cast<int64_t>(added));
   TORCH_CHECK_WITH(OutOfMemoryError, added == 0 || wanted <= memory.allowed(),
                    session.describe(device), " out of memory. Tried to allocate ", added,
@@ -61,7 +59,7 @@ void check_memory_limit(Session& session, uint8_t device, uint64_t added, bool i
 }
 
 bool find_out_whether_it_fits(Session& session, uint8_t device) {
-  DeviceMemory& memory = session.stream().memory(device);
+  DeviceMemory& memory = session.order().memory(device);
   if (memory.is_exact())
     return true;
   const auto& devices = session.welcome().devices;
@@ -93,7 +91,7 @@ bool find_out_whether_it_fits(Session& session, uint8_t device) {
 bool must_reserve(Session& session, uint8_t device, uint64_t nbytes) {
   if (nbytes == 0)
     return false;
-  const bool may_wait = nbytes > kSmall || session.stream().memory(device).has_mark();
+  const bool may_wait = nbytes > kSmall || session.order().memory(device).has_mark();
   return (may_wait && may_not_fit(session, device)) || is_blocking();
 }
 
@@ -112,11 +110,9 @@ void reserve(StorageRecord& record) {
   read.spec.strides = {1};
   const CallSite site{current_line(), record.server_device};
   try {
-    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      session.stream().announce(writer, record, site);
-      encode(writer, read);
-      return true;
-    });
+    Submission at(session);
+    at.announce(record, site);
+    encode(at.writer(), read);
   } catch (...) {
     session.requests().forget(*request);
     throw;

@@ -23,7 +23,7 @@ bool find_out_whether_it_fits(Session& session, uint8_t device);
 
 // A call whose outputs are counted already may not find memory.
 inline bool may_not_fit(Session& session, uint8_t device) {
-  return session.stream().memory(device).is_above_mark() &&
+  return session.order().memory(device).is_above_mark() &&
          find_out_whether_it_fits(session, device);
 }
 

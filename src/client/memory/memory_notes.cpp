@@ -14,13 +14,13 @@ namespace {
 // `live`: the bytes of the device's tensors when this is done. Does nothing without a profile.
 void report(const StorageRecord& record, uint64_t address, int64_t bytes, int64_t live) {
   const auto total = static_cast<size_t>(std::max<int64_t>(live, 0));
-  const c10::DeviceIndex index = session_of(record)->stream().index_of(record.server_device);
+  const c10::DeviceIndex index = session_of(record)->order().index_of(record.server_device);
   c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(address), bytes, total, total,
                                    c10::Device(c10::kPrivateUse1, index));
 }
 
 int64_t live_bytes(const StorageRecord& record) {
-  return session_of(record)->stream().memory(record.server_device).live();
+  return session_of(record)->order().memory(record.server_device).live();
 }
 
 }  // namespace

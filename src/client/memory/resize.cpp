@@ -5,7 +5,7 @@
 #include "client/memory/memory_notes.h"
 #include "client/memory/storage.h"
 #include "client/process/memory_history.h"
-#include "client/session/session.h"
+#include "client/session/submission.h"
 
 namespace torch_remote::client {
 namespace {
@@ -26,7 +26,7 @@ void move_storage(c10::StorageImpl& storage, uint64_t nbytes, uint64_t address) 
 void set_bytes(StorageRecord& record, uint64_t nbytes) {
   const uint64_t before = record.nbytes.exchange(nbytes, std::memory_order_relaxed);
   session_of(record)
-      ->stream()
+      ->order()
       .memory(record.server_device)
       .add(static_cast<int64_t>(nbytes) - static_cast<int64_t>(before));
 }
@@ -46,11 +46,11 @@ void reserve_resized(StorageRecord& record, uint64_t before) {
   try {
     reserve(record);
   } catch (...) {
-    session.try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      session.stream().number_call({0, record.server_device, kResizeSite});
-      encode(writer, wire::Resize{record.name, record.server_device, before});
-      return true;
-    });
+    if (!session.link().is_lost()) {
+      Submission at(session, IfLost::kWrite);
+      at.number_message({0, record.server_device, kResizeSite});
+      encode(at.writer(), wire::Resize{record.name, record.server_device, before});
+    }
     set_bytes(record, before);
     throw;
   }
@@ -79,14 +79,15 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
   uint64_t call = 0;
   if (nbytes > before)
     check_memory_limit(session, record->server_device, nbytes - before, /*is_counted=*/false);
-  session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
+  {
+    Submission at(session);
     set_bytes(*record, nbytes);
-    if (!record->announced.load(std::memory_order_relaxed))
-      return false;  // the first mention of the storage sends its size
-    call = session.stream().number_call(site).call;
-    encode(writer, wire::Resize{record->name, record->server_device, nbytes});
-    return true;
-  });
+    // Else the first mention of the storage sends its size.
+    if (record->announced.load(std::memory_order_relaxed)) {
+      call = at.number_message(site).call;
+      encode(at.writer(), wire::Resize{record->name, record->server_device, nbytes});
+    }
+  }
   if (call != 0 && nbytes > before && may_not_fit(session, record->server_device))
     check_resize(session, *record, call, before);
   if (call == 0 && nbytes > before && must_reserve(session, record->server_device, nbytes))

@@ -6,6 +6,7 @@
 #include "client/machines/machines.h"
 #include "client/memory/memory_figures.h"
 #include "client/memory/memory_notes.h"
+#include "client/process/current_stream.h"
 #include "client/process/memory_history.h"
 #include "client/process/process.h"
 #include "client/session/session.h"
@@ -34,18 +35,18 @@ void delete_record(void* context) {
   record->address.store(0, std::memory_order_relaxed);
   RecordPool::instance().note_dead();
   Session& session = *session_of(*record);
-  session.stream().memory(record->server_device).add(-static_cast<int64_t>(record->nbytes.load()));
-  session.stream().queue_free(record, session.link().is_lost());
+  session.order().memory(record->server_device).add(-static_cast<int64_t>(record->nbytes.load()));
+  session.order().queue_free(record, session.link().is_lost());
 }
 
 StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceIndex index,
                            uint64_t nbytes, uint64_t name, uint64_t made_by) {
-  CallStream& stream = session.stream();
+  MessageOrder& order = session.order();
   const uint8_t current = are_streams_used() ? current_stream(index) : uint8_t{0};
   StorageRecord* const record =
-      RecordPool::instance().make(name != 0 ? name : stream.new_names().storages(), &session,
+      RecordPool::instance().make(name != 0 ? name : order.new_names().storages(), &session,
                                   server_device, nbytes, current, made_by);
-  stream.memory(server_device).add(static_cast<int64_t>(nbytes));
+  order.memory(server_device).add(static_cast<int64_t>(nbytes));
   if (MemoryHistory::is_needed()) [[unlikely]]
     note_made(*record);
   return record;
@@ -82,8 +83,7 @@ StorageRecord* give_memory(c10::StorageImpl& storage, c10::DeviceIndex index, bo
 }  // namespace
 
 void check_session(const StorageRecord& record) {
-  session_of(record)->submit(
-      0, [](wire::Writer&, wire::NameState&, SignatureTable&) { return false; });
+  session_of(record)->check_not_lost();
 }
 
 StorageRecord* find_record_slowly(const at::TensorImpl& tensor) {

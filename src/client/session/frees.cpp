@@ -10,11 +10,11 @@
 #include <algorithm>
 
 #include "client/process/records.h"
-#include "client/session/stream.h"
+#include "client/session/message_order.h"
 
 namespace torch_remote::client {
 
-void CallStream::append_frees() {
+void MessageOrder::append_frees() {
   freed_bytes_.store(0, std::memory_order_relaxed);
   StorageRecord* record = frees_.exchange(nullptr, std::memory_order_acquire);
   if (record == nullptr)
@@ -33,18 +33,19 @@ void CallStream::append_frees() {
   std::reverse(free_names_.begin(), free_names_.end());
   constexpr size_t kMost = 1 << 16;
   for (size_t from = 0; from < free_names_.size(); from += kMost) {
-    const uint64_t before = encoded_ + writer_.size();
+    const uint64_t before = messages_.encoded();
     wire::encode_free(
-        writer_, std::span(free_names_).subspan(from, std::min(kMost, free_names_.size() - from)));
-    const uint64_t added = encoded_ + writer_.size() - before;
+        messages_.writer,
+        std::span(free_names_).subspan(from, std::min(kMost, free_names_.size() - from)));
+    const uint64_t added = messages_.encoded() - before;
     counters_.bytes_sent += added;
     buffered_bytes_.fetch_add(added, std::memory_order_relaxed);
-    if (writer_.size() >= kFrameTarget)
-      cut_frame();
+    if (messages_.writer.size() >= kFrameTarget)
+      messages_.cut_frame();
   }
 }
 
-void CallStream::queue_free(StorageRecord* record, bool is_lost) noexcept {
+void MessageOrder::queue_free(StorageRecord* record, bool is_lost) noexcept {
   const uint64_t nbytes = record->nbytes.load(std::memory_order_relaxed);
   StorageRecord* head = frees_.load(std::memory_order_relaxed);
   do {
@@ -56,7 +57,7 @@ void CallStream::queue_free(StorageRecord* record, bool is_lost) noexcept {
     forget_frees();
 }
 
-void CallStream::forget_frees() noexcept {
+void MessageOrder::forget_frees() noexcept {
   for (StorageRecord* record = frees_.exchange(nullptr); record != nullptr;) {
     StorageRecord* const next = record->next;
     RecordPool::instance().give_back(record);

@@ -10,15 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "client/capture/capture.h"
 #include "client/link/link.h"
 #include "client/process/errors.h"
 #include "client/session/call_window.h"
 #include "client/session/counters.h"
 #include "client/session/faults.h"
 #include "client/session/known_uploads.h"
+#include "client/session/message_order.h"
 #include "client/session/requests.h"
 #include "client/session/server_operators.h"
-#include "client/session/stream.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {
@@ -50,18 +51,19 @@ class SessionOwner {
   virtual void drop_unreached(const Session* session) = 0;
 };
 
-// One client's state on one server: call stream, requests, faults and link. This class has what
-// needs several of them: submitting, waiting, and telling of failures. Thread-safe.
+// One client's state on one server: order of messages, requests, faults and link. This class has
+// what needs several of them: waiting, and telling of failures. A Submission
+// (client/session/submission.h) sends. Thread-safe.
 //
 // The reader thread takes neither the submit lock nor the GIL.
-class Session : private Link {
+class Session : private Link::Handler {
  public:
   // Starts to connect in the background.
   explicit Session(Endpoint endpoint, SessionOwner* owner = nullptr);
 
-  Link& link() { return *this; }
+  Link& link() { return link_; }
 
-  CallStream& stream() { return stream_; }
+  MessageOrder& order() { return order_; }
 
   Requests& requests() { return requests_; }
 
@@ -74,36 +76,27 @@ class Session : private Link {
   // "remote:0 (host, cpu, session 1a2b3c4d)": for messages.
   std::string describe(uint8_t device);
 
-  // Appends messages in one critical section: CallStream::append(). Raises SessionLost if the
-  // session has ended. Call wait_for_credit() first.
-  template <typename Append>
-  void submit(uint32_t calls, Append&& append) {
-    if (!try_submit(calls, std::forward<Append>(append)))
+  // Raises SessionLost if the session has ended.
+  void check_not_lost() {
+    if (link_.is_lost()) [[unlikely]]
       raise_lost();
   }
 
-  // As submit(), for callers that may not raise: false if the session has ended.
-  template <typename Append>
-  bool try_submit(uint32_t calls, Append&& append) {
-    if (is_lost())
-      return false;
-    stream_.append(calls, std::forward<Append>(append));
-    flush_soon();
-    return true;
-  }
+  // For a session that has ended.
+  [[noreturn]] void raise_lost();
 
   // A bulk upload: BEGIN is first in a frame, the bytes go on a lane. Waits while very many bytes
   // of uploads are on their way; calls do not wait for them.
   void upload(const wire::Begin& begin, CallSite site, UploadSource source,
               std::function<void(bool)> on_acknowledged);
 
-  // --- waiting: client/session/session_waits.cpp
+  // --- waiting: client/session/session_waits.cpp, client/session/session_credit.cpp
 
   // Before every call: raises this thread's failure, if there is one, and waits for credit.
   void wait_for_credit(const Uses& uses = {});
 
   RequestPtr make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner) {
-    return requests_.make(destination, std::move(owner), stream_.submitted());
+    return requests_.make(destination, std::move(owner), order_.submitted());
   }
 
   // Flushes and waits, for at most `time`; counts a sync. The request tells whether it failed.
@@ -144,9 +137,8 @@ class Session : private Link {
   friend KnownUploads& known_uploads(Session& session);
   friend void finish_uploads(Session& session, uint64_t before);
 
-  const std::string& url() const { return endpoint().url; }
+  const std::string& url() const { return link_.endpoint().url; }
 
-  [[noreturn]] void raise_lost();
   // The device failed at one of the calls first … call and cannot be used any more.
   void lose_device(const wire::Error& error);
   void on_error(wire::Reader& reader);
@@ -183,13 +175,12 @@ class Session : private Link {
   // `device` is used if the call is unknown.
   std::string describe(const wire::Error& error, std::optional<CallSite> site, uint8_t device);
 
-  // transport::Connection::Handler
+  // Link::Handler
   std::vector<std::byte> take_messages(uint32_t& calls) override;
-  void on_messages(uint64_t sequence, std::vector<std::byte> payload) override;
+  void on_messages(std::vector<std::byte> payload) override;
   std::span<std::byte> bulk_target(uint64_t lane, uint64_t offset, uint64_t length) override;
-  void on_bulk(uint64_t lane, uint64_t offset, uint64_t length, bool last) override;
+  void on_bulk(uint64_t lane, uint64_t length, bool last) override;
   void on_progress() override;
-  // Link
   void on_change() noexcept override;
 
   SessionOwner* const owner_;
@@ -197,7 +188,7 @@ class Session : private Link {
   ServerOperators operators_;
   Faults faults_;
   Requests requests_;
-  CallStream stream_;
+  MessageOrder order_;
   CallWindow call_window_;
   std::atomic<int> credit_waiters_{0};
   // Bytes of uploads that the server has not received completely, and what of them is our memory.
@@ -206,6 +197,7 @@ class Session : private Link {
   // When a long wait was last printed.
   std::atomic<Clock::time_point> last_notice_{};
   KnownUploads known_uploads_;
+  Link link_;
 };
 
 // The last call known to be done. The server confirms a frame at once, after its failures.

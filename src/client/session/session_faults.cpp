@@ -8,7 +8,7 @@
 #include "client/process/records.h"
 #include "client/process/sent_sources.h"
 #include "client/session/pending.h"
-#include "client/session/session.h"
+#include "client/session/submission.h"
 
 namespace torch_remote::client {
 namespace {
@@ -35,7 +35,7 @@ bool Uses::any_of(const std::vector<uint64_t>& names) const {
 
 // Reader thread. Wakes threads that wait for credit, which then raise.
 void Session::note_failure(const wire::Error& error) {
-  faults_.add({error, stream_.site_of(error.call)});
+  faults_.add({error, order_.site_of(error.call)});
   requests_.wake();
 }
 
@@ -43,10 +43,10 @@ void Session::tell_known_failure(const Uses& uses) {
   if (const auto failure = faults_.take(current_thread()))
     tell(*failure, uses);
   for (const uint64_t thread : faults_.take_ended()) {
-    try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      wire::encode_go_on(writer, thread);
-      return true;
-    });
+    if (link_.is_lost())
+      return;
+    Submission at(*this, IfLost::kWrite);
+    wire::encode_go_on(at.writer(), thread);
   }
 }
 
@@ -67,20 +67,20 @@ void Session::raise_failed(const Request& request, const Capture* used) {
 void Session::tell(const Failure& failure, const Uses& uses) {
   const wire::Error& error = failure.error;
   if (error.signature != 0)
-    stream_.with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
+    order_.with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
   uint64_t last = 0;
-  try_submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    wire::encode_go_on(writer, error.thread);
-    last = stream_.last_call();
-    return true;
-  });
+  if (!link_.is_lost()) {
+    Submission at(*this, IfLost::kWrite);
+    wire::encode_go_on(at.writer(), error.thread);
+    last = at.last_call();
+  }
   faults_.add_discarded({error.call, error.since, last, requests_.next_id()});
   if (error.kind == wire::ErrorKind::kOutOfMemory && MemoryHistory::is_needed()) {
     const CallSite site = failure.site.value_or(CallSite{});
     MemoryHistory::instance().note_out_of_memory(this, site.device, error.message, site.line);
   }
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
-  const uint64_t discarded = stream_.count_calls(error.since, last, error.thread);
+  const uint64_t discarded = order_.count_calls(error.since, last, error.thread);
   std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
   if (owner_ != nullptr && owner_->has_others(this))
     text += "\n(what this thread did on other machines meanwhile stays done)";
@@ -98,7 +98,7 @@ void Session::tell(const Failure& failure, const Uses& uses) {
 std::string Session::describe(const wire::Error& error, std::optional<CallSite> site,
                               uint8_t device) {
   if (!site.has_value() && error.call != 0)
-    site = stream_.site_of(error.call);
+    site = order_.site_of(error.call);
   const CallSite found = site.value_or(CallSite{0, device});
   return error.operator_name + " on " + describe(found.device) + describe_line(found.line) + ": " +
          error.message;

@@ -13,7 +13,7 @@
 #include "client/session/answers.h"
 #include "client/session/pending.h"
 #include "client/session/progress.h"
-#include "client/session/session.h"
+#include "client/session/submission.h"
 
 namespace torch_remote::client {
 namespace {
@@ -44,7 +44,7 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
   const Clock::time_point begin = Clock::now();
   bool was_told = false;
   bool is_ready = false;
-  const auto is_over = [&] { return (is_ready = ready()) || is_lost(); };
+  const auto is_over = [&] { return (is_ready = ready()) || link_.is_lost(); };
   TransferProgress::update();
   while (!requests_.wait_for(is_over, kSignalInterval)) {
     look_for_interrupt();
@@ -80,7 +80,7 @@ void Session::free_results(const Request& request) {
             record->announced = true;
             record->address = 0;
             RecordPool::instance().note_dead();
-            stream_.queue_free(record, is_lost());
+            order_.queue_free(record, link_.is_lost());
           }
           free_fresh(result.items);
         }
@@ -93,7 +93,7 @@ bool Session::wait_quietly(const RequestPtr& request, const char* what,
   RECORD_FUNCTION("torch_remote::wait", {});  // a row of torch.profiler
   const LineWait line_wait;
   ++counters_.syncs;
-  flush();
+  link_.flush();
   const TransferProgress progress(*request);
   const Clock::time_point end = time ? Clock::now() + *time : Clock::time_point::max();
   try {
@@ -114,13 +114,13 @@ void Session::wait(const RequestPtr& request, const char* what) {
 std::vector<std::byte> Session::query(wire::QueryKind kind, const std::string& what,
                                       const std::function<void(wire::Writer&)>& write_fields) {
   const RequestPtr request = make_request({}, nullptr);
-  submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    wire::encode_query(writer, {request->id, kind}, [&] {
+  {
+    Submission at(*this);
+    wire::encode_query(at.writer(), {request->id, kind}, [&] {
       if (write_fields)
-        write_fields(writer);
+        write_fields(at.writer());
     });
-    return true;
-  });
+  }
   wait(request, what.c_str());
   return std::move(request->body);
 }
@@ -147,21 +147,21 @@ uint64_t calls_done(Session& session) {
 
 uint64_t Session::calls_left() {
   const uint64_t done = calls_done(*this);
-  return std::max(stream_.submitted(), done) - done;
+  return std::max(order_.submitted(), done) - done;
 }
 
 std::string Session::describe_oldest_call() {
-  const CallSite found = stream_.site_of(calls_done(*this) + 1).value_or(CallSite{});
+  const CallSite found = order_.site_of(calls_done(*this) + 1).value_or(CallSite{});
   const std::string name = operator_at(found.operation);
   const std::string line = name_line(found.line);
   return (name.empty() ? "a copy" : name) + (line.empty() ? "" : " at " + line);
 }
 
 std::string Session::describe_wait(const char* what) {
-  if (!is_open())
+  if (!link_.is_open())
     return url() + " to answer";
   const uint64_t left = calls_left();
-  if (is_resuming())
+  if (link_.is_resuming())
     return "the connection to " + url() + ", " + counted(left) + " not confirmed";
   if (left > 1)
     return describe_oldest_call() + ", " + counted(left - 1) + " behind it";
@@ -174,7 +174,7 @@ std::string Session::describe_wait(const char* what) {
 // From one thread if several wait.
 void Session::say_wait(const char* what, Clock::duration waited) {
   const bool is_silent =
-      !is_open() && waited >= (endpoint().has_listener ? kSilence : kSilenceAtStart);
+      !link_.is_open() && waited >= (link_.endpoint().has_listener ? kSilence : kSilenceAtStart);
   if (!is_silent && isatty(STDERR_FILENO) == 0)
     return;
   const Clock::time_point now = Clock::now();
@@ -195,9 +195,9 @@ void Session::say_exit_wait() {
 std::string Session::describe_unconfirmed() {
   const uint64_t left = calls_left();
   const std::string calls = counted(left) + (left == 1 ? " was" : " were");
-  if (!is_lost())
+  if (!link_.is_lost())
     return left == 0 ? "" : calls + " not waited for, and may have failed\n";
-  const Link::Ending end = ending();
+  const Link::Ending end = link_.ending();
   if (left == 0)
     return end.kind == ErrorClass::kDeviceLost ? end.cause + "\n" : "";
   return calls + " not confirmed: the session on " + url() + " is lost: " + end.cause + "\n";
@@ -236,21 +236,21 @@ bool Session::wait_at_exit(const std::function<bool()>& ready, const char* what,
 }
 
 std::string Session::report_untold(std::chrono::milliseconds patience) {
-  if (was_loss_raised() || stream_.submitted() == 0)
+  if (link_.was_loss_raised() || order_.submitted() == 0)
     return describe_known_failures();
   if (patience.count() == 0)
-    return describe_known_failures() + (is_lost() ? describe_unconfirmed() : "");
+    return describe_known_failures() + (link_.is_lost() ? describe_unconfirmed() : "");
   const Clock::time_point end = Clock::now() + patience;
   const RequestPtr barrier = make_request({}, nullptr);
-  const auto ask = [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-    wire::encode_query(writer, {barrier->id, wire::QueryKind::kBarrier}, [] {});
-    return true;
-  };
   bool is_done =
-      wait_at_exit([this] { return is_open(); }, "the handshake", end) && try_submit(0, ask);
-  flush();
+      wait_at_exit([this] { return link_.is_open(); }, "the handshake", end) && !link_.is_lost();
+  if (is_done) {
+    Submission at(*this, IfLost::kWrite);
+    wire::encode_query(at.writer(), {barrier->id, wire::QueryKind::kBarrier}, [] {});
+  }
+  link_.flush();
   // Does not wait for a server that cannot be reached and has done everything.
-  const auto is_over = [&] { return barrier->done || (is_resuming() && calls_left() == 0); };
+  const auto is_over = [&] { return barrier->done || (link_.is_resuming() && calls_left() == 0); };
   is_done = is_done && wait_at_exit(is_over, "the last calls", end);
   if (is_done && !barrier->done)
     return describe_known_failures();

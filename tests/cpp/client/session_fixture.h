@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "client/process/records.h"
-#include "client/session/session.h"
+#include "client/session/submission.h"
 #include "fake_server.h"
 #include "transport/memory_stream.h"
 
@@ -52,20 +52,16 @@ class SessionTest : public ::testing::Test {
 
   // A message that the fake server can tell from others.
   void submit(uint64_t number, uint32_t calls = 1) {
-    session.submit(calls, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      for (uint32_t i = 0; i < calls; ++i)
-        session.stream().number_call({});
-      encode(writer, wire::Resize{number, 0, 0});
-      return true;
-    });
+    Submission at(session);
+    for (uint32_t i = 0; i < calls; ++i)
+      at.number_call({});
+    encode(at.writer(), wire::Resize{number, 0, 0});
   }
 
   std::shared_ptr<Request> ask(std::span<std::byte> destination = {}) {
     const auto request = session.make_request(destination, nullptr);
-    session.submit(0, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      wire::encode_query(writer, {request->id, wire::QueryKind::kBarrier}, [] {});
-      return true;
-    });
+    Submission at(session);
+    wire::encode_query(at.writer(), {request->id, wire::QueryKind::kBarrier}, [] {});
     return request;
   }
 
@@ -92,7 +88,7 @@ class SessionTest : public ::testing::Test {
 
   StorageRecord* make_storage(bool announced, uint64_t nbytes = 64) {
     StorageRecord* record =
-        RecordPool::instance().make(session.stream().new_names().storages(), &session, 0, nbytes);
+        RecordPool::instance().make(session.order().new_names().storages(), &session, 0, nbytes);
     record->announced.store(announced);
     return record;
   }

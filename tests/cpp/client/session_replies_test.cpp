@@ -26,7 +26,7 @@ TEST_F(SessionTest, AReplyCompletesTheRequestItNames) {
   server.reply(first->id, bytes_of("one"));
   session.wait(first, "an answer");
   EXPECT_EQ(first->body, bytes_of("one"));
-  EXPECT_EQ(session.stream().counters().syncs.load(), 2);
+  EXPECT_EQ(session.order().counters().syncs.load(), 2);
 }
 
 TEST_F(SessionTest, ManyThreadsGetTheirOwnReplies) {
@@ -116,7 +116,7 @@ TEST_F(SessionTest, MoreFreshResultsThanNamesEndTheSession) {
   connect();
   const auto request = ask();
   request->names = 2;
-  request->first_name = session.stream().new_names().storages(request->names);
+  request->first_name = session.order().new_names().storages(request->names);
   wire::Result fresh;
   fresh.kind = wire::ResultKind::kFresh;
   wire::Result list;

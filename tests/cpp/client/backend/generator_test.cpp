@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "client/fake_server.h"
+#include "client/session/submission.h"
 #include "transport/memory_stream.h"
 
 namespace torch_remote::client::testing {
@@ -28,10 +29,8 @@ class GeneratorTest : public ::testing::Test {
 
   // What a thread sends that has found the device.
   void use_device() {
-    session.submit(1, [](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-      encode(writer, wire::Resize{1, 0, 0});
-      return true;
-    });
+    Submission at(session);
+    encode(at.writer(), wire::Resize{1, 0, 0});
   }
 
   FakeServer server;

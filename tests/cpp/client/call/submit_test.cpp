@@ -54,7 +54,7 @@ class SubmitTest : public testing::SessionTest {
 
   SignaturePtr find_signature() {
     const uint64_t hash = hash_bytes(capture_.key());
-    const SignaturePtr known = session.stream().with_signatures(
+    const SignaturePtr known = session.order().with_signatures(
         [&](SignatureTable& table) { return table.find(hash, capture_.key()); });
     if (known)
       return known;

@@ -27,14 +27,14 @@ Session& session() {
 }
 
 StorageRecord* make(uint64_t nbytes) {
-  return RecordPool::instance().make(session().stream().new_names().storages(), &session(), 0,
+  return RecordPool::instance().make(session().order().new_names().storages(), &session(), 0,
                                      nbytes);
 }
 
 // What the writer thread does with the storages that were let go.
 void collect_freed() {
   uint32_t calls = 0;
-  session().stream().take_frame(calls);
+  session().order().take_frame(calls);
 }
 
 uint64_t address_of(const StorageRecord* record) {

@@ -30,11 +30,11 @@ TEST_F(SessionTest, MessagesOfEightThreadsArriveInTheOrderInWhichTheyWereSubmitt
   std::vector<std::thread> threads;
   for (uint8_t thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&, thread] {
-      for (uint64_t i = 1; i <= kEach; ++i)
-        session.submit(1, [&](wire::Writer& writer, wire::NameState&, SignatureTable&) {
-          encode(writer, wire::Resize{++next, thread, i});
-          return true;
-        });
+      for (uint64_t i = 1; i <= kEach; ++i) {
+        Submission at(session);
+        at.number_call({});
+        encode(at.writer(), wire::Resize{++next, thread, i});
+      }
     });
   }
   for (std::thread& thread : threads)
@@ -48,7 +48,7 @@ TEST_F(SessionTest, MessagesOfEightThreadsArriveInTheOrderInWhichTheyWereSubmitt
     ASSERT_EQ(messages[i].number, i + 1);
     ASSERT_EQ(messages[i].detail, ++last.at(messages[i].device));
   }
-  EXPECT_EQ(session.stream().counters().calls.load(), kThreads * kEach);
+  EXPECT_EQ(session.order().counters().calls.load(), kThreads * kEach);
 }
 
 // A session with a server that would keep it for a while.
@@ -137,9 +137,9 @@ TEST_F(SessionTest, AFrameIsCutWhenItIsLargeEnough) {
   EXPECT_EQ(server.wait_for_messages(count).size(), count);
 }
 
-TEST_F(SessionTest, NothingIsSentForAnAppendThatChangesItsMind) {
-  session.submit(1, [](wire::Writer&, wire::NameState&, SignatureTable&) { return false; });
-  EXPECT_EQ(session.stream().counters().calls.load(), 0);
+TEST_F(SessionTest, NothingIsSentForASubmissionThatAppendsNothing) {
+  { const Submission at(session); }
+  EXPECT_EQ(session.order().counters().calls.load(), 0);
   submit(7);
   connect();
   EXPECT_EQ(server.wait_for_messages(1).size(), 1);
