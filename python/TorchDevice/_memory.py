@@ -23,6 +23,16 @@ def parse_bytes(size: int | str) -> int:
     return int(float(match.group(1)) * 1024 ** _UNITS[match.group(2).upper()])
 
 
+def empty_cache() -> None:
+    """That of `torch.cuda`, which answers for the device in use."""
+    torch.cuda.empty_cache()
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """That of `torch.cuda`, which answers for the device in use."""
+    torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+
 class memory_budget(TorchDispatchMode):  # type: ignore[misc]
     """`with memory_budget("2GiB") as m:`; then `m.peak` and `m.allocated` are the block's bytes.
 
