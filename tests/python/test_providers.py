@@ -13,6 +13,8 @@ import torch_remote
 from torch_remote import GPUType, _config, create_device, providers
 from torch_remote.providers import ssh
 
+pytestmark = pytest.mark.slow
+
 
 class Counting:
     """A provider that gives the URL of a server that runs already."""

@@ -22,9 +22,10 @@ BIN = Path(sys.executable).parent
 STAND_IN = Path(__file__).parent / "cluster_stand_in.py"
 LAUNCHES = ["k8s://?image=good&num_gpus=0&", "slurm://gpus?num_gpus=0&"]
 
-pytestmark = pytest.mark.skipif(
-    not (BIN / "torch-remote").exists(), reason="torch-remote is not installed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BIN / "torch-remote").exists(), reason="torch-remote is not installed"),
+]
 
 
 @pytest.fixture(autouse=True)

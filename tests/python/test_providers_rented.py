@@ -15,6 +15,8 @@ from helpers import is_alive, wait_until
 import torch_remote
 from torch_remote import _running, providers
 
+pytestmark = pytest.mark.slow
+
 BIN = Path(sys.executable).parent
 SSH = Path(__file__).parent / "ssh_stand_in.py"
 SKY = """\

@@ -15,6 +15,8 @@ from redirecting import QUIET, redirected
 
 import TorchDevice
 
+pytestmark = pytest.mark.slow
+
 ASKED: list[Any] = ["cuda", "cuda:0", "mps", "mps:0", "cpu", "cpu:0", None, 0]
 
 

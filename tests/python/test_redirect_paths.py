@@ -11,6 +11,8 @@ import torch
 from helpers import assert_runs
 from redirecting import QUIET, TorchDevice
 
+pytestmark = pytest.mark.slow
+
 _CUDA_STREAMS = "Stream StreamContext current_stream default_stream set_stream stream"
 _FIGURES = (
     "max_memory_allocated max_memory_reserved mem_get_info memory_allocated memory_reserved "
@@ -21,8 +23,8 @@ _FIGURES = (
 PATHS = {
     "core": "device hardware_info logger modules patch tensors",
     "core.device": "DeviceManager TorchDevice cpu_override get_default_device",
-    "core.hardware_info": "Hardware core_count cpu_name free_bytes is_remote_configured order probe "
-    "resident_bytes total_bytes",
+    "core.hardware_info": "Hardware core_count cpu_name free_bytes is_remote_configured order "
+    "probe resident_bytes total_bytes",
     "core.logger": "Report Site auto_log log_info logger report set_level sites warn_once",
     "core.modules": "module_to_replacement",
     "core.patch": "apply_patches disable enable ensure_patched is_enabled",
