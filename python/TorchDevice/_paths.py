@@ -45,8 +45,8 @@ PATHS: dict[str, dict[str, str]] = {
     "ops.events.sync": {_CUDA: "synchronize"},
     "ops.memory": {},
     "ops.memory.management": {
-        "TorchDevice._memory": "empty_cache memory_budget parse_bytes "
-        "set_per_process_memory_fraction",
+        "TorchDevice._memory": "empty_cache memory_budget set_per_process_memory_fraction",
+        "torch_remote_patches.byte_count": "parse_bytes",
     },
     "ops.memory.stats": {
         _CUDA: "memory_allocated max_memory_allocated memory_reserved max_memory_reserved "

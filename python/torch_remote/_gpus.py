@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from torch_remote_patches.byte_count import parse_bytes
+
 
 class GPUType(Enum):
     """A GPU of a cloud machine; the value is the provider's name for it."""
@@ -152,8 +154,12 @@ def _estimate(
     need: torch.nn.Module | int | float | str, training: bool, dtype: torch.dtype | None
 ) -> tuple[int, str]:
     if isinstance(need, str):
-        needed = parse_bytes(need)
-        return needed, "as asked for"
+        if re.fullmatch(r"\s*[\d.]+\s*b\s*", need, re.IGNORECASE):
+            raise ValueError(
+                f"{need!r} could be bytes or billions of parameters: write bytes as 30GiB, and a "
+                "number of parameters as 7e9, not as text"
+            )
+        return parse_bytes(need), "as asked for"
     if isinstance(need, torch.nn.Module):
         trained = _bytes_of(need.parameters(), dtype)
         fixed = _bytes_of(need.buffers(), None)
@@ -181,23 +187,6 @@ def _bytes_of(tensors: Iterable[torch.Tensor], dtype: torch.dtype | None) -> int
         each.numel() * (dtype if dtype and each.is_floating_point() else each.dtype).itemsize
         for each in tensors
     )
-
-
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-
-
-def parse_bytes(text: str) -> int:
-    """`"30GiB"`, `"40 GB"` or `"1000"` as a number of bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?(b?)\s*", text.lower())
-    if match is not None and match[3] and not match[2]:
-        raise ValueError(
-            f"{text!r} could be bytes or billions of parameters: write bytes as 30GiB, and a "
-            "number of parameters as 7e9, not as text"
-        )
-    if match is None:
-        raise ValueError(f"{text!r} is no number of bytes; write it as 500MiB or 30GiB")
-    return int(float(match[1]) * {**_UNITS, **_BINARY}[match[2] or ""])
 
 
 def _gib(count: int) -> str:
