@@ -1,21 +1,21 @@
 """The GPU types that a cloud machine can have, and which of them a workload needs.
 
-Memory and list prices are data, with their date: `gpus.json`. The client never asks a provider.
+Memory and list prices are data, with their date: `torch_remote_execution/gpus.json`. The client
+never asks a provider.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from torch_remote_execution.modal_app import GPUS
 from torch_remote_patches.byte_count import parse_bytes
 
 
@@ -53,15 +53,9 @@ class GPUFacts:
     usd_per_hour: float
 
 
-@cache
-def _table() -> dict[str, Any]:
-    text = (Path(__file__).parent / "gpus.json").read_text()
-    return dict(json.loads(text))
-
-
 def prices_date() -> str:
     """The day of the prices in the table."""
-    return str(_table()["date"])
+    return str(GPUS["date"])
 
 
 @cache
@@ -69,9 +63,14 @@ def gpu_facts() -> tuple[GPUFacts, ...]:
     """All types, the cheapest first."""
     facts = [
         GPUFacts(GPUType(each["name"]), int(each["memory_gib"] * 2**30), each["usd_per_hour"])
-        for each in _table()["types"]
+        for each in GPUS["types"]
     ]
     return tuple(sorted(facts, key=lambda each: each.usd_per_hour))
+
+
+def names_of_gpus(provider: str) -> dict[str, Any]:
+    """What the provider calls the types for which the table has its name."""
+    return {each["name"]: each[provider] for each in GPUS["types"] if provider in each}
 
 
 def larger_type(gpu: GPUType) -> GPUType | None:

@@ -23,10 +23,11 @@ import torch
 
 from .. import _running
 from .._errors import ConnectionError
+from .._gpus import names_of_gpus
 from . import Endpoint, Spec, common, grammar, ssh_install
 
 OPTIONS = ("device", "idle", "infra", "lease", "lifetime", "memory", "num_gpus", "python", "spot")
-GPUS = {"A100-40GB": "A100"}  # the others have the names that we use
+GPUS = names_of_gpus("sky")  # the others have the names that we use
 _CONNECT_S = 20  # a machine that has just started may be slow
 _WAIT = "30m"
 
