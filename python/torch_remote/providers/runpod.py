@@ -14,7 +14,6 @@ Options, behind `?` in the URL or in the configuration file:
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import re
@@ -221,7 +220,7 @@ def stop(endpoint: Endpoint) -> None:
             raise
 
 
-def list() -> builtins.list[Endpoint]:
+def machines() -> list[Endpoint]:
     """The pods that this provider has launched, also from other machines."""
     if not os.environ.get("RUNPOD_API_KEY"):
         return []

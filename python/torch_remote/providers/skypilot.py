@@ -14,7 +14,6 @@ Options, behind `?` in the URL or in the configuration file:
 
 from __future__ import annotations
 
-import builtins
 import re
 import shlex
 import shutil
@@ -76,7 +75,7 @@ def launch(spec: Spec) -> Endpoint:
     return Endpoint(spec.url, None, command, spec.label, ends, stays=True)
 
 
-def _launch_words(spec: Spec) -> builtins.list[str]:
+def _launch_words(spec: Spec) -> list[str]:
     assert spec.gpu is not None
     gpu = GPUS.get(spec.gpu.value, spec.gpu.value)
     minutes = -(-common.seconds(spec, "idle", common.IDLE) // 60)
@@ -128,7 +127,7 @@ def stop(endpoint: Endpoint) -> None:
     _running.remove_log(endpoint.handle)
 
 
-def list() -> builtins.list[Endpoint]:
+def machines() -> list[Endpoint]:
     """The clusters that this provider has launched, also from other machines."""
     if shutil.which("sky") is None:
         return []
