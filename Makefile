@@ -11,15 +11,8 @@ PYTEST = $(PYTHON) -m pytest -q --timeout=300
 # Each worker has a process and a server of its own.
 WORKERS ?= $(shell echo $$(($(JOBS) > 7 ? 8 : $(JOBS) + 1)))
 IN_PARALLEL = -n $(WORKERS) --dist worksteal
-# Each of these files takes seconds, most of them to start processes: make test-fast leaves them out.
-SLOW = backend_device call_log command_line command_usage cuda_branches custom_operators \
-       data_parallel deploy device_module doctor examples exit fork launch limits local_kernels \
-       lost_device machines \
-       needs_no_server notebook observability page patches programs progress providers \
-       plain_output providers_clusters providers_rented providers_ssh redirect redirect_examples redirect_run \
-       redirect_training seed_000 seed_001 \
-       seed_002 server_end session_limits session_processes settings socket_users strangers \
-       torch_modal_package tracing unused_machine version_skew
+# The tests of the conformance suite and of the GPU have targets of their own.
+WITHOUT_SUITES = --ignore=tests/python/conformance --ignore=tests/python/gpu
 
 # $(call need,path): one sentence when a part of the checkout is missing.
 need = @test -e $(1) || { echo "make $@ needs $(1), which this checkout does not have." >&2; exit 1; }
@@ -36,16 +29,15 @@ demo: installed  ## Train a small model on a remote device, with all set-up
 	$(call need,examples/demo.py)
 	@$(PYTHON) examples/demo.py
 
-# The tests of the conformance suite and of the GPU have targets of their own.
 test: build      ## The tests: C++, then Python with the examples, with all set-up
 	@ctest --preset release -j $(JOBS) --progress
 	$(call need,tests/python)
-	@$(PYTEST) $(IN_PARALLEL) tests/python tests/fault --ignore=tests/python/conformance --ignore=tests/python/gpu
+	@$(PYTEST) $(IN_PARALLEL) tests/python tests/fault $(WITHOUT_SUITES)
 
 test-fast: build ## What to run after every edit: most C++ tests, and the Python tests that start no processes
 	@for folder in wire marshal client server; do \
 		build/release/tests/cpp/$${folder}_test --gtest_brief=1 || exit 1; done
-	@$(PYTEST) $(IN_PARALLEL) $(filter-out $(SLOW:%=tests/python/test_%.py),$(wildcard tests/python/test_*.py))
+	@$(PYTEST) $(IN_PARALLEL) -m "not slow" tests/python $(WITHOUT_SUITES)
 
 build: setup     ## Build, and make `import torch_remote` work in .venv
 	@tools/build.sh release

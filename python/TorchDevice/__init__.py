@@ -31,12 +31,11 @@ if _C.BUILT_FOR_TORCH.split(".")[:2] != torch.__version__.split(".")[:2]:
         f"{torch.__version__}: {_HOW_TO_BUILD}"
     )
 
-from . import _state, core, cuda, ops, utils  # noqa: E402
+from . import _paths, _state, core, utils  # noqa: E402
 from ._device import TorchDevice  # noqa: E402
 from ._log import auto_log, report, set_level, sites  # noqa: E402
 from ._memory import memory_budget  # noqa: E402
 from ._state import cpu_override, disable, enable, is_enabled, policy  # noqa: E402
-from .core import logger as TDLogger  # noqa: E402
 
 __all__ = [
     "TDLogger",
@@ -57,6 +56,10 @@ __all__ = [
     "sites",
     "utils",
 ]
+
+_paths.install()
+cuda, ops = (sys.modules[f"TorchDevice.{path}"] for path in ("cuda", "ops"))
+TDLogger = sys.modules["TorchDevice.core.logger"]
 
 try:
     __version__ = metadata.version("torch-remote")

@@ -47,10 +47,4 @@ class TorchDevice:
         """The accelerator in use, or the CPU."""
         return _state.default_device()
 
-    @staticmethod
-    def apply_patches() -> None:
-        """Turns the redirect on, as `import TorchDevice` does."""
-        if not _state.is_enabled():
-            _state.enable()
-
-    ensure_patched = apply_patches
+    apply_patches = ensure_patched = staticmethod(_state.apply_patches)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from typing import Any
 
@@ -10,17 +9,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+from torch_remote_patches.byte_count import parse_bytes
 
 
-def parse_bytes(size: int | str) -> int:
-    """2048, "2KiB", "1.5 GB" (of 1024, as torch prints them)."""
-    if isinstance(size, int):
-        return size
-    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", size, re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"{size!r} is not a size such as '2GiB'")
-    return int(float(match.group(1)) * 1024 ** _UNITS[match.group(2).upper()])
+def empty_cache() -> None:
+    """That of `torch.cuda`, which answers for the device in use."""
+    torch.cuda.empty_cache()
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """That of `torch.cuda`, which answers for the device in use."""
+    torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
 class memory_budget(TorchDispatchMode):  # type: ignore[misc]

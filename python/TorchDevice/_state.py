@@ -187,6 +187,15 @@ def is_enabled() -> bool:
     return bool(_enabled["policy"] != "off")
 
 
+def apply_patches() -> None:
+    """Turns the redirect on unless it is on, as `import TorchDevice` does."""
+    if not is_enabled():
+        enable()
+
+
+ensure_patched = apply_patches
+
+
 def uses_remote() -> bool:
     """Whether the accelerator in use is torch_remote's; its changes to libraries ask."""
     return bool(_C.accelerator() == "remote")

@@ -1,20 +1,22 @@
 """The GPU types that a cloud machine can have, and which of them a workload needs.
 
-Memory and list prices are data, with their date: `gpus.json`. The client never asks a provider.
+Memory and list prices are data, with their date: `torch_remote_execution/gpus.json`. The client
+never asks a provider.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from torch_remote_execution.modal_app import GPUS
+from torch_remote_patches.byte_count import parse_bytes
 
 
 class GPUType(Enum):
@@ -51,15 +53,9 @@ class GPUFacts:
     usd_per_hour: float
 
 
-@cache
-def _table() -> dict[str, Any]:
-    text = (Path(__file__).parent / "gpus.json").read_text()
-    return dict(json.loads(text))
-
-
 def prices_date() -> str:
     """The day of the prices in the table."""
-    return str(_table()["date"])
+    return str(GPUS["date"])
 
 
 @cache
@@ -67,9 +63,14 @@ def gpu_facts() -> tuple[GPUFacts, ...]:
     """All types, the cheapest first."""
     facts = [
         GPUFacts(GPUType(each["name"]), int(each["memory_gib"] * 2**30), each["usd_per_hour"])
-        for each in _table()["types"]
+        for each in GPUS["types"]
     ]
     return tuple(sorted(facts, key=lambda each: each.usd_per_hour))
+
+
+def names_of_gpus(provider: str) -> dict[str, Any]:
+    """What the provider calls the types for which the table has its name."""
+    return {each["name"]: each[provider] for each in GPUS["types"] if provider in each}
 
 
 def larger_type(gpu: GPUType) -> GPUType | None:
@@ -152,8 +153,12 @@ def _estimate(
     need: torch.nn.Module | int | float | str, training: bool, dtype: torch.dtype | None
 ) -> tuple[int, str]:
     if isinstance(need, str):
-        needed = parse_bytes(need)
-        return needed, "as asked for"
+        if re.fullmatch(r"\s*[\d.]+\s*b\s*", need, re.IGNORECASE):
+            raise ValueError(
+                f"{need!r} could be bytes or billions of parameters: write bytes as 30GiB, and a "
+                "number of parameters as 7e9, not as text"
+            )
+        return parse_bytes(need), "as asked for"
     if isinstance(need, torch.nn.Module):
         trained = _bytes_of(need.parameters(), dtype)
         fixed = _bytes_of(need.buffers(), None)
@@ -181,23 +186,6 @@ def _bytes_of(tensors: Iterable[torch.Tensor], dtype: torch.dtype | None) -> int
         each.numel() * (dtype if dtype and each.is_floating_point() else each.dtype).itemsize
         for each in tensors
     )
-
-
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-
-
-def parse_bytes(text: str) -> int:
-    """`"30GiB"`, `"40 GB"` or `"1000"` as a number of bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?(b?)\s*", text.lower())
-    if match is not None and match[3] and not match[2]:
-        raise ValueError(
-            f"{text!r} could be bytes or billions of parameters: write bytes as 30GiB, and a "
-            "number of parameters as 7e9, not as text"
-        )
-    if match is None:
-        raise ValueError(f"{text!r} is no number of bytes; write it as 500MiB or 30GiB")
-    return int(float(match[1]) * {**_UNITS, **_BINARY}[match[2] or ""])
 
 
 def _gib(count: int) -> str:

@@ -67,7 +67,7 @@ def find(name: str) -> Listed | None:
         return Listed(running.name, running.provider, running.endpoint, running, "")
     scheme, found, _ = name.partition("://")
     if found and scheme in providers.provider_names():
-        for endpoint in providers.find_provider(scheme).list():
+        for endpoint in providers.machines_of(scheme):
             if endpoint.url == name:
                 return Listed(name, scheme, endpoint, None, "")
     return None
@@ -97,7 +97,7 @@ def listed(everywhere: bool, ask: bool = True) -> list[Listed]:
 def _listed_by(name: str) -> list[Listed]:
     """What a provider lists. One that is set up and does not answer is a line of its own."""
     try:
-        there = providers.find_provider(name).list()
+        there = providers.machines_of(name)
     except Exception as error:
         url = f"{name}://"
         return [Listed(url, name, Endpoint(url, handle=url), None, f"unknown: {error}")]

@@ -5,23 +5,17 @@ torch_remote's provider `modal` uses it. Modal's SDK is imported only by the fun
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 APP_NAME = "torch-remote"
-# Our name of each GPU type, and Modal's.
-GPU_SPECS = {
-    "T4": "T4",
-    "L4": "L4",
-    "A10G": "A10G",
-    "A100-40GB": "A100-40GB",
-    "A100-80GB": "A100-80GB",
-    "L40S": "L40S",
-    "H100": "H100",
-    "H200": "H200",
-    "B200": "B200",
-}
+# The GPU types: names, memory, prices. torch_remote chooses by it.
+GPUS: dict[str, Any] = json.loads((Path(__file__).parent / "gpus.json").read_text())
+# Our name of each GPU type, and Modal's, which is the same.
+GPU_SPECS: dict[str, str] = {each["name"]: each["name"] for each in GPUS["types"]}
 
 
 def gpu_spec(gpu: str) -> str:

@@ -1,4 +1,5 @@
 """Lists of changes to torch's Python that can be taken back. For torch_remote and TorchDevice.
+Also what else both need: byte_count.py.
 
 A package of its own, because importing torch_remote loads its client, which TorchDevice does not
 need. Imports nothing but the standard library.

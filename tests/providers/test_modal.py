@@ -78,9 +78,9 @@ def test_a_machine_of_modal_computes_and_ends_with_its_block(
         assert "listening on" in machine.logs()
         (noted,) = _running.read_all()
         assert oct((_running.folder() / f"{noted.name}.json").stat().st_mode)[-3:] == "600"
-        assert [each.handle for each in torch_remote.providers.find_provider("modal").list()] == [
-            noted.endpoint.handle
-        ]
+        assert [
+            each.handle for each in torch_remote.providers.find_provider("modal").machines()
+        ] == [noted.endpoint.handle]
     told = [re.match(r"[^ ]+: (\w+)", each.getMessage()) for each in caplog.records]
     stages = [each[1] for each in told if each is not None]
     assert stages == ["starts", "image", "queued", "starting", "connecting"]
@@ -139,7 +139,7 @@ def test_a_service_that_does_not_answer_and_a_missing_token_are_told_at_once() -
             lambda: torch_remote.connect("modal://T4"),
             lambda: provider.state(Endpoint("modal://", handle="sb-1")),
             lambda: provider.stop(Endpoint("modal://", handle="sb-1")),
-            provider.list,
+            provider.machines,
         ):
             begin = time.monotonic()
             try:

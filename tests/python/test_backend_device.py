@@ -20,6 +20,8 @@ from torch_remote import (
     get_device_registry,
 )
 
+pytestmark = pytest.mark.slow
+
 GPUS = ["T4", "L4", "A10G", "A100-40GB", "A100-80GB", "L40S", "H100", "H200", "B200"]
 
 

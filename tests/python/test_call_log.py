@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from helpers import assert_runs, run_python, serving
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import torch, torch_remote

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from torch_remote import GPUType, choose_gpu, create_modal_device
-from torch_remote._gpus import gpu_facts, larger_type, parse_bytes, prices_date
+from torch_remote._gpus import gpu_facts, larger_type, prices_date
 from torch_remote_execution import modal_app
+from torch_remote_patches.byte_count import parse_bytes
 
 
 def test_the_table_has_every_type_once_with_memory_price_and_date() -> None:
@@ -75,13 +76,6 @@ def test_what_no_type_holds_or_no_budget_pays_is_an_error_that_says_so() -> None
 def test_a_need_that_is_none_of_the_three_is_a_type_error(need: object) -> None:
     with pytest.raises(TypeError, match="a module, a number of parameters, or bytes as text"):
         choose_gpu(need)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("1000", 1000), ("1.5 KiB", 1536), ("2GB", 2 * 10**9), ("1gib", 2**30)]
-)
-def test_bytes_are_read_with_their_unit(text: str, count: int) -> None:
-    assert parse_bytes(text) == count
 
 
 def test_bytes_without_sense_are_refused() -> None:

@@ -21,6 +21,8 @@ import torch_remote
 from torch_remote_cli import dispatch, environment, figures
 from torch_remote_cli.commands import bench
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 READING = ("status", "top", "bench", "doctor", "up", "ps")
 

@@ -22,6 +22,8 @@ from torch_remote_cli.commands import run as run_command
 from torch_remote_cli.errors import CommandError
 from torch_remote_cli.troubles import Trouble, trouble_of
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., tuple[int, str]]
 TOKEN = "0123456789abcdef" * 4
 

@@ -11,6 +11,8 @@ import pytest
 from helpers import run_python
 from pretending import pretended_cuda
 
+pytestmark = pytest.mark.slow
+
 SETUP = """
 import warnings
 import torch, torch_remote

@@ -12,6 +12,8 @@ from library.build import library
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 Counter = Callable[[Callable[[], object]], int]
 
 

@@ -12,6 +12,8 @@ from torch.nn.parallel import comm, gather, replicate, scatter
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 
 def model() -> torch.nn.Module:
     torch.manual_seed(3)

@@ -14,6 +14,8 @@ from helpers import DEADLINE
 
 from torch_remote_cli import dispatch
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = ("torch-remote.service", "torch-remote-page.service")

@@ -13,6 +13,8 @@ from helpers import assert_runs, serving
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_module_is_known_to_torch_under_its_name() -> None:
     assert torch.get_device_module("remote") is torch.remote

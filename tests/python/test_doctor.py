@@ -25,6 +25,8 @@ import torch_remote
 from torch_remote_cli import checks_local
 from torch_remote_cli.environment import LOG_LEVELS
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 

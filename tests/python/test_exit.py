@@ -15,6 +15,8 @@ from helpers import assert_runs, run_python, serving
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 # Printed on a slow machine.
 WAITING = re.compile(r"torch_remote: waiting for .* to finish \(Ctrl-C ends the wait\)")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from helpers import assert_runs, run_python
+
+pytestmark = pytest.mark.slow
 
 IN_A_CHILD = """
 import os, sys, torch, torch_remote

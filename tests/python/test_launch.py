@@ -16,6 +16,8 @@ import launched_training
 import pytest
 from helpers import DEADLINE, is_alive, serving, wait_until
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(launched_training.__file__)
 QUIET = {"TORCHDEVICE_LOG_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
 RUN = ("-m", "torch_remote_cli", "run")

@@ -17,6 +17,8 @@ from helpers import serving, wait_until
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_call_over_more_tensors_than_a_message_describes_is_refused() -> None:
     x = torch.ones(2, device="remote")

@@ -8,6 +8,8 @@ import pytest
 import torch
 from helpers import assert_runs
 
+pytestmark = pytest.mark.slow
+
 WAY_OUT = r"operators.*serve --library"
 
 # The part of Triton that a launch needs; the CPU build of PyTorch comes without it.

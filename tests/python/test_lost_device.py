@@ -13,6 +13,8 @@ from library.build import library
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def path() -> Path:

@@ -15,6 +15,8 @@ from helpers import DEADLINE, assert_runs, assert_same, is_alive, run_python, se
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from helpers import assert_runs, run_python, serving
 
+pytestmark = pytest.mark.slow
+
 # Each group is one process; after every line it is checked.
 CALLS = {
     "pinned memory": """

@@ -23,6 +23,8 @@ import torch_remote
 from torch_remote import _C, _notebook
 from torch_remote._waits import waits_since
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "notebook.ipynb"
 
 

@@ -18,6 +18,8 @@ from helpers import assert_runs, run_python, serving, wait_until
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 
 def read_metrics(path: Path) -> dict[str, float]:
     with socket.socket(socket.AF_UNIX) as reader:

@@ -27,6 +27,8 @@ from torch_remote_cli import page_token
 from torch_remote_cli.collector import Collector, History, MinuteMean
 from torch_remote_cli.page_server import PageServer
 
+pytestmark = pytest.mark.slow
+
 STATIC = ("/", "/page.css", "/page.js", "/icon.svg")
 WEB = Path(sys.modules["torch_remote_cli.collector"].__file__ or "").parent / "web"
 

@@ -14,6 +14,8 @@ from helpers import assert_runs
 from torch_remote import _patches
 from torch_remote_patches import Patches
 
+pytestmark = pytest.mark.slow
+
 # Imports everything that is changed first, to see it unchanged.
 SETUP = """
 import torch

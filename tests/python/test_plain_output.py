@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from helpers import DEADLINE, serving
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

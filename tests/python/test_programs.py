@@ -18,6 +18,8 @@ from programs import lines
 from programs.filling import Filling
 from programs.world import World
 
+pytestmark = pytest.mark.slow
+
 STEPS = int(os.environ.get("TORCH_REMOTE_PROGRAM_STEPS", "0"))
 SEED = int(os.environ.get("TORCH_REMOTE_PROGRAM_SEED", "0"))
 STEPS_IN_CI = 1500

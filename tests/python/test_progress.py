@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from helpers import DEADLINE, run_python
 
+pytestmark = pytest.mark.slow
+
 LARGE = 17 * 2**20  # floats: 68 MiB
 SETUP = """
     import sys, torch, torch_remote

@@ -83,5 +83,5 @@ def test_a_cluster_cannot_name_a_pod_so_that_kubectl_takes_it_for_an_option(
     monkeypatch.setattr("shutil.which", lambda program: f"/bin/{program}")
     done = subprocess.CompletedProcess([], 0, json.dumps({"items": items}), "")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    (found,) = k8s.list()
+    (found,) = k8s.machines()
     assert json.loads(found.handle)[2] == ["good-1"]

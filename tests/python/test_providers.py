@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from helpers import assert_runs, run_python, serving
 
 import torch_remote
-from torch_remote import GPUType, _config, create_device, providers
+from torch_remote import GPUType, _config, _kept, create_device, providers
 from torch_remote.providers import ssh
+
+pytestmark = pytest.mark.slow
 
 
 class Counting:
@@ -35,7 +39,7 @@ class Counting:
     def stop(self, endpoint: providers.Endpoint) -> None:
         self.events.append(f"stop {endpoint.handle}")
 
-    def list(self) -> list[providers.Endpoint]:
+    def machines(self) -> list[providers.Endpoint]:
         return []
 
 
@@ -55,6 +59,18 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("TORCH_REMOTE", raising=False)
     (tmp_path / "torch-remote").mkdir()
     return tmp_path / "torch-remote" / "config.toml"
+
+
+def test_a_provider_of_the_older_kind_has_a_list() -> None:
+    there = providers.Endpoint("older://box", handle="box")
+    older: Any = SimpleNamespace(list=lambda: [there])
+    providers.register_provider("older", older)
+    try:
+        assert providers.machines_of("older") == [there]
+        found = _kept.find("older://box")
+        assert found is not None and found.endpoint is there
+    finally:
+        providers._registered.pop("older")
 
 
 def test_connect_launches_and_the_end_of_the_block_stops(provider: Counting) -> None:

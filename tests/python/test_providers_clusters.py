@@ -22,9 +22,10 @@ BIN = Path(sys.executable).parent
 STAND_IN = Path(__file__).parent / "cluster_stand_in.py"
 LAUNCHES = ["k8s://?image=good&num_gpus=0&", "slurm://gpus?num_gpus=0&"]
 
-pytestmark = pytest.mark.skipif(
-    not (BIN / "torch-remote").exists(), reason="torch-remote is not installed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (BIN / "torch-remote").exists(), reason="torch-remote is not installed"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +68,7 @@ def test_a_machine_is_made_used_and_ended(
             False,
             os.getpid(),
         )
-        listed = providers.find_provider(noted.provider).list()
+        listed = providers.find_provider(noted.provider).machines()
         assert len(listed) == 1
         command = Path(f"/proc/{pid}/cmdline").read_text()
         assert "--idle-timeout\x00420s\x00--max-lifetime\x0010800s" in command
@@ -109,7 +110,7 @@ def test_pods_of_a_file_have_names_and_a_lifetime_of_ours(cluster: Path, tmp_pat
         assert {each["metadata"]["labels"]["team"] for each in made} == {"a"}
         assert {each["spec"]["activeDeadlineSeconds"] for each in made} == {7200}
         assert machine.status()["ends"].endswith("ends the pod; it ends itself after 2h")
-        (listed,) = providers.find_provider("k8s").list()  # both pods are one machine
+        (listed,) = providers.find_provider("k8s").machines()  # both pods are one machine
         assert len(json.loads(listed.handle)[2]) == 2
         assert [each.provider for each in _kept.listed(everywhere=True)].count("k8s") == 1
     for url, words in (

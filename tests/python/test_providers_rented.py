@@ -15,6 +15,8 @@ from helpers import is_alive, wait_until
 import torch_remote
 from torch_remote import _running, providers
 
+pytestmark = pytest.mark.slow
+
 BIN = Path(sys.executable).parent
 SSH = Path(__file__).parent / "ssh_stand_in.py"
 SKY = """\
@@ -73,7 +75,7 @@ def test_a_pod_of_runpod_computes_and_is_deleted(runpod: runpod_stand_in.Service
         assert machine.status()["usd_per_hour"] == "2.99"
         pid = pod["process"].pid
         (noted,) = _running.read_all()
-        assert [each.handle for each in providers.find_provider("runpod").list()] == ["pod0"]
+        assert [each.handle for each in providers.find_provider("runpod").machines()] == ["pod0"]
         assert noted.endpoint.token == pod["body"]["env"]["TORCH_REMOTE_TOKEN"]
     assert runpod.pods == {} and wait_until(lambda: not is_alive(pid))
     assert _running.read_all() == []
@@ -119,7 +121,7 @@ def test_a_cluster_of_skypilot_computes_and_is_ended(sky: Path) -> None:
         (noted,) = _running.read_all()
         provider = providers.find_provider("sky")
         assert provider.state(noted.endpoint) == "running"
-        assert [each.handle for each in provider.list()] == [noted.name]
+        assert [each.handle for each in provider.machines()] == [noted.name]
         pid = int(machine.status()["pid"])
     assert not (sky / "cluster").exists() and wait_until(lambda: not is_alive(pid))
     assert _running.read_all() == []

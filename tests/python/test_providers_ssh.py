@@ -23,7 +23,10 @@ BIN = Path(sys.executable).parent
 COMMAND = BIN / "torch-remote"
 STAND_IN = Path(__file__).parent / "ssh_stand_in.py"
 
-pytestmark = pytest.mark.skipif(not COMMAND.exists(), reason="torch-remote is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not COMMAND.exists(), reason="torch-remote is not installed"),
+]
 
 
 @pytest.fixture

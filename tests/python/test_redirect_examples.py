@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEMOS = sorted(each.name for each in EXAMPLES.glob("demo_*.py") if "transformers" not in each.name)
 TARGETS = {"cpu": {}, "remote": {"TORCH_REMOTE": "local"}}

@@ -17,6 +17,8 @@ from ssh_server import running_sshd
 
 from TorchDevice import _hardware
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/cuda_training.py"
 COMMAND = Path(sys.executable).parent / "torch-remote"
 

@@ -12,6 +12,8 @@ import torch
 from helpers import run_python
 from torch import nn
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/cuda_training.py"
 LINES = {"cpu": "", "remote": "import torch_remote"}
 

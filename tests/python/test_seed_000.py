@@ -6,6 +6,8 @@ import pytest
 from helpers import assert_runs
 from seed_scripts import ROOT, run_blocks, run_line
 
+pytestmark = pytest.mark.slow
+
 BASIC_USAGE = """
 import torch
 import torch_modal

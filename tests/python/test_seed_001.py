@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from helpers import assert_runs
 from seed_scripts import run_blocks, run_line
+
+pytestmark = pytest.mark.slow
 
 CONFIGURATION = """
 import torch_modal

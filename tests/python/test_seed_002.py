@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from seed_scripts import run_blocks, run_line
+
+pytestmark = pytest.mark.slow
 
 BASIC_USAGE = """
 import torch

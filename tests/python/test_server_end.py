@@ -16,6 +16,8 @@ from helpers import serving, wait_until
 import torch_remote
 from torch_remote._machines import Machine, connect_through, server_path
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., AbstractContextManager[Machine]]
 
 

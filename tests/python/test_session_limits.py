@@ -26,6 +26,8 @@ from library.build import library
 import torch_remote
 from torch_remote_cli import server_program
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 
 

@@ -22,6 +22,8 @@ from library.build import library
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 PAGE = "/memfd:torch-remote-session"
 MOST_STARTING = 4  # Spares::kMaxStarting
 

@@ -12,6 +12,8 @@ from helpers import DEADLINE, serving
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 
 def start_in_vain(*options: str, listen: str, status: int = 1) -> str:
     """Starts a server that refuses to start. Returns its text."""

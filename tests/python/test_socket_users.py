@@ -14,6 +14,8 @@ from helpers import DEADLINE, serving
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 OTHER = 65534
 SQUATTER = """
 import os, socket, sys

@@ -19,6 +19,8 @@ from test_failed_logins import FREE, hello, preamble, sessions_beside
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 MOST_UNPROVEN = 4
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from helpers import assert_runs, is_alive, run_python, serving, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def run(code: str, **environment: str) -> list[str]:
     return assert_runs(f"import torch, torch_modal\n{code}", **environment).splitlines()

@@ -10,6 +10,8 @@ from helpers import DEVICE, assert_same
 from torch import Tensor, nn
 from torch.nn import functional
 
+pytestmark = pytest.mark.slow
+
 
 def _network() -> nn.Sequential:
     torch.manual_seed(0)

@@ -16,6 +16,8 @@ import torch_remote_cli
 from torch_remote import _launch
 from torch_remote_cli.commands import run
 
+pytestmark = pytest.mark.slow
+
 URL = "unix:///nobody/listens"
 LINE = (
     f"torch_remote: TORCH_REMOTE={URL} was not used: this program does not import torch_remote; "

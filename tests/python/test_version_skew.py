@@ -18,6 +18,8 @@ from torch import nn
 
 import torch_remote
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 HERE = ".".join(torch.__version__.split(".")[:2])
 OTHER = {"2.11": "2.13", "2.13": "2.11"}.get(HERE, "2.11")

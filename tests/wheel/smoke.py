@@ -61,6 +61,15 @@ def check_packages() -> str:
     return "import " + ", ".join(sorted(names))
 
 
+def check_paths() -> str:
+    """The paths of the original TorchDevice, of which no file is installed."""
+    code = "import TorchDevice.ops.nn.layers as layers; print(layers.Linear(2, 3).out_features)"
+    assert run(sys.executable, "-c", code) == "3\n"
+    paths = run(sys.executable, "-c", "from TorchDevice._paths import PATHS; print(*PATHS)").split()
+    run(sys.executable, "-c", "".join(f"import TorchDevice.{path}\n" for path in paths))
+    return f"import of {len(paths)} paths of TorchDevice"
+
+
 def check_training() -> str:
     local, remote = train("cpu"), train("remote")
     assert torch.allclose(torch.tensor(local), torch.tensor(remote)), (local, remote)
@@ -112,6 +121,7 @@ def main() -> None:
     for check in (
         check_place,
         check_packages,
+        check_paths,
         check_training,
         check_modal,
         check_commands,

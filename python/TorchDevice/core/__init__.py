@@ -1,5 +1,3 @@
-"""Devices, patches and the log, under the names of the original TorchDevice."""
+"""Devices, patches and the log, under the names of the original TorchDevice: see _paths.py."""
 
-from . import device, hardware_info, logger, modules, patch, tensors
-
-__all__ = ["device", "hardware_info", "logger", "modules", "patch", "tensors"]
+from . import device as device

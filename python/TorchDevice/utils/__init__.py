@@ -1,5 +1,5 @@
-"""Helpers."""
+"""Helpers. What the original TorchDevice has beside these is in _paths.py."""
 
-from . import compile, device_utils, error_handling, profiling, type_utils
-
-__all__ = ["compile", "device_utils", "error_handling", "profiling", "type_utils"]
+from . import device_utils as device_utils
+from . import error_handling as error_handling
+from . import profiling as profiling

@@ -7,11 +7,14 @@ from typing import Any
 import torch
 
 from .. import _C
+from .._target import index_of
 
 __all__ = [
     "get_current_device_type",
+    "index_of",
     "is_cpu_override_active",
     "is_cuda_effectively_available",
+    "is_device_like",
     "is_mps_effectively_available",
     "same_device",
 ]
@@ -45,3 +48,8 @@ def same_device(one: Any, other: Any) -> bool:
         return False
     single = first.type in ("cpu", "mps")
     return (first.index or 0) == (second.index or 0) if single else first == second
+
+
+def is_device_like(value: Any) -> bool:
+    """Whether torch would take the value as a device."""
+    return isinstance(value, (str, torch.device, int)) and not isinstance(value, bool)

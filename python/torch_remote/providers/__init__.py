@@ -6,7 +6,7 @@ A provider is a module, or any object, with five functions:
     status(endpoint) -> dict     what is known of it now, for `Machine.status()`
     logs(endpoint) -> str        what the server has printed, for `Machine.logs()`
     stop(endpoint)               ends what `launch()` started; may be called again
-    list() -> [Endpoint]         what runs now, also of other processes
+    machines() -> [Endpoint]     what runs now, also of other processes
 
 and, where the provider can say why a machine has failed or was taken away:
 
@@ -71,7 +71,7 @@ class Provider(Protocol):
     def status(self, endpoint: Endpoint) -> dict[str, str]: ...
     def logs(self, endpoint: Endpoint) -> str: ...
     def stop(self, endpoint: Endpoint) -> None: ...
-    def list(self) -> list[Endpoint]: ...
+    def machines(self) -> list[Endpoint]: ...
 
 
 # The scheme of a URL, and the module. None of them is imported before it is used.
@@ -114,6 +114,13 @@ def find_provider(name: str) -> Provider:
             f"by the entry point group {GROUP!r}."
         )
     return cast(Provider, importlib.import_module(_BUILT_IN[name]))
+
+
+def machines_of(name: str) -> list[Endpoint]:
+    """What runs now, as the provider says. In older providers the function's name is `list`."""
+    provider = find_provider(name)
+    machines = getattr(provider, "machines", None) or getattr(provider, "list")  # noqa: B009
+    return list(machines())
 
 
 def _entry_points() -> list[metadata.EntryPoint]:

@@ -13,7 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent import futures
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -244,46 +246,40 @@ def within(
     The function runs in a thread, so that Ctrl-C is noticed at once. With `undo`, a result that
     comes too late is undone, and after Ctrl-C this waits some seconds for it.
     """
-    outcome: list[Result] = []
-    errors: list[BaseException] = []
-    is_late, is_done = threading.Event(), threading.Event()
-    lock = threading.Lock()
+    outcome: Future[Result] = Future()  # cancelled when nobody waits for it any more
 
     def run() -> None:
         try:
             result = function()
-            with lock:
-                if not is_late.is_set():
-                    outcome.append(result)
-                    return
-            if undo is not None:
-                undo(result)
         except BaseException as error:
-            errors.append(error)
-        finally:
-            is_done.set()
+            with suppress(InvalidStateError):
+                outcome.set_exception(error)
+            return
+        try:
+            outcome.set_result(result)
+        except InvalidStateError:
+            if undo is not None:
+                with suppress(BaseException):
+                    undo(result)
 
-    threading.Thread(target=run, daemon=True).start()
+    thread = threading.Thread(target=run, daemon=True)  # an executor's would be waited for at exit
+    thread.start()
     try:
         # Not join(): Ctrl-C makes Python 3.11 take the thread for ended.
-        is_done.wait(patience_s)
-        with lock:
-            is_late.set()
+        futures.wait([outcome], patience_s)
     except BaseException:  # Ctrl-C
-        with lock:
-            is_late.set()
+        is_undone_there = outcome.cancel()
         if undo is None:
             raise
-        for result in outcome:
-            undo(result)
-        if not is_done.wait(10):
+        if not is_undone_there and outcome.exception() is None:
+            undo(outcome.result())
+        thread.join(10)
+        if thread.is_alive():
             logger.warning("what was begun may go on: `torch-remote ps --all` lists it")
         raise
-    if errors:
-        raise errors[0]
-    if not outcome:
+    if outcome.cancel():
         raise TimeoutError(failure)
-    return outcome[0]
+    return outcome.result()
 
 
 @contextmanager

@@ -17,7 +17,6 @@ Options, behind `?` in the URL or in the configuration file:
 
 from __future__ import annotations
 
-import builtins
 import json
 import shlex
 import shutil
@@ -149,7 +148,7 @@ def _pod_of_image(spec: Spec) -> dict[str, Any]:
     return dict(pod)
 
 
-def _endpoint(spec: Spec, pods: builtins.list[str], is_ours: bool) -> Endpoint:
+def _endpoint(spec: Spec, pods: list[str], is_ours: bool) -> Endpoint:
     command = shlex.join(common.serve_command(spec, "--stdio"))
     serve = f"{common.mark(spec)} exec {command}"
     place = [f"--container={spec.options['container']}"] if "container" in spec.options else []
@@ -223,7 +222,7 @@ def _check_product(spec: Spec) -> None:
         raise ValueError(f"Invalid GPU type '{spec.options['product']}'. Valid types: {there}")
 
 
-def _global(spec: Spec) -> builtins.list[str]:
+def _global(spec: Spec) -> list[str]:
     names = ("context", "namespace")
     return [f"--{each}={spec.options[each]}" for each in names if each in spec.options]
 
@@ -269,7 +268,7 @@ def stop(endpoint: Endpoint) -> None:
     _running.remove_log(label)
 
 
-def list() -> builtins.list[Endpoint]:
+def machines() -> list[Endpoint]:
     """The pods of the current context that this provider has made, also from other machines."""
     if shutil.which("kubectl") is None:
         return []
@@ -279,7 +278,7 @@ def list() -> builtins.list[Endpoint]:
         if "localhost:8080" in str(error):  # kubectl asks there if it has no configuration
             return []
         raise
-    pods: dict[str, builtins.list[str]] = {}  # by the label of their machine
+    pods: dict[str, list[str]] = {}  # by the label of their machine
     for each in json.loads(told)["items"]:
         metadata = each["metadata"]
         if grammar.POD.accepts(metadata["name"]):

@@ -15,7 +15,6 @@ Options, behind `?` in the URL or in the configuration file:
 
 from __future__ import annotations
 
-import builtins
 import importlib.util
 import os
 import re
@@ -313,7 +312,7 @@ def status(endpoint: Endpoint) -> dict[str, str]:
 def logs(endpoint: Endpoint) -> str:
     """What the server has printed. A running one is read for some seconds."""
     sandbox = _find(endpoint)
-    pieces: builtins.list[str] = []
+    pieces: list[str] = []
 
     def read() -> None:
         for piece in sandbox.stdout:
@@ -337,14 +336,14 @@ def _is_gone(error: ConnectionError) -> bool:
     return type(error.__cause__).__name__ == "NotFoundError"
 
 
-def list() -> builtins.list[Endpoint]:
+def machines() -> list[Endpoint]:
     """The sandboxes of this workspace that this provider has launched, also from elsewhere."""
     if not is_configured():
         return []
     modal = _sdk("modal://")
 
-    def find() -> builtins.list[Endpoint]:
-        found: builtins.list[Endpoint] = []
+    def find() -> list[Endpoint]:
+        found: list[Endpoint] = []
         for name in APPS:
             with suppress(modal.exception.NotFoundError):
                 app = modal.App.lookup(name)
@@ -353,5 +352,5 @@ def list() -> builtins.list[Endpoint]:
                 found += [Endpoint(f"modal://{one}", handle=one, stays=True) for one in ids]
         return found
 
-    found: builtins.list[Endpoint] = _call("modal://", CALL_PATIENCE_S, find)
+    found: list[Endpoint] = _call("modal://", CALL_PATIENCE_S, find)
     return found

@@ -16,7 +16,6 @@ Options, behind `?` in the URL or in the configuration file:
 
 from __future__ import annotations
 
-import builtins
 import importlib.util
 import json
 import os
@@ -203,10 +202,10 @@ def _start(
     ray: Any,
     group: Any,
     bundle: dict[str, float],
-    names: builtins.list[str],
-    serve: builtins.list[str],
-    tokens: builtins.list[str],
-) -> builtins.list[str]:
+    names: list[str],
+    serve: list[str],
+    tokens: list[str],
+) -> list[str]:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     kind = ray_server.actor_class()
@@ -237,15 +236,15 @@ def _start(
     return [url for url, _ in answers]
 
 
-_owned: dict[str, builtins.list[Any]] = {}  # by the label of their machine
-_connected: builtins.list[str] = []  # the clusters that this module has connected to
+_owned: dict[str, list[Any]] = {}  # by the label of their machine
+_connected: list[str] = []  # the clusters that this module has connected to
 
 
 def _advise(what: str, words: str) -> str:
     return common.advise(what, words, ADVICE, "Ray failed")
 
 
-def _actors(endpoint: Endpoint) -> builtins.list[Any]:
+def _actors(endpoint: Endpoint) -> list[Any]:
     """The actors that still are, of whichever process."""
     address, _, names = json.loads(endpoint.handle)
     ray = _connect(endpoint.url, address)
@@ -310,13 +309,13 @@ def stop(endpoint: Endpoint) -> None:
         remove_placement_group(get_placement_group(label))
 
 
-def list() -> builtins.list[Endpoint]:
+def machines() -> list[Endpoint]:
     """The servers in the cluster of this machine, of `torch-remote up` from anywhere."""
     if importlib.util.find_spec("ray") is None or not os.environ.get("RAY_ADDRESS"):
         return []
     ray = _connect("ray://", "")
     address = ray.get_runtime_context().gcs_address
-    servers: dict[str, builtins.list[str]] = {}  # by the name of their machine
+    servers: dict[str, list[str]] = {}  # by the name of their machine
     for each in ray.util.list_named_actors(all_namespaces=True):
         if each["namespace"] == NAMESPACE:
             servers.setdefault(each["name"].rpartition("-")[0], []).append(each["name"])

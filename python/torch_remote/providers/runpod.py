@@ -14,7 +14,6 @@ Options, behind `?` in the URL or in the configuration file:
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import re
@@ -31,21 +30,14 @@ from typing import Any
 
 from .. import _running
 from .._errors import ConnectionError
+from .._gpus import names_of_gpus
 from .._machines import present_server_path
 from . import Endpoint, Spec, common, grammar
 
 OPTIONS = (*common.SERVE_OPTIONS, "disk", "image", "memory", "num_gpus")
 PORT = 4711
 _PATIENCE_S = 20  # of one request
-# RunPod's names of the GPU types that it has.
-GPUS = {
-    "L4": ["NVIDIA L4"],
-    "A100-80GB": ["NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM4-80GB"],
-    "L40S": ["NVIDIA L40S"],
-    "H100": ["NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"],
-    "H200": ["NVIDIA H200"],
-    "B200": ["NVIDIA B200"],
-}
+GPUS = names_of_gpus("runpod")
 
 # RunPod starts a pod whose program has ended again, and goes on to charge: the pod deletes itself.
 # The key that RunPod gives the pod for this is not in the environment of the server.
@@ -228,7 +220,7 @@ def stop(endpoint: Endpoint) -> None:
             raise
 
 
-def list() -> builtins.list[Endpoint]:
+def machines() -> list[Endpoint]:
     """The pods that this provider has launched, also from other machines."""
     if not os.environ.get("RUNPOD_API_KEY"):
         return []

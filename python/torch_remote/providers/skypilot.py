@@ -14,7 +14,6 @@ Options, behind `?` in the URL or in the configuration file:
 
 from __future__ import annotations
 
-import builtins
 import re
 import shlex
 import shutil
@@ -23,10 +22,11 @@ import torch
 
 from .. import _running
 from .._errors import ConnectionError
+from .._gpus import names_of_gpus
 from . import Endpoint, Spec, common, grammar, ssh_install
 
 OPTIONS = ("device", "idle", "infra", "lease", "lifetime", "memory", "num_gpus", "python", "spot")
-GPUS = {"A100-40GB": "A100"}  # the others have the names that we use
+GPUS = names_of_gpus("sky")  # the others have the names that we use
 _CONNECT_S = 20  # a machine that has just started may be slow
 _WAIT = "30m"
 
@@ -75,7 +75,7 @@ def launch(spec: Spec) -> Endpoint:
     return Endpoint(spec.url, None, command, spec.label, ends, stays=True)
 
 
-def _launch_words(spec: Spec) -> builtins.list[str]:
+def _launch_words(spec: Spec) -> list[str]:
     assert spec.gpu is not None
     gpu = GPUS.get(spec.gpu.value, spec.gpu.value)
     minutes = -(-common.seconds(spec, "idle", common.IDLE) // 60)
@@ -127,7 +127,7 @@ def stop(endpoint: Endpoint) -> None:
     _running.remove_log(endpoint.handle)
 
 
-def list() -> builtins.list[Endpoint]:
+def machines() -> list[Endpoint]:
     """The clusters that this provider has launched, also from other machines."""
     if shutil.which("sky") is None:
         return []

@@ -14,7 +14,6 @@ Options, behind `?` in the URL or in the configuration file:
 
 from __future__ import annotations
 
-import builtins
 import json
 import re
 import shlex
@@ -94,7 +93,7 @@ def launch(spec: Spec) -> Endpoint:
     return made
 
 
-def _submission(spec: Spec) -> builtins.list[str]:
+def _submission(spec: Spec) -> list[str]:
     lifetime_s = common.seconds(spec, "lifetime", common.LIFETIME)
     words = ["sbatch", "--parsable", f"--job-name={spec.label}", "--output=/dev/null"]
     words += [f"--time={-(-lifetime_s // 60)}", "--no-requeue"]
@@ -179,7 +178,7 @@ def stop(endpoint: Endpoint) -> None:
     _running.remove_log(label)
 
 
-def list() -> builtins.list[Endpoint]:
+def machines() -> list[Endpoint]:
     """This user's jobs that this provider has submitted, also from other machines."""
     if shutil.which("squeue") is None:
         return []

@@ -16,7 +16,6 @@ Options, behind `?` in the URL or in the configuration file:
 
 from __future__ import annotations
 
-import builtins
 import shlex
 import shutil
 import tempfile
@@ -26,7 +25,7 @@ from . import Endpoint, Spec, grammar, ssh_install
 from .ssh_errors import explain
 from .ssh_words import CONNECT_S, OPTIONS, check, destination, quoted
 
-__all__ = ["OPTIONS", "launch", "list", "logs", "status", "stop"]
+__all__ = ["OPTIONS", "launch", "logs", "machines", "status", "stop"]
 
 
 def launch(spec: Spec) -> Endpoint:
@@ -56,7 +55,7 @@ def launch(spec: Spec) -> Endpoint:
     )
 
 
-def _ssh_command(spec: Spec) -> builtins.list[str]:
+def _ssh_command(spec: Spec) -> list[str]:
     if shutil.which("ssh") is None:
         raise RuntimeError(f"{spec.url}: there is no ssh on this machine; install OpenSSH's client")
     host, port = destination(spec.host) or ("", "")
@@ -86,6 +85,6 @@ def stop(endpoint: Endpoint) -> None:
     shutil.rmtree(endpoint.handle, ignore_errors=True)
 
 
-def list() -> builtins.list[Endpoint]:
+def machines() -> list[Endpoint]:
     """None: a server runs only while its client does, which lists its own machines."""
     return []

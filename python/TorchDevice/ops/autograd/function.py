@@ -1,5 +1,0 @@
-"""`torch.autograd.Function`."""
-
-from torch.autograd import Function
-
-__all__ = ["Function"]

@@ -1,5 +1,0 @@
-"""`torch.autograd.Variable`."""
-
-from torch.autograd import Variable
-
-__all__ = ["Variable"]

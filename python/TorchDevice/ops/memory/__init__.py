@@ -1,5 +1,0 @@
-"""Memory of the device in use."""
-
-from . import management, stats
-
-__all__ = ["management", "stats"]

@@ -1,3 +1,0 @@
-"""Containers of `torch.nn`."""
-
-from torch.nn.modules.container import *  # noqa: F403
