@@ -32,8 +32,8 @@ Connection::Impl::Impl(std::unique_ptr<Stream> stream, Handler& handler, const O
       peer_(stream->peer()),
       pid_(this_process()),
       flush_pending_(flush_pending),
-      last_heard_(Clock::now().time_since_epoch().count()),
       current_stream_(stream.get()),
+      state_(options.is_resumable),
       stream_(std::move(stream)),
       ledger_(options.is_resumable) {}
 
@@ -76,8 +76,7 @@ std::thread Connection::Impl::run(void (Impl::*loop)() noexcept) {
 void Connection::Impl::start() {
   {
     MutexLock lock(mutex_);
-    check_internal(!started_, "a connection is started once");
-    started_ = true;
+    writer_.start();
   }
   try {
     if (options_.keepalive.count() > 0)
@@ -95,10 +94,8 @@ void Connection::Impl::stop(std::exception_ptr cause) noexcept {
   {
     MutexLock lock(mutex_);
     stream = stream_;
-    if (!stopping_) {
-      stopping_ = true;
+    if (state_.stop())
       cause_ = std::move(cause);
-    }
     work_.notify_all();
     changed_.notify_all();
   }
@@ -114,7 +111,7 @@ bool Connection::Impl::release(std::chrono::milliseconds wait) {
     MutexLock lock(mutex_);
     while (running_ > 0 && Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
-    if (!stopping_ || running_ > 0)
+    if (!state_.is_stopping() || running_ > 0)
       return false;
     current_stream_ = nullptr;
     stream = std::move(stream_);
@@ -137,14 +134,13 @@ void Connection::Impl::close(std::string_view reason, std::chrono::milliseconds 
   bool was_flushed = false;
   {
     MutexLock lock(mutex_);
-    close_requested_ = true;
     close_reason_ = fit_reason(reason);
     work_.notify_one();
     if (own_connection == this)
       return;
-    while (started_ && !stopping_ && Clock::now() < deadline)
+    while (writer_.is_started() && !state_.is_stopping() && Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
-    was_flushed = close_sent_ || !started_;
+    was_flushed = state_.is_closing() || !writer_.is_started();
   }
   // Does nothing after a clean end.
   stop(was_flushed ? nullptr
@@ -156,23 +152,6 @@ void Connection::Impl::close(std::string_view reason, std::chrono::milliseconds 
 std::string Connection::Impl::peer_close_reason() {
   MutexLock lock(mutex_);
   return peer_close_reason_;
-}
-
-void Connection::Impl::publish_totals() noexcept {
-  const SendLedger::Totals& totals = ledger_->totals();
-  bytes_in_flight_.store(totals.bytes, std::memory_order_relaxed);
-  calls_in_flight_.store(totals.calls, std::memory_order_relaxed);
-  last_applied_.store(totals.last_applied, std::memory_order_relaxed);
-  calls_applied_.store(totals.calls_applied, std::memory_order_relaxed);
-  calls_received_.store(totals.calls_received, std::memory_order_relaxed);
-}
-
-Connection::InFlight Connection::Impl::in_flight() const noexcept {
-  return {bytes_in_flight_.load(std::memory_order_relaxed),
-          calls_in_flight_.load(std::memory_order_relaxed),
-          last_applied_.load(std::memory_order_relaxed),
-          calls_applied_.load(std::memory_order_relaxed),
-          calls_received_.load(std::memory_order_relaxed)};
 }
 
 Connection::Connection(std::unique_ptr<Stream> stream, Handler& handler, Options options)
@@ -212,7 +191,8 @@ void Connection::applied(uint64_t sequence) noexcept {
 }
 
 Connection::InFlight Connection::in_flight() const noexcept {
-  return impl_->in_flight();
+  const SendLedger::Totals sent = impl_->figures().in_flight();
+  return {sent.bytes, sent.calls, sent.last_applied, sent.calls_applied, sent.calls_received};
 }
 
 void Connection::close(std::string_view reason, std::chrono::milliseconds wait) {
@@ -254,7 +234,8 @@ std::string Connection::peer_close_reason() const {
 }
 
 Connection::Totals Connection::totals() const noexcept {
-  return impl_->totals();
+  const ConnectionFigures& figures = impl_->figures();
+  return {figures.bytes_sent(), figures.bytes_received(), figures.frames_sent()};
 }
 
 void Connection::abandon_in_forked_child() noexcept {

@@ -25,7 +25,7 @@ void Connection::Impl::send_again(uint64_t resend_after) {
         return;
       const bool is_bulk = frame->kind == FrameKind::kBulk;
       const size_t length = frame->bytes.size() + (is_bulk ? kBulkPrefixSize : 0);
-      header = stamp(frame->kind, length, frame->applied);
+      header = received_.make_header(frame->kind, length, frame->applied);
       header.sequence = frame->sequence;
       header.last = frame->last;
     }
@@ -57,21 +57,20 @@ void Connection::Impl::send_messages() {
   }
 }
 
-// The messages that a frame has caused, a failure say, must not come after a header that says that
-// the frame is applied. So headers say what was applied before all messages were last taken.
+// What was applied is told when all messages that it has caused are taken: ReceiveLedger.
 Connection::Impl::Messages Connection::Impl::take_messages() {
   uint64_t applied = 0;
   {
     MutexLock lock(mutex_);
-    if (too_large_)
-      return *std::exchange(too_large_, std::nullopt);
-    applied = applied_;
+    if (left_by_flush_.too_large)
+      return *std::exchange(left_by_flush_.too_large, std::nullopt);
+    applied = received_.applied();
   }
   Messages messages;
   messages.payload = handler_.take_messages(messages.calls);
   if (messages.payload.empty() || handler_.has_taken_all()) {
     MutexLock lock(mutex_);
-    told_applied_ = applied;
+    received_.note_told(applied);
   }
   return messages;
 }
@@ -84,24 +83,16 @@ void Connection::Impl::send(Messages messages) {
   FrameHeader header;
   {
     MutexLock lock(mutex_);
-    header = stamp(FrameKind::kMessages, payload->size(), told_applied_);
+    header = make_header(FrameKind::kMessages, payload->size());
     header.sequence = ledger_->add_messages(payload, messages.calls, header.applied);
-    publish_totals();
+    figures_.publish(ledger_->totals());
   }
   write_frame(header, {}, *payload);
 }
 
-std::optional<Connection::Impl::Chunk> Connection::Impl::next_chunk() {
+std::optional<Chunk> Connection::Impl::next_chunk() {
   MutexLock lock(mutex_);
-  if (bulks_.empty())
-    return std::nullopt;
-  const Bulk& bulk = bulks_.front();
-  const size_t left = bulk.bytes.size() - bulk.sent;
-  const size_t size = std::min({left, kChunkSize, options_.limits.bulk - kBulkPrefixSize});
-  return Chunk{{bulk.lane, bulk.part.offset + bulk.sent},
-               bulk.bytes.subspan(bulk.sent, size),
-               size == left,
-               size == left && bulk.part.is_last};
+  return bulks_.next(std::min(kChunkSize, options_.limits.bulk - kBulkPrefixSize));
 }
 
 void Connection::Impl::send_chunk(const Chunk& chunk) {
@@ -109,18 +100,13 @@ void Connection::Impl::send_chunk(const Chunk& chunk) {
   std::shared_ptr<SentBulk> shared;  // for the write: the ledger may release its copy before
   {
     MutexLock lock(mutex_);
-    header = stamp(FrameKind::kBulk, kBulkPrefixSize + chunk.bytes.size(), told_applied_);
+    header = make_header(FrameKind::kBulk, kBulkPrefixSize + chunk.bytes.size());
     header.last = chunk.ends_lane;
-    Bulk& bulk = bulks_.front();
-    shared = bulk.shared;
-    if (chunk.ends_bulk) {
-      header.sequence = ledger_->add_last_chunk(chunk.prefix, chunk.bytes, chunk.ends_lane,
-                                                std::move(bulk.shared), header.applied);
-      bulks_.pop_front();
-    } else {
-      header.sequence = ledger_->add_chunk(chunk.prefix, chunk.bytes, shared, header.applied);
-      bulk.sent += chunk.bytes.size();
-    }
+    shared = bulks_.take(chunk);
+    header.sequence = chunk.ends_bulk
+                          ? ledger_->add_last_chunk(chunk.prefix, chunk.bytes, chunk.ends_lane,
+                                                    shared, header.applied)
+                          : ledger_->add_chunk(chunk.prefix, chunk.bytes, shared, header.applied);
   }
   write_frame(header, encode_bulk_prefix(chunk.prefix), chunk.bytes);
 }
@@ -129,7 +115,7 @@ void Connection::Impl::send_control(FrameKind kind, std::string_view reason) {
   FrameHeader header;
   {
     MutexLock lock(mutex_);
-    header = stamp(kind, reason.size(), told_applied_);
+    header = make_header(kind, reason.size());
   }
   write_frame(header, {}, std::as_bytes(std::span(reason)));
 }
@@ -137,31 +123,22 @@ void Connection::Impl::send_control(FrameKind kind, std::string_view reason) {
 void Connection::Impl::send_due_ack() {
   {
     MutexLock lock(mutex_);
-    const std::optional<Clock::time_point> due = acks_.due();
+    const std::optional<Clock::time_point> due = received_.ack_due();
     if (!due || *due > Clock::now())
       return;
   }
   send_control(FrameKind::kAck);
 }
 
-FrameHeader Connection::Impl::stamp(FrameKind kind, size_t length, uint64_t applied) {
-  if (applied == applied_)
-    acks_.sent();
-  FrameHeader header;
-  header.kind = kind;
-  header.length = static_cast<uint32_t>(length);
-  header.acknowledged = received_;
-  header.applied = applied;
-  return header;
+FrameHeader Connection::Impl::make_header(FrameKind kind, size_t length) {
+  return received_.make_header(kind, length, received_.told());
 }
 
 void Connection::Impl::write_frame(const FrameHeader& header, std::span<const std::byte> prefix,
                                    std::span<const std::byte> payload) {
   const std::array<std::byte, kHeaderSize> encoded = encode_header(header);
   const std::array<std::span<const std::byte>, 3> parts{encoded, prefix, payload};
-  // Counted before writing, so that the count is never below what the peer has received.
-  bytes_sent_.fetch_add(kHeaderSize + prefix.size() + payload.size(), std::memory_order_relaxed);
-  frames_sent_.fetch_add(1, std::memory_order_relaxed);
+  figures_.note_frame(kHeaderSize + prefix.size() + payload.size());
   outgoing_->write(parts);
 }
 

@@ -1,35 +1,41 @@
 #pragma once
 
-#include <array>
-#include <deque>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include <sys/types.h>
 
 #include "base/mutex.h"
-#include "transport/ack_policy.h"
 #include "transport/buffered_reader.h"
+#include "transport/bulk_queue.h"
 #include "transport/connection.h"
+#include "transport/connection_figures.h"
+#include "transport/connection_state.h"
+#include "transport/receive_ledger.h"
 #include "transport/send_ledger.h"
 
 namespace torch_remote::transport {
 
 // Private to transport/connection*.cpp: the state that the three threads share. connection.cpp has
-// start and end, connection_reader.cpp also the watchdog.
+// start and end, connection_reader.cpp also the watchdog. Its states have names, and transitions
+// that are functions: the tables in connection_state.h. Three protocols use them:
 //
-// End: stop() sets stopping_ and shuts the stream down, which wakes all threads. The writer
-// finishes first. The reader waits for it, releases what was queued and calls on_end(), the last
-// call.
+//   end    stop()             state → kStopping; shuts the stream down, which wakes all threads
+//          writer             → kDone
+//          reader             waits for that, frees what was queued, calls on_end(), the last call
 //
-// Writing: usually the writer thread. flush() writes on its caller's thread, which saves waking the
-// writer, if the writer is waiting and the peer has acknowledged everything: then no buffer is full
-// and the write does not block. Meanwhile is_lent_ keeps the writer from writing, parking and
-// finishing. Large frames and errors are left to the writer.
+//   lend   flush()            if the peer has acknowledged all, so that no buffer is full and the
+//                             write does not block: writer kWaiting → kLent. It writes, which
+//                             saves waking the writer, but leaves large frames and errors to it
+//          writer             if it wakes meanwhile: kLent → kRecalled, and waits
+//          flush()            gives it back: → kWaiting, or kWorking
 //
-// Breaking: break_link() sets is_broken_ and shuts the stream down. The writer parks in
-// wait_for_work(); then the reader parks too and calls on_broken(). resume() installs a new stream
-// and increments link_, which both threads notice.
+//   break  break_link()       state → kBroken; shuts the stream down
+//          writer             → kParked
+//          reader             waits for that; state → kParked; calls on_broken()
+//          resume()           installs a new stream; state → kOpen
+//          writer, reader     take the new stream; the writer sends again what may be lost
 class Connection::Impl {
  public:
   Impl(std::unique_ptr<Stream> stream, Handler& handler, const Options& options,
@@ -58,47 +64,33 @@ class Connection::Impl {
   bool is_ending() EXCLUDES(mutex_);
   uint64_t acknowledged() EXCLUDES(mutex_);
 
-  InFlight in_flight() const noexcept;
-
-  Totals totals() const noexcept {
-    return {bytes_sent_.load(std::memory_order_relaxed),
-            bytes_received_.load(std::memory_order_relaxed),
-            frames_sent_.load(std::memory_order_relaxed)};
-  }
+  const ConnectionFigures& figures() const noexcept { return figures_; }
 
  private:
   using Clock = std::chrono::steady_clock;
-
-  struct Bulk {
-    uint64_t lane;
-    std::span<const std::byte> bytes;
-    size_t sent;    // so many bytes are already sent
-    BulkPart part;  // where the bytes are in their lane
-    std::shared_ptr<SentBulk> shared;
-  };
-
-  struct Chunk {
-    BulkPrefix prefix;
-    std::span<const std::byte> bytes;
-    bool ends_bulk;
-    bool ends_lane;
-  };
 
   struct Messages {
     std::vector<std::byte> payload;
     uint32_t calls = 0;
   };
 
+  // What the writer is to send besides messages and bulks.
   struct Work {
     std::optional<uint64_t> resend_after;  // frames after this number are sent again, first of all
-    bool ping;
-    bool pong;
-    bool close;
+    bool flush = false;                    // messages are sent now
+    bool ping = false;
+    bool pong = false;
+    bool close = false;
+  };
+
+  // What a flush() on another thread leaves to the writer.
+  struct LeftByFlush {
+    std::optional<Messages> too_large;  // is sent first
+    std::exception_ptr error;           // of a write: the writer throws it
   };
 
   // connection.cpp. The first cause is kept; nullptr means a clean end.
   void stop(std::exception_ptr cause) noexcept EXCLUDES(mutex_);
-  void publish_totals() noexcept REQUIRES(mutex_);
   std::thread run(void (Impl::*loop)() noexcept) EXCLUDES(mutex_);
   void join_threads();
 
@@ -115,7 +107,6 @@ class Connection::Impl {
   bool take_turn();
   std::optional<Work> wait_for_work() EXCLUDES(mutex_);
   void park_while_broken() REQUIRES(mutex_);
-  void wait_while_lent() REQUIRES(mutex_);
   bool is_urgent(Clock::time_point now) const REQUIRES(mutex_);
   void wait_for_change(std::optional<Clock::time_point> flush_at) REQUIRES(mutex_);
   bool perform(const Work& work);
@@ -128,7 +119,7 @@ class Connection::Impl {
   void send_chunk(const Chunk& chunk) EXCLUDES(mutex_);
   void send_control(FrameKind kind, std::string_view reason = {}) EXCLUDES(mutex_);
   void send_due_ack() EXCLUDES(mutex_);
-  FrameHeader stamp(FrameKind kind, size_t length, uint64_t applied) REQUIRES(mutex_);
+  FrameHeader make_header(FrameKind kind, size_t length) REQUIRES(mutex_);
   void write_frame(const FrameHeader& header, std::span<const std::byte> prefix,
                    std::span<const std::byte> payload);
   void let_reader_end_first(const std::exception_ptr& error) EXCLUDES(mutex_);
@@ -143,8 +134,7 @@ class Connection::Impl {
   void read_bulk(const FrameHeader& header);
   void read_close(const FrameHeader& header) EXCLUDES(mutex_);
   void note_received(const FrameHeader& header) EXCLUDES(mutex_);
-  void note_bytes(size_t count) noexcept;
-  bool is_close_sent() EXCLUDES(mutex_);
+  bool is_closing() EXCLUDES(mutex_);
   void wait_for_writer() EXCLUDES(mutex_);
   void release_bulks() EXCLUDES(mutex_);
   static void free_acknowledged(SendLedger::Released released);
@@ -158,7 +148,6 @@ class Connection::Impl {
   // connection_reader.cpp; on the watchdog thread.
   void run_watchdog() noexcept;
   bool watch_until_silent() EXCLUDES(mutex_);
-  Clock::time_point last_heard() const noexcept;
 
   // Constant after construction.
   Handler& handler_;
@@ -167,59 +156,35 @@ class Connection::Impl {
   const pid_t pid_;
 
   std::atomic<bool>& flush_pending_;  // see Note [flush_soon may be relaxed]
-  std::atomic<Clock::rep> last_heard_;
-  std::atomic<uint64_t> bytes_sent_ = 0;
-  std::atomic<uint64_t> bytes_received_ = 0;
-  std::atomic<uint64_t> frames_sent_ = 0;
-  // Copies of ledger_.totals(), so that in_flight() needs no lock.
-  std::atomic<uint64_t> bytes_in_flight_ = 0;
-  std::atomic<uint64_t> calls_in_flight_ = 0;
-  std::atomic<uint64_t> last_applied_ = 0;
-  std::atomic<uint64_t> calls_applied_ = 0;
-  std::atomic<uint64_t> calls_received_ = 0;
+  ConnectionFigures figures_;
 
   // stream_.get() for the child of a fork(), which must not lock. Null after release().
   std::atomic<Stream*> current_stream_;
 
   std::shared_ptr<Stream> incoming_;      // confined to the reader thread
   std::optional<BufferedReader> reader_;  // confined to the reader thread; of incoming_
-  std::shared_ptr<Stream> outgoing_;      // confined to the writer, or to flush() while is_lent_
+  std::shared_ptr<Stream> outgoing_;      // confined to who may write: WriterState
 
   Mutex mutex_;
   CondVar work_;     // the writer waits here
-  CondVar changed_;  // all other threads wait here: stopping_, writer_done_, running_
+  CondVar changed_;  // all other threads wait here: state_, writer_, running_
+  ConnectionState state_ GUARDED_BY(mutex_);
+  WriterState writer_ GUARDED_BY(mutex_);
   std::shared_ptr<Stream> stream_ GUARDED_BY(mutex_);
-  uint64_t link_ GUARDED_BY(mutex_) = 1;  // number of streams so far
-  bool is_broken_ GUARDED_BY(mutex_) = false;
-  std::exception_ptr broken_by_ GUARDED_BY(mutex_);
-  bool reader_parked_ GUARDED_BY(mutex_) = false;
-  bool writer_parked_ GUARDED_BY(mutex_) = false;
-  std::optional<uint64_t> resend_after_ GUARDED_BY(mutex_);  // for the writer, after a resume
-  SendLedger::Released acknowledged_by_resume_ GUARDED_BY(mutex_);  // for the reader
-  bool started_ GUARDED_BY(mutex_) = false;
-  int running_ GUARDED_BY(mutex_) = 0;  // threads
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  std::exception_ptr cause_ GUARDED_BY(mutex_);
-  bool flush_now_ GUARDED_BY(mutex_) = false;
-  bool writer_waits_ GUARDED_BY(mutex_) = false;       // waits for work
+  std::exception_ptr broken_by_ GUARDED_BY(mutex_);  // while state_ is broken
+  std::exception_ptr cause_ GUARDED_BY(mutex_);      // of the end
+  int running_ GUARDED_BY(mutex_) = 0;               // threads
+
+  Work due_ GUARDED_BY(mutex_);
+  LeftByFlush left_by_flush_ GUARDED_BY(mutex_);
   Clock::time_point writer_wakes_ GUARDED_BY(mutex_);  // when a waiting writer wakes by itself
-  bool is_lent_ GUARDED_BY(mutex_) = false;            // flush() is writing
-  bool writer_wants_back_ GUARDED_BY(mutex_) = false;
-  std::optional<Messages> too_large_ GUARDED_BY(mutex_);  // from flush(): the writer sends it first
-  std::exception_ptr write_error_ GUARDED_BY(mutex_);     // from flush(): the writer throws it
-  bool ping_due_ GUARDED_BY(mutex_) = false;
-  bool pong_due_ GUARDED_BY(mutex_) = false;
-  bool close_requested_ GUARDED_BY(mutex_) = false;
-  bool close_sent_ GUARDED_BY(mutex_) = false;
-  bool writer_done_ GUARDED_BY(mutex_) = false;
-  std::string close_reason_ GUARDED_BY(mutex_);
+  std::optional<std::string> close_reason_ GUARDED_BY(mutex_);  // once close() was called
   std::string peer_close_reason_ GUARDED_BY(mutex_);
-  std::deque<Bulk> bulks_ GUARDED_BY(mutex_);            // only the writer takes from the front
-  std::optional<SendLedger> ledger_ GUARDED_BY(mutex_);  // none after release()
-  AckPolicy acks_ GUARDED_BY(mutex_);
-  uint64_t received_ GUARDED_BY(mutex_) = 0;  // highest sequence; only the reader changes it
-  uint64_t applied_ GUARDED_BY(mutex_) = 0;
-  uint64_t told_applied_ GUARDED_BY(mutex_) = 0;  // what headers say of it
+
+  BulkQueue bulks_ GUARDED_BY(mutex_);                              // only the writer takes chunks
+  std::optional<SendLedger> ledger_ GUARDED_BY(mutex_);             // none after release()
+  SendLedger::Released acknowledged_by_resume_ GUARDED_BY(mutex_);  // for the reader to free
+  ReceiveLedger received_ GUARDED_BY(mutex_);                       // only the reader receives
 
   std::thread writer_thread_;
   std::thread watchdog_thread_;

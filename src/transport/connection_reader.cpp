@@ -1,11 +1,11 @@
 // The reader and the watchdog thread of a connection.
-#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/platform.h"
 #include "transport/connection_impl.h"
+#include "transport/keepalive.h"
 
 namespace torch_remote::transport {
 namespace {
@@ -48,7 +48,7 @@ bool Connection::Impl::read_until_broken() {
   } catch (const ConnectionError&) {
     cause = std::current_exception();
   }
-  return !is_close_sent() && wait_for_resume(std::move(cause));
+  return !is_closing() && wait_for_resume(std::move(cause));
 }
 
 // Returns what read_until_broken() does when there is nothing more to read.
@@ -67,7 +67,7 @@ bool Connection::Impl::read_frame() {
       return true;
     case FrameKind::kPing: {
       MutexLock lock(mutex_);
-      pong_due_ = true;
+      due_.pong = true;
       work_.notify_one();
       return true;
     }
@@ -83,7 +83,7 @@ bool Connection::Impl::read_frame() {
 
 bool Connection::Impl::at_end_of_stream() {
   MutexLock lock(mutex_);
-  if (!stopping_ && !close_sent_)
+  if (!state_.is_stopping() && !state_.is_closing())
     throw ConnectionError(peer_ + " closed the connection without saying why");
   return false;
 }
@@ -93,12 +93,9 @@ void Connection::Impl::take_counters(const FrameHeader& header) {
   bool moved = false;
   {
     MutexLock lock(mutex_);
-    if (is_sequenced(header.kind) && header.sequence != received_ + 1) {
-      throw ProtocolError("frame " + std::to_string(header.sequence) + " came after frame " +
-                          std::to_string(received_));
-    }
+    received_.check_next(header);
     moved = ledger_->advance(header.acknowledged, header.applied, released);
-    publish_totals();
+    figures_.publish(ledger_->totals());
   }
   free_acknowledged(std::move(released));
   if (moved)
@@ -143,37 +140,31 @@ void Connection::Impl::read_close(const FrameHeader& header) {
 // To be called before the handler, which may call applied() at once.
 void Connection::Impl::note_received(const FrameHeader& header) {
   MutexLock lock(mutex_);
-  const std::optional<Clock::time_point> due_before = acks_.due();
-  received_ = header.sequence;
-  acks_.received(header.length, header.last, Clock::now());
+  const std::optional<Clock::time_point> due_before = received_.ack_due();
+  received_.note_received(header, Clock::now());
   wake_writer_if_ack_due_changed(due_before);
 }
 
-void Connection::Impl::note_bytes(size_t count) noexcept {
-  bytes_received_.fetch_add(count, std::memory_order_relaxed);
-  last_heard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-}
-
-bool Connection::Impl::is_close_sent() {
+bool Connection::Impl::is_closing() {
   MutexLock lock(mutex_);
-  return close_sent_;
+  return state_.is_closing();
 }
 
 void Connection::Impl::wait_for_writer() {
   MutexLock lock(mutex_);
-  while (!writer_done_)
+  while (!writer_.is_done())
     changed_.wait(mutex_);
 }
 
 void Connection::Impl::release_bulks() {
-  std::deque<Bulk> unsent;  // destroyed after the lock is released, like the next
+  BulkQueue unsent;  // destroyed after the lock is released, like the next
   SendLedger::Released unacknowledged;
   SendLedger::Released acknowledged;
   {
     MutexLock lock(mutex_);
     if (ledger_)
       unacknowledged = ledger_->take_all();
-    unsent.swap(bulks_);
+    std::swap(unsent, bulks_);
     std::swap(acknowledged, acknowledged_by_resume_);
   }
   free_acknowledged(std::move(acknowledged));
@@ -190,35 +181,28 @@ void Connection::Impl::run_watchdog() noexcept {
 // True: the peer was silent for `keepalive`. False: the connection is stopping. Needs its own
 // thread, because a dead peer may block both the reader and the writer.
 bool Connection::Impl::watch_until_silent() {
-  const Clock::duration keepalive = options_.keepalive;
-  Clock::time_point counted_from = last_heard();  // silence before this time does not count
-  Clock::time_point asked;                        // the silence for which the last ping was sent
+  Keepalive keepalive(options_.keepalive, figures_.last_heard());
   MutexLock lock(mutex_);
-  while (!stopping_) {
-    if (is_broken_) {
+  while (!state_.is_stopping()) {
+    if (state_.is_broken()) {
       changed_.wait(mutex_);
-      counted_from = Clock::now();
+      keepalive.begin_again(Clock::now());
       continue;
     }
-    const Clock::time_point heard = std::max(last_heard(), counted_from);
-    const Clock::duration silence = Clock::now() - heard;
-    if (silence >= keepalive)
-      return true;
-    if (silence >= keepalive / 3 && asked != heard) {
-      asked = heard;
-      ping_due_ = true;
-      work_.notify_one();
+    switch (keepalive.judge(figures_.last_heard(), Clock::now())) {
+      case Keepalive::Verdict::kGone:
+        return true;
+      case Keepalive::Verdict::kAsk:
+        due_.ping = true;
+        work_.notify_one();
+        break;
+      case Keepalive::Verdict::kHeard:
+        break;
     }
-    const Clock::time_point next = heard + (silence < keepalive / 3 ? keepalive / 3 : keepalive);
-    changed_.wait_until(mutex_, next);
-    if (Clock::now() > next + keepalive / 3)
-      counted_from = Clock::now();  // this process was stopped or starved, so do not blame the peer
+    changed_.wait_until(mutex_, keepalive.next());
+    keepalive.note_wake(Clock::now());
   }
   return false;
-}
-
-Connection::Impl::Clock::time_point Connection::Impl::last_heard() const noexcept {
-  return Clock::time_point(Clock::duration(last_heard_.load(std::memory_order_relaxed)));
 }
 
 }  // namespace torch_remote::transport

@@ -11,11 +11,9 @@ void Connection::Impl::break_link(std::exception_ptr cause) noexcept {
   std::shared_ptr<Stream> stream;
   {
     MutexLock lock(mutex_);
-    if (options_.is_resumable && !close_sent_ && !stopping_) {
-      if (!is_broken_) {
-        is_broken_ = true;
+    if (state_.survives_its_stream()) {
+      if (state_.break_stream())
         broken_by_ = cause;
-      }
       stream = stream_;
       work_.notify_all();
       changed_.notify_all();
@@ -30,28 +28,26 @@ void Connection::Impl::break_link(std::exception_ptr cause) noexcept {
 bool Connection::Impl::wait_for_resume(std::exception_ptr cause) {
   break_link(std::move(cause));
   std::exception_ptr first;
-  uint64_t link = 0;
   uint64_t received = 0;
   {
     MutexLock lock(mutex_);
     wait_for_writer_to_park();
-    if (stopping_)
+    if (state_.is_stopping())
       return false;
-    link = link_;
+    state_.park();
     first = broken_by_;
-    received = received_;
-    reader_parked_ = true;
+    received = received_.received();
     changed_.notify_all();
   }
   handler_.on_broken(std::move(first), received);
   MutexLock lock(mutex_);
-  while (link_ == link && !stopping_)
+  while (state_.is_parked())
     changed_.wait(mutex_);
-  return !stopping_;
+  return !state_.is_stopping();
 }
 
 void Connection::Impl::wait_for_writer_to_park() {
-  while (!writer_parked_ && !writer_done_ && !stopping_)
+  while (!writer_.is_parked() && !state_.is_stopping())
     changed_.wait(mutex_);
 }
 
@@ -67,7 +63,7 @@ void Connection::Impl::take_stream() {
   }
   reader_.reset();
   incoming_ = std::move(stream);
-  reader_.emplace(*incoming_, [this](size_t count) { note_bytes(count); });
+  reader_.emplace(*incoming_, [this](size_t count) { figures_.note_received(count); });
   free_acknowledged(std::move(released));
   if (!is_first)
     handler_.on_progress();
@@ -76,26 +72,24 @@ void Connection::Impl::take_stream() {
 std::optional<uint64_t> Connection::Impl::suspend(std::exception_ptr cause) {
   break_link(std::move(cause));
   MutexLock lock(mutex_);
-  while (!reader_parked_ && !stopping_)
+  while (!state_.is_parked() && !state_.is_stopping())
     changed_.wait(mutex_);
-  return stopping_ ? std::nullopt : std::optional(received_);
+  return state_.is_stopping() ? std::nullopt : std::optional(received_.received());
 }
 
 bool Connection::Impl::resume(std::unique_ptr<Stream> stream, uint64_t peer_received) {
   std::shared_ptr<Stream> left;  // destroyed after the lock is released
   MutexLock lock(mutex_);
-  if (stopping_ || !reader_parked_)
+  if (!state_.is_parked())
     return false;
-  ledger_->acknowledge(peer_received, acknowledged_by_resume_);
+  ledger_->acknowledge(peer_received, acknowledged_by_resume_);  // may throw
+  state_.resume();
   left = std::exchange(stream_, std::move(stream));
   current_stream_.store(stream_.get());
-  ++link_;
-  is_broken_ = false;
-  reader_parked_ = false;
   broken_by_ = nullptr;
-  resend_after_ = peer_received;
-  acks_.resumed();
-  last_heard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  due_.resend_after = peer_received;
+  received_.note_resumed();
+  figures_.note_heard();
   work_.notify_all();
   changed_.notify_all();
   return true;
@@ -103,15 +97,15 @@ bool Connection::Impl::resume(std::unique_ptr<Stream> stream, uint64_t peer_rece
 
 bool Connection::Impl::wait_while_broken(Clock::time_point deadline) {
   MutexLock lock(mutex_);
-  while (reader_parked_ && !stopping_)
+  while (state_.is_parked())
     if (!changed_.wait_until(mutex_, deadline))
-      return !reader_parked_ || stopping_;
+      return !state_.is_parked();
   return true;
 }
 
 bool Connection::Impl::is_ending() {
   MutexLock lock(mutex_);
-  return stopping_;
+  return state_.is_stopping();
 }
 
 uint64_t Connection::Impl::acknowledged() {

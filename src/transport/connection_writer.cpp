@@ -29,33 +29,31 @@ void Connection::Impl::flush() noexcept {
   {
     MutexLock lock(mutex_);
     if (!may_borrow()) {
-      flush_now_ = true;
+      due_.flush = true;
       work_.notify_one();
       return;
     }
-    is_lent_ = true;
+    writer_.lend();
     flush_pending_.store(false, std::memory_order_relaxed);
     take_outgoing(left);
   }
-  std::optional<Messages> too_large;
-  std::exception_ptr error;
+  LeftByFlush left_over;
   try {
-    too_large = write_while_small();
+    left_over.too_large = write_while_small();
   } catch (...) {
-    error = std::current_exception();
+    left_over.error = std::current_exception();
   }
   MutexLock lock(mutex_);
-  is_lent_ = false;
-  flush_now_ = flush_now_ || too_large || error;
-  too_large_ = std::move(too_large);
-  write_error_ = std::move(error);
-  if (flush_now_ || writer_wants_back_)
+  const bool is_recalled = writer_.give_back();
+  due_.flush = due_.flush || left_over.too_large || left_over.error;
+  left_by_flush_ = std::move(left_over);
+  if (due_.flush || is_recalled)
     work_.notify_one();
 }
 
 bool Connection::Impl::may_borrow() const {
-  return writer_waits_ && !is_lent_ && !flush_now_ && !resend_after_ && !close_requested_ &&
-         !stopping_ && !is_broken_ && bulks_.empty() && ledger_ && ledger_->is_all_acknowledged();
+  return writer_.can_lend() && state_.is_open() && !due_.flush && !due_.resend_after &&
+         !close_reason_ && bulks_.empty() && ledger_->is_all_acknowledged();
 }
 
 // Writes until nothing is left. Returns a frame that is too large for this thread.
@@ -82,9 +80,9 @@ void Connection::Impl::wake_writer() noexcept {
 
 void Connection::Impl::wake_writer_if_ack_due_changed(
     std::optional<Clock::time_point> due_before) noexcept {
-  const std::optional<Clock::time_point> due = acks_.due();
+  const std::optional<Clock::time_point> due = received_.ack_due();
   // A writer that wakes before `due` checks by itself.
-  if (due != due_before && !(writer_waits_ && due && writer_wakes_ <= *due))
+  if (due != due_before && !(writer_.is_waiting() && due && writer_wakes_ <= *due))
     work_.notify_one();
 }
 
@@ -94,9 +92,9 @@ void Connection::Impl::send_bulk(uint64_t lane, std::span<const std::byte> bytes
   // Destroyed after the lock is released.
   auto shared = std::make_shared<SentBulk>(std::move(owner), std::move(on_acked));
   MutexLock lock(mutex_);
-  if (stopping_)
+  if (state_.is_stopping())
     return;
-  bulks_.push_back({lane, bytes, 0, part, std::move(shared)});
+  bulks_.push({lane, part.offset}, bytes, part.is_last, std::move(shared));
   work_.notify_one();
 }
 
@@ -104,13 +102,9 @@ void Connection::Impl::applied(uint64_t sequence) noexcept {
   bool was_received = false;
   {
     MutexLock lock(mutex_);
-    was_received = sequence <= received_;
-    if (was_received && sequence > applied_) {
-      const std::optional<Clock::time_point> due_before = acks_.due();
-      applied_ = sequence;
-      acks_.applied(Clock::now());
-      wake_writer_if_ack_due_changed(due_before);
-    }
+    const std::optional<Clock::time_point> due_before = received_.ack_due();
+    was_received = received_.note_applied(sequence, Clock::now());
+    wake_writer_if_ack_due_changed(due_before);
   }
   if (!was_received)
     stop(std::make_exception_ptr(InternalError("a frame was applied before it was received")));
@@ -126,7 +120,7 @@ void Connection::Impl::run_writer() noexcept {
     stop(std::current_exception());
   }
   MutexLock lock(mutex_);
-  writer_done_ = true;
+  writer_.finish();
   changed_.notify_all();
 }
 
@@ -147,7 +141,7 @@ void Connection::Impl::let_reader_end_first(const std::exception_ptr& error) {
   const Clock::time_point deadline = Clock::now() + kReaderGrace;
   {
     MutexLock lock(mutex_);
-    while (!stopping_ && !is_broken_ && Clock::now() < deadline)
+    while (!state_.is_stopping() && !state_.is_broken() && Clock::now() < deadline)
       changed_.wait_until(mutex_, deadline);
   }
   break_link(error);
@@ -159,12 +153,11 @@ std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
   MutexLock lock(mutex_);
   std::optional<Clock::time_point> flush_at;
   for (;;) {
-    wait_while_lent();
     park_while_broken();
-    if (stopping_)
+    if (state_.is_stopping())
       return std::nullopt;
-    if (write_error_)
-      std::rethrow_exception(std::exchange(write_error_, nullptr));
+    if (left_by_flush_.error)
+      std::rethrow_exception(std::exchange(left_by_flush_.error, nullptr));
     const Clock::time_point now = Clock::now();
     if (!flush_at && flush_pending_.load(std::memory_order_relaxed)) {
       const bool is_busy = ledger_->totals().bytes != 0;
@@ -174,51 +167,47 @@ std::optional<Connection::Impl::Work> Connection::Impl::wait_for_work() {
       break;
     wait_for_change(flush_at);
   }
-  flush_now_ = false;
   flush_pending_.store(false, std::memory_order_relaxed);
   take_outgoing(left);
-  return Work{std::exchange(resend_after_, std::nullopt), std::exchange(ping_due_, false),
-              std::exchange(pong_due_, false), close_requested_};
-}
-
-void Connection::Impl::wait_while_lent() {
-  while (is_lent_) {
-    writer_wants_back_ = true;
-    work_.wait(mutex_);
-  }
-  writer_wants_back_ = false;
+  Work work = std::exchange(due_, {});
+  work.close = close_reason_.has_value();
+  return work;
 }
 
 void Connection::Impl::park_while_broken() {
-  while (is_broken_ && !stopping_) {
-    write_error_ = nullptr;  // belongs to the broken stream
-    writer_parked_ = true;
-    changed_.notify_all();
+  if (!state_.is_broken())
+    return;
+  left_by_flush_.error = nullptr;  // belongs to the broken stream
+  writer_.park();
+  changed_.notify_all();
+  while (state_.is_broken())
     work_.wait(mutex_);
-  }
-  writer_parked_ = false;
+  writer_.unpark();
 }
 
 bool Connection::Impl::is_urgent(Clock::time_point now) const {
-  const std::optional<Clock::time_point> ack_due = acks_.due();
-  return flush_now_ || resend_after_ || ping_due_ || pong_due_ || close_requested_ ||
+  const std::optional<Clock::time_point> ack_due = received_.ack_due();
+  return due_.flush || due_.resend_after || due_.ping || due_.pong || close_reason_ ||
          !bulks_.empty() || (ack_due && *ack_due <= now);
 }
 
 void Connection::Impl::wait_for_change(std::optional<Clock::time_point> flush_at) {
-  std::optional<Clock::time_point> until = acks_.due();
+  std::optional<Clock::time_point> until = received_.ack_due();
   if (flush_at && (!until || *flush_at < *until))
     until = flush_at;
-  writer_waits_ = true;
+  writer_.wait();
   writer_wakes_ = until.value_or(Clock::time_point::max());
   if (until)
     work_.wait_until(mutex_, *until);
   else
     work_.wait(mutex_);
-  writer_waits_ = false;
+  writer_.wake();
+  while (writer_.is_lent())
+    work_.wait(mutex_);
 }
 
-// False: the close frame is sent, and nothing may follow it.
+// False: the close frame is sent, and nothing may follow it. If the stream has broken, it is sent
+// over the next one.
 bool Connection::Impl::perform(const Work& work) {
   if (work.resend_after)
     send_again(*work.resend_after);
@@ -234,8 +223,9 @@ bool Connection::Impl::perform(const Work& work) {
   std::string reason;
   {
     MutexLock lock(mutex_);
-    reason = close_reason_;
-    close_sent_ = true;  // before writing, because the peer may hang up at once
+    if (!state_.begin_close())
+      return true;
+    reason = *close_reason_;
   }
   send_control(FrameKind::kClose, reason);
   return false;
