@@ -61,7 +61,9 @@ def test_a_python_function_for_each_element_is_refused_with_what_to_do() -> None
 
 def test_the_bytes_of_a_remote_storage_are_not_swapped_here() -> None:
     x, y = torch.ones(2, device="remote"), torch.ones(2)
-    with pytest.raises(NotImplementedError, match=r"byteswap\(\) .* on remote:0; use storage\.copy_"):
+    with pytest.raises(
+        NotImplementedError, match=r"byteswap\(\) .* on remote:0; use storage\.copy_"
+    ):
         x.untyped_storage().byteswap(torch.float32)
     assert x.tolist() == [1, 1]
     y.untyped_storage().byteswap(torch.float32)
