@@ -1,4 +1,5 @@
-"""Refuses what needs an address in this process: DLPack, CUDA's array interface, queues, map_().
+"""Refuses what needs an address in this process: DLPack, CUDA's array interface, queues, map_(),
+byteswap().
 
 A remote tensor has no address here. The errors say what to do instead. Pickles of devices import
 this package, without which torch does not know their name.
@@ -62,6 +63,19 @@ def _refuse_per_element(method: Any) -> Any:
     return checked
 
 
+def _refuse_byteswap(method: Any) -> Any:
+    @functools.wraps(method)
+    def checked(self: Any, dtype: torch.dtype) -> Any:
+        if self.device.type == name():
+            raise NotImplementedError(
+                f"byteswap() changes bytes in this process, and those of this storage are on "
+                f"{self.device}; use storage.copy_(...) with a copy that storage.cpu() has made"
+            )
+        return method(self, dtype)
+
+    return checked
+
+
 def _refuse_to_send(text: str) -> None:
     raise RuntimeError(text)
 
@@ -103,6 +117,8 @@ def install() -> None:
         patch(module, "to_dlpack", to_dlpack)
     for method in ("apply_", "map_", "map2_"):
         patch(torch.Tensor, method, _refuse_per_element(getattr(torch.Tensor, method)))
+    storage: Any = torch.storage._StorageBase
+    patch(storage, "byteswap", _refuse_byteswap(storage.byteswap))
     reducers: dict[type, Any] = vars(ForkingPickler)["_extra_reducers"]
     for kind in (torch.Tensor, torch.nn.Parameter):
         patch_item(reducers, kind, _reduce_tensor)

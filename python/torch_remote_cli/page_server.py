@@ -143,7 +143,17 @@ class Handler(BaseHTTPRequestHandler):
             self.server.connections.note_token(self.connection)
         else:
             self.close_connection = True
-        return is_read
+        return is_read and self._has_path()
+
+    def _has_path(self) -> bool:
+        """Refuses what is no URL: an exception would print a traceback for each request."""
+        try:
+            urlsplit(self.path)
+        except ValueError:
+            self.close_connection = True
+            self._refuse(HTTPStatus.BAD_REQUEST, "this is no address of a page")
+            return False
+        return True
 
     def do_GET(self) -> None:
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:

@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <memory>
+#include <span>
 #include <stdexcept>
 
 #include <arpa/inet.h>
@@ -17,6 +18,7 @@
 #include <openssl/x509v3.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace torch_remote::transport {
 namespace {
@@ -78,18 +80,24 @@ void set_name(X509* certificate) {
   X509_set_issuer_name(certificate, name);
 }
 
+std::span<const std::byte> bytes_of(const ASN1_STRING& text) {
+  return std::as_bytes(
+      std::span(ASN1_STRING_get0_data(&text), static_cast<size_t>(ASN1_STRING_length(&text))));
+}
+
+// Whoever made the certificate chose the bytes and their number.
 std::string text_of(const GENERAL_NAME& name) {
-  if (name.type == GEN_DNS) {
-    return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(name.d.dNSName)),
-            static_cast<size_t>(ASN1_STRING_length(name.d.dNSName))};
-  }
-  if (name.type == GEN_IPADD) {
-    std::array<char, INET6_ADDRSTRLEN> text{};
-    const int family = ASN1_STRING_length(name.d.iPAddress) == 4 ? AF_INET : AF_INET6;
-    ::inet_ntop(family, ASN1_STRING_get0_data(name.d.iPAddress), text.data(), text.size());
-    return text.data();
-  }
-  return {};
+  if (name.type == GEN_DNS)
+    return readable_line(bytes_of(*name.d.dNSName));
+  if (name.type != GEN_IPADD)
+    return {};
+  const auto address = bytes_of(*name.d.iPAddress);
+  if (address.size() != sizeof(in_addr) && address.size() != sizeof(in6_addr))
+    return {};
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const int family = address.size() == sizeof(in_addr) ? AF_INET : AF_INET6;
+  ::inet_ntop(family, address.data(), text.data(), text.size());
+  return text.data();
 }
 
 }  // namespace
@@ -150,7 +158,7 @@ std::string names_of(const X509* certificate) {
     if (!name.empty())
       all += (all.empty() ? "" : ", ") + name;
   }
-  return all.empty() ? "no host" : all.substr(0, 256);
+  return all.empty() ? "no host" : std::string(cut_text(all, 256));
 }
 
 }  // namespace torch_remote::transport

@@ -17,7 +17,8 @@ std::string pin_of(const X509* certificate);
 // -fingerprint -sha256` prints with colons between them. Throws std::invalid_argument.
 std::string parse_pin(std::string_view text);
 
-// The host names and addresses for which the certificate is valid, for messages.
+// The host names and addresses for which the certificate is valid, for messages. Anybody may have
+// made it: nothing else in it counts, and a terminal obeys none of its names.
 std::string names_of(const X509* certificate);
 
 }  // namespace torch_remote::transport

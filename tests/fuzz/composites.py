@@ -42,6 +42,7 @@ VALUES: dict[str, list[Any]] = {
     "List[int]": [[1], [1, 1], [4, 4], [0], [2, 2], [1, 1, 1]],
     "List[SymInt]": [[1], [1, 1], [4, 4], [0], [2, 2], [1, 1, 1]],
     "List[float]": [[1.0, 1.0]],
+    "List[number]": [[1, 1], [0.5, 2.0]],
     "List[bool]": [[True, True]],
     "ScalarType": [torch.float32],
     "Layout": [torch.strided],
@@ -62,6 +63,8 @@ def value(kind: str, choice: int, device: str) -> Any:
     kind = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Opt") else kind
     if kind == "Device":
         return torch.device(device)
+    if kind == "Generator":
+        return torch.Generator(device)
     if "Tensor" in kind:
         shape, dtype = TENSORS[choice % len(TENSORS)]
         made = torch.ones(shape, dtype=dtype, device=device)

@@ -57,3 +57,15 @@ def test_a_python_function_for_each_element_is_refused_with_what_to_do() -> None
                 call(x, other)
     assert [call(y.clone(), y).tolist() for call in calls.values()] == [[2, 2], [2, 2], [3, 3]]
     assert x.tolist() == [1, 1]
+
+
+def test_the_bytes_of_a_remote_storage_are_not_swapped_here() -> None:
+    x, y = torch.ones(2, device="remote"), torch.ones(2)
+    with pytest.raises(
+        NotImplementedError, match=r"byteswap\(\) .* on remote:0; use storage\.copy_"
+    ):
+        x.untyped_storage().byteswap(torch.float32)
+    assert x.tolist() == [1, 1]
+    y.untyped_storage().byteswap(torch.float32)
+    y.untyped_storage().byteswap(torch.float32)
+    assert y.tolist() == [1, 1]

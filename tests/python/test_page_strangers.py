@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -51,6 +52,21 @@ def test_a_long_cookie_is_refused_before_it_is_read(server: PageServer) -> None:
         assert status_of(connect(server), "/api/figures", Cookie=cookie) == 431
     assert status_of(connect(server), f"/{'a' * MOST_HEAD}", **BEARER) == 431
     assert status_of(connect(server), "/api/figures", Padding="a" * 3800, **BEARER) == 200
+
+
+# Promise 13.
+@pytest.mark.parametrize("path", ["http://[", "http://[::1", "http://[x]y/", "/\xff", "*", "?"])
+def test_no_address_makes_the_page_print_a_traceback(
+    path: str, server: PageServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for method in ("GET", "POST"):
+        with socket.create_connection(server.server_address[:2], DEADLINE) as connection:
+            request = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            connection.sendall(request.encode("latin-1"))
+            answer = connection.makefile("rb").read()
+        assert re.match(rb"HTTP/1\.1 4\d\d |<!DOCTYPE", answer), answer
+    assert status_of(connect(server), "/", **BEARER) == 200
+    assert capfd.readouterr() == ("", "")
 
 
 # Promise 13.

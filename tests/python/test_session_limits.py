@@ -338,3 +338,21 @@ def test_a_refusal_inside_tls_costs_a_process_only_after_a_client_hello(tmp_path
             connect().sendall(UNKNOWN_SESSION + client_hello())
             time.sleep(0.05)
             assert len(refusing(process.pid)) <= 4
+
+
+# Promise 11.
+def test_a_server_that_ends_takes_the_children_that_refuse_along(tmp_path: Path) -> None:
+    """Such a client is silent after its ClientHello, and could hold its child for 5 s."""
+    with (
+        encrypted(tmp_path) as (process, port),
+        socket.create_connection(("127.0.0.1", port)) as client,
+    ):
+        client.sendall(UNKNOWN_SESSION + client_hello())
+        assert wait_until(lambda: bool(refusing(process.pid)))
+        children = refusing(process.pid)
+        process.terminate()
+        process.wait(DEADLINE)
+        end = time.monotonic() + 1
+        while any(map(is_alive, children)):
+            assert time.monotonic() < end, "it outlives its server"
+            time.sleep(0.01)

@@ -271,6 +271,8 @@ void Listener::end_sessions() {
       ::kill(pid, SIGTERM);
   for (const pid_t pid : spares_.processes())
     ::kill(pid, SIGKILL);
+  for (const auto& [pid, peer] : refusing_)
+    ::kill(pid, SIGKILL);
   spares_.forget();
   half_open_.clear();
   queue_.forget();

@@ -160,6 +160,8 @@ void SessionLogs::read_rest(Log& log) {
 
 void SessionLogs::add_text(Log& log, std::string_view text) {
   while (!text.empty()) {
+    if (log.rest_until > Clock::now())
+      return leave_out(log, text);
     const size_t end = text.find('\n');
     const size_t length = std::min(end, text.size());
     const size_t taken = std::min(length, kMaxLine - log.partial.size());
@@ -188,6 +190,18 @@ void SessionLogs::write_line(Log& log, std::string_view line) {
     log.tell_at = now + kTellEvery;
   log.left_out_bytes += line.size() + 1;
   log.rest_until = now + kRest;
+}
+
+// Of a process over its limit. Only looks for the ends of lines: it takes much longer to make a
+// line than to write an empty one, and all sessions can write such lines at once.
+void SessionLogs::leave_out(Log& log, std::string_view text) {
+  const size_t rest = text.rfind('\n') + 1;  // 0 where there is none
+  log.left_out_lines += static_cast<uint64_t>(std::ranges::count(text.substr(0, rest), '\n'));
+  log.left_out_bytes += rest + (rest == 0 ? 0 : std::exchange(log.partial, {}).size());
+  text.remove_prefix(rest);
+  const size_t taken = std::min(text.size(), kMaxLine - log.partial.size());
+  log.partial += text.substr(0, taken);
+  log.left_out_bytes += text.size() - taken;
 }
 
 void SessionLogs::tell_left_out(Log& log) {

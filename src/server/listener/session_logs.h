@@ -125,6 +125,7 @@ class SessionLogs {
   void read_rest(Log& log);
   void add_text(Log& log, std::string_view text);
   void write_line(Log& log, std::string_view line);
+  static void leave_out(Log& log, std::string_view text);
   static void tell_left_out(Log& log);
 
   // Of peers that have a session, or had one and have not got their whole allowance back.

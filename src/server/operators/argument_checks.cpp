@@ -1,5 +1,6 @@
 #include "server/operators/argument_checks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <vector>
@@ -36,9 +37,14 @@ std::vector<int64_t> input_sizes(const c10::FunctionSchema& schema,
 
 // A kernel reads the input at (place in the output) / scale. So a scale that is given beside the
 // output's size must not lead beyond the input: output <= input * scale, as in
-// torch.nn.functional.interpolate(). Kernels ignore a scale that is not above 0.
+// torch.nn.functional.interpolate(), which computes sizes in 32 bits while it traces. Kernels
+// ignore a scale that is not above 0.
+//
+// An antialiasing kernel always reads the first input of the last output, which it finds at
+// (output - 0.5) / scale - 0.5 or before: with half an output too many that is still inside.
 void check_scales(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
-  constexpr double kRounding = 1 + 1e-6;  // interpolate() computes sizes in 32 bits while it traces
+  constexpr double kRounding = 1e-6;
+  constexpr double kMostTooMany = 0.5;
   const c10::IValue* const told = find(schema, stack, "output_size");
   const std::vector<int64_t> input = input_sizes(schema, stack);
   if (told == nullptr || !told->isIntList())
@@ -56,8 +62,10 @@ void check_scales(const c10::FunctionSchema& schema, const torch::jit::Stack& st
     if (!stack[i].isDouble() || stack[i].toDouble() <= 0)
       continue;
     const double scale = stack[i].toDouble();
-    TORCH_CHECK_VALUE(static_cast<double>(to) <= static_cast<double>(from) * scale * kRounding,
-                      schema.name(), ": a scale of ", scale, " does not make ", to, " of ", from);
+    const double most = static_cast<double>(from) * scale;
+    const double rounding = std::min(most * kRounding, kMostTooMany);
+    TORCH_CHECK_VALUE(static_cast<double>(to) <= most + rounding, schema.name(), ": a scale of ",
+                      scale, " does not make ", to, " of ", from);
   }
 }
 

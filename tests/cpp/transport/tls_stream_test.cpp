@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #include <sys/socket.h>
 
 #include "base/error.h"
@@ -333,6 +334,32 @@ TEST(TlsContext, WhatCannotBeUsedIsRefusedWithTheFile) {
   EXPECT_THAT(message("tls://host:1?ca=/is/not/there"), HasSubstr("'/is/not/there'"));
   EXPECT_THAT(message("tls://host:1?key=/is/not/there"), HasSubstr("key= needs cert="));
   EXPECT_THAT(message("tls://host:1?pin=short"), HasSubstr("'short' is not the pin"));
+}
+
+// A name of a certificate: what OpenSSL keeps, whatever it is.
+void add_name(GENERAL_NAMES* names, int type, std::string_view bytes) {
+  GENERAL_NAME* const name = GENERAL_NAME_new();
+  ASN1_STRING* const value =
+      ASN1_STRING_type_new(type == GEN_DNS ? V_ASN1_IA5STRING : V_ASN1_OCTET_STRING);
+  ASN1_STRING_set(value, bytes.data(), static_cast<int>(bytes.size()));
+  GENERAL_NAME_set0_value(name, type, value);
+  sk_GENERAL_NAME_push(names, name);
+}
+
+// Promise 13a.
+TEST(TlsCertificate, NamesOfAStrangersCertificateAreReadWithinTheirLengthAndPrintable) {
+  GENERAL_NAMES* const names = GENERAL_NAMES_new();
+  add_name(names, GEN_DNS, "a\x1b[2J\x9b\n.example");
+  for (const std::string_view wrong : {"", "\x7f", "\x7f\x01\x01", "0123456789abcde"})
+    add_name(names, GEN_IPADD, wrong);
+  add_name(names, GEN_IPADD, std::string_view("\x7f\0\0\x01", 4));
+  add_name(names, GEN_IPADD, std::string(15, '\0') + '\x01');
+  X509* const certificate = X509_new();
+  X509_add1_ext_i2d(certificate, NID_subject_alt_name, names, 0, 0);
+  const std::string bad = "\xef\xbf\xbd";
+  EXPECT_EQ(names_of(certificate), "a" + bad + "[2J" + bad + bad + ".example, 127.0.0.1, ::1");
+  X509_free(certificate);
+  GENERAL_NAMES_free(names);
 }
 
 TEST(TlsCertificate, APinMayBeHexadecimalWithColons) {

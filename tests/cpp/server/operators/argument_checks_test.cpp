@@ -54,6 +54,14 @@ TEST(ArgumentChecks, AScaleThatLeadsBeyondTheInputIsRefused) {
   }
 }
 
+// Promise 5b.
+TEST(ArgumentChecks, RoundingMayNotAddAWholeOutputHoweverLargeTheInput) {
+  constexpr int64_t kInput = 100'000'000;
+  const torch::jit::Stack stack = {
+      at::ones({1}).expand({1, 1, kInput, 8}), std::vector<int64_t>{kInput + 1, 8}, false, 1.0, {}};
+  EXPECT_NE(refusal("aten::_upsample_bilinear2d_aa", stack), "");
+}
+
 TEST(ArgumentChecks, TheScaleOfAGradientIsCheckedAgainstTheSizesThatItNames) {
   const auto stack = [](double scale) -> torch::jit::Stack {
     return {at::ones({1, 1, 16}), std::vector<int64_t>{16}, std::vector<int64_t>{1, 1, 8}, scale};
