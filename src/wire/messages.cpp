@@ -194,7 +194,7 @@ Read decode_read(Reader& reader) {
 Query decode_query(Reader& reader) {
   Query query;
   query.request = reader.name();
-  query.kind = checked_enum(reader.u8(), QueryKind::kCachedUpload, "query kind");
+  query.kind = checked_enum(reader.u8(), kMaxQueryKind, "query kind");
   return query;
 }
 

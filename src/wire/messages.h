@@ -285,6 +285,8 @@ enum class QueryKind : uint8_t {
   kCachedUpload = 17,
 };
 
+constexpr QueryKind kMaxQueryKind = QueryKind::kCachedUpload;
+
 struct Query {
   uint64_t request = 0;
   QueryKind kind = QueryKind::kBarrier;

@@ -107,6 +107,17 @@ def test_bytes_of_messages_are_written_in_wire_only(tool: ModuleType, tmp_path: 
     ]
 
 
+def test_handlers_of_messages_may_name_tags_but_write_no_bytes(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "MAY_NAME_TAGS", "low")
+    source = tmp_path / "src/low/x.cpp"
+    source.parent.mkdir(parents=True)
+    source.write_text("table.add<&A::on_call>(wire::Tag::kCall, *this);\nreader.varint();\n")
+    bad = tool.check(tmp_path / "src")[1]
+    assert [line.split(": ")[1].split(" ")[0] for line in bad] == ["reader.varint("]
+
+
 def test_headers_of_one_system_are_for_files_of_that_system(
     tool: ModuleType, tmp_path: Path
 ) -> None:

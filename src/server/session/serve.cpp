@@ -279,11 +279,10 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   if (greeting.process > 0 && options.parent_pid == 0)
     leave_after_client(greeting.process);
   const std::string peer = stream->peer();
-  auto& session =
-      *new Session(std::move(stream), devices, prepared.table,
-                   {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory, peers,
-                    options.has_peers, place.cache.release()},
-                   connection_options(options, lease));
+  auto& session = *new Session(std::move(stream), devices, prepared.table,
+                               {on_work, leave_after_grace, &call_log, &page, lease,
+                                options.max_memory, peers, place.cache.release()},
+                               connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
     take_back_clients(std::move(place.control), session, identity, peer);

@@ -35,12 +35,10 @@ Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devic
                  const OperatorTable& table, Hooks hooks, transport::Connection::Options options)
     : hooks_(std::move(hooks)),
       uploads_(devices.is_cuda(), UploadLimits::for_max_memory(hooks_.max_memory), hooks_.cache),
-      interpreter_(devices, table, uploads_, replies_, hooks_.call_log, hooks_.max_memory,
-                   hooks_.may_connect),
+      interpreter_(devices, table, uploads_, replies_,
+                   {hooks_.call_log, hooks_.max_memory, hooks_.peers}),
       connection_(std::move(stream), *this, options) {
   replies_.attach(&connection_);
-  if (hooks_.peers)
-    interpreter_.allow_peers(*hooks_.peers);
 }
 
 Session::~Session() {

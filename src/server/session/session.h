@@ -42,8 +42,7 @@ class Session : private transport::Connection::Handler {
     SessionPage* page = nullptr;         // null: figures are not published
     std::chrono::milliseconds lease{0};  // how long a resumable connection may be broken
     uint64_t max_memory = UINT64_MAX;    // for its storages
-    std::optional<PeerOptions> peers;    // none: it has no links to sessions of other servers
-    bool may_connect = false;            // it may connect to other servers: `serve --peers`
+    std::optional<PeerOptions> peers;    // `serve --peers`; none: it connects to no other server
     UploadCache* cache = nullptr;        // null: uploads are not cached
     // The lease of a session that holds nothing: its client left before its first call or tensor,
     // for example when it exited during the handshake.

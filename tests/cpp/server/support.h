@@ -336,7 +336,7 @@ class Server {
  public:
   explicit Server(unsigned devices = 1, uint64_t max_memory = UINT64_MAX)
       : devices_(c10::DeviceType::CPU, devices),
-        interpreter(devices_, table_, uploads, replies, nullptr, max_memory) {
+        interpreter(devices_, table_, uploads, replies, {.max_memory = max_memory}) {
     apply(FrameText().thread(1));
   }
 

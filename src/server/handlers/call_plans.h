@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "server/device/devices.h"
+#include "server/executor/call_log.h"
+#include "server/executor/execute.h"
+#include "server/operators/operators.h"
+#include "wire/signature.h"
+
+namespace torch_remote::server {
+
+// Limit for the memory of a session's signatures, in the server's form, and introductions. A client
+// gives up signatures before it gets there (client/session/signature_table.h).
+constexpr uint64_t kMaxSignatureMemory = uint64_t{2} << 30;
+
+// What the signatures of a session have become, by slot, and the operators that they call. Confined
+// to the executor thread.
+class CallPlans {
+ public:
+  // `call_log` may be null.
+  CallPlans(const Devices& devices, const OperatorTable& table, CallLog* call_log)
+      : devices_(devices), table_(table), call_log_(call_log) {}
+
+  // How many operators the client has introduced, which a SIGNATURE may name.
+  uint32_t operators() const { return static_cast<uint32_t>(operators_.size()); }
+
+  // Takes the place of the plan that the slot has. `encoded`: the signature's bytes.
+  void add(wire::Signature signature, uint64_t encoded);
+
+  const CallPlan& find(uint64_t slot) const {
+    if (slot >= plans_.size() || plans_[slot] == nullptr) [[unlikely]]
+      throw ProtocolError("a call uses a signature that was never sent");
+    return *plans_[slot];
+  }
+
+ private:
+  void introduce(wire::Introduction introduction);
+
+  const Devices& devices_;
+  const OperatorTable& table_;
+  CallLog* const call_log_;
+  std::vector<std::unique_ptr<const Operator>> operators_;  // by the client's numbers
+  std::vector<std::unique_ptr<const CallPlan>> plans_;      // by slot
+  uint64_t bytes_ = 0;                                      // of plans_, and introductions
+};
+
+}  // namespace torch_remote::server
