@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from .errors import FAILED, WRONG_USAGE, CommandError
-from .output import Progress
+from .output import Waiting
 from .troubles import no_token, trouble_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def connect(url: str, token_file: str | None, quiet: bool) -> torch_remote.Machi
     """Connects and waits for the handshake."""
     check_url(url)
     check_token(url, token_file)
-    with Progress(f"connecting to {url}", quiet):
+    with Waiting(f"connecting to {url}", quiet):
         try:
             import torch_remote
         except ImportError as error:

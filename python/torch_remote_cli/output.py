@@ -79,8 +79,8 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2), flush=True)
 
 
-class Progress:
-    """`with Progress("connecting to gpu-box"):` says so on stderr if it takes over a second.
+class Waiting:
+    """`with Waiting("connecting to gpu-box"):` says so on stderr if it takes over a second.
 
     At a terminal the line counts the seconds and is removed at the end.
     """
@@ -91,7 +91,7 @@ class Progress:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Waiting:
         if not self._quiet:
             self._thread.start()
         return self

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from . import machine
 from .errors import WRONG_USAGE, CommandError
-from .output import Progress
+from .output import Waiting
 
 
 def check_machine(url: str, token_file: str | None, quiet: bool) -> None:
@@ -51,7 +51,7 @@ def _check_ssh(url: str, options: dict[str, str]) -> None:
 
 def _check_provider(url: str, options: dict[str, str], quiet: bool) -> None:
     """Launches nothing. Imports torch, which takes less than any of these machines."""
-    with Progress(f"checking {url}", quiet):
+    with Waiting(f"checking {url}", quiet):
         from torch_remote import providers
     try:
         provider = providers.find_provider(url.partition("://")[0])

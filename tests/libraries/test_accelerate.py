@@ -222,7 +222,9 @@ def test_a_training_step_waits_only_for_the_loss() -> None:
 @pytest.mark.parametrize("script", ["test_script", "test_ops", "test_sync"])
 def test_its_own_scripts_pass(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     """What `accelerate test` runs, for one process."""
-    importlib.import_module(f"accelerate.test_utils.scripts.{script}").main()
+    with torch_remote.count() as counted:
+        importlib.import_module(f"accelerate.test_utils.scripts.{script}").main()
+    assert counted.bytes_sent > 0  # its tensors were remote
     assert "Traceback" not in capfd.readouterr().err
 
 

@@ -8,7 +8,6 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +85,13 @@ def test_a_machine_that_was_stopped_leaves_its_place_to_the_next(tmp_path: Path)
                 assert torch.ones(2, device=machine.devices[0]).tolist() == [1, 1]
 
 
+def sockets_of(path: Path) -> int:
+    """How many sockets of this address there are: the listener's, and one for each client."""
+    return sum(
+        line.endswith(f" {path}") for line in Path("/proc/net/unix").read_text().splitlines()
+    )
+
+
 def test_of_two_clients_that_wait_for_one_place_each_is_let_in_or_told_why_not(
     tmp_path: Path,
 ) -> None:
@@ -102,10 +108,11 @@ def test_of_two_clients_that_wait_for_one_place_each_is_let_in_or_told_why_not(
     with serving(f"unix://{tmp_path}/s", "--max-sessions", "1") as url:
         first = torch_remote.connect(url)
         assert first.devices
+        listening = sockets_of(tmp_path / "s")
         threads = [threading.Thread(target=come_in) for _ in range(2)]
         for thread in threads:
             thread.start()
-        time.sleep(0.5)  # both wait for a free place by now, or will
+        assert wait_until(lambda: sockets_of(tmp_path / "s") >= listening + 2 or bool(told))
         first.stop()
         for thread in threads:
             thread.join()

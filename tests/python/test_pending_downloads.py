@@ -139,12 +139,15 @@ def test_gradients_go_through_a_download() -> None:
 
 
 def test_a_destination_may_be_dropped_before_it_is_filled() -> None:
+    before = torch_remote.stats().storages_live
     for _ in range(20):
         torch.ones(300_000, device="remote").to("cpu", non_blocking=True)
         storage = torch.empty(300_000).pin_memory().untyped_storage()
         torch.empty(0).set_(storage).copy_(torch.ones(300_000, device="remote"), non_blocking=True)
         del storage
     torch.remote.synchronize()
+    assert torch_remote.stats().storages_live == before
+    assert torch.arange(3.0, device="remote").to("cpu", non_blocking=False).tolist() == [0, 1, 2]
 
 
 def test_many_are_bounded_and_all_arrive() -> None:

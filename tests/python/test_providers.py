@@ -12,7 +12,7 @@ import torch
 from helpers import assert_runs, run_python, serving
 
 import torch_remote
-from torch_remote import GPUType, _config, _kept, create_device, providers
+from torch_remote import GPUType, _config, _kept, choose_gpu, create_device, providers
 from torch_remote.providers import ssh
 
 pytestmark = pytest.mark.slow
@@ -194,9 +194,14 @@ def test_an_ssh_url_becomes_the_words_of_ssh(url: str, words: list[str]) -> None
     assert "ConnectTimeout=8" in command
 
 
-def test_modal_urls_choose_the_gpu() -> None:
-    assert providers.parse_url("modal://H100").gpu is GPUType.H100
-    assert providers.parse_url("modal://auto?memory=30GiB").gpu is GPUType.L40S
+@pytest.mark.parametrize("scheme", ["modal", "runpod", "sky"])
+def test_urls_of_rented_machines_choose_the_gpu(scheme: str) -> None:
+    for gpu in GPUType:
+        spec = providers.parse_url(f"{scheme}://{gpu.value.lower()}?num_gpus=2")
+        assert (spec.gpu, spec.host, spec.options) == (gpu, "", {"num_gpus": "2"})
+    cheapest = providers.parse_url(f"{scheme}://auto?memory=30GiB")
+    assert (cheapest.gpu, cheapest.host) == (choose_gpu("30GiB").gpu, "")
+    assert providers.parse_url("ssh://h100").gpu is None
 
 
 def test_the_argument_goes_before_the_environment_and_that_before_the_file(

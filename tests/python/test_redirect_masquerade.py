@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,44 +67,48 @@ def test_figures_of_nvml_are_the_servers(remote: str, monkeypatch: pytest.Monkey
         torch.cuda.power_draw()
 
 
-MUST = [
-    "is_available",
-    "device_count",
-    "current_device",
-    "synchronize",
-    "init",
-    "is_initialized",
-    "empty_cache",
-    "seed",
-    "seed_all",
-    "initial_seed",
-    "get_rng_state",
-    "get_rng_state_all",
-    "current_stream",
-    "default_stream",
-    "memory_allocated",
-    "max_memory_allocated",
-    "memory_reserved",
-    "max_memory_reserved",
-    "memory_stats",
-    "memory_summary",
-    "mem_get_info",
-    "reset_peak_memory_stats",
-    "reset_max_memory_allocated",
-    "reset_accumulated_memory_stats",
-    "get_device_name",
-    "get_device_properties",
-    "get_device_capability",
-    "is_bf16_supported",
-    "ipc_collect",
-    "get_arch_list",
-    "is_current_stream_capturing",
-]
+# What programs call without arguments, and the type of the answer.
+MUST: dict[str, Any] = {
+    "is_available": bool,
+    "device_count": int,
+    "current_device": int,
+    "synchronize": NoneType,
+    "init": NoneType,
+    "is_initialized": bool,
+    "empty_cache": NoneType,
+    "seed": (int, NoneType),
+    "seed_all": NoneType,
+    "initial_seed": int,
+    "get_rng_state": torch.Tensor,
+    "get_rng_state_all": list,
+    "current_stream": torch.Stream,
+    "default_stream": torch.Stream,
+    "memory_allocated": int,
+    "max_memory_allocated": int,
+    "memory_reserved": int,
+    "max_memory_reserved": int,
+    "memory_stats": dict,
+    "memory_summary": str,
+    "mem_get_info": tuple,
+    "reset_peak_memory_stats": NoneType,
+    "reset_max_memory_allocated": NoneType,
+    "reset_accumulated_memory_stats": NoneType,
+    "get_device_name": str,
+    "get_device_properties": object,
+    "get_device_capability": tuple,
+    "is_bf16_supported": bool,
+    "ipc_collect": NoneType,
+    "get_arch_list": list,
+    "is_current_stream_capturing": bool,
+}
 
 
 @pytest.mark.parametrize("name", MUST)
-def test_what_programs_reach_for_answers(used: str, name: str) -> None:
-    getattr(torch.cuda, name)()
+def test_what_programs_reach_for_answers_with_a_value_of_its_type(used: str, name: str) -> None:
+    answer = getattr(torch.cuda, name)()
+    assert isinstance(answer, MUST[name])
+    if name == "get_device_properties":
+        assert answer.total_memory > 0 and answer.name == torch.cuda.get_device_name()
 
 
 def test_an_accelerator_in_use_is_available(used: str) -> None:

@@ -45,11 +45,18 @@ def test_the_argument_goes_before_the_environment(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TORCH_REMOTE_TOKEN", "another-token-another-token")
     monkeypatch.setenv("TORCH_REMOTE_TOKEN_FILE", f"{tmp_path}/is-not-there")
+
+    def answers(**token: str) -> bool:
+        with torch_remote.connect(url, **token) as machine:
+            return bool(torch.ones(2, device=machine.devices[0]).sum().item() == 2)
+
     with serving(f"unix://{tmp_path}/a", "--token-file", f"{tmp_path}/token") as url:
-        torch_remote.connect(url, token_file="~/token").stop()
-        torch_remote.connect(url, token=(tmp_path / "token").read_text()).stop()
+        with pytest.raises(torch_remote.ConnectionError, match="is-not-there"):
+            answers()
+        assert answers(token_file="~/token")
+        assert answers(token=(tmp_path / "token").read_text())
     with serving(f"unix://{tmp_path}/b") as url:
-        torch_remote.connect(url, token="").stop()
+        assert answers(token="")
 
 
 def test_what_cannot_be_is_refused_without_the_token(tmp_path: Path) -> None:

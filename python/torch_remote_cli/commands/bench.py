@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import machine
 from ..errors import OK, CommandError
-from ..output import Progress, bytes_text, count_text, duration_text, print_json
+from ..output import Waiting, bytes_text, count_text, duration_text, print_json
 
 if TYPE_CHECKING:
     import torch
@@ -55,13 +55,13 @@ def run(options: argparse.Namespace) -> int:
 
         device, host = connected.devices[0], connected.status()["host"]
         try:
-            with Progress("measuring the round trip", options.quiet):
+            with Waiting("measuring the round trip", options.quiet):
                 times = sorted(machine.round_trips(device, 2.0, 200))
-            with Progress("measuring calls", options.quiet):
+            with Waiting("measuring calls", options.quiet):
                 calls = calls_per_second(device)
         except torch.OutOfMemoryError as error:
             raise CommandError(str(error)) from error
-        with Progress("measuring bandwidth", options.quiet):
+        with Waiting("measuring bandwidth", options.quiet):
             up, down = bandwidth(device) or (None, None)
     told = {
         "url": url,

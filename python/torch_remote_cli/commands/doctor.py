@@ -14,7 +14,7 @@ from dataclasses import asdict
 from .. import checks_local, checks_machine, machine
 from ..errors import FAILED, OK
 from ..findings import Finding, describe
-from ..output import Progress, counted, print_json
+from ..output import Waiting, counted, print_json
 
 EPILOG = """\
 states: ok; note (nothing to do for most people); warning (works, but look at it); problem.
@@ -70,7 +70,7 @@ def examine(options: argparse.Namespace) -> Iterator[Finding]:
     yield from checks_local.check_environment()
     yield from checks_local.check_config()
     yield from checks_local.check_token_file(options.token_file)
-    with Progress("loading torch and connecting", options.quiet):
+    with Waiting("loading torch and connecting", options.quiet):
         steps, failure = checks_machine.run_probe(named, options.token_file)
     yield from checks_machine.findings_of(steps, failure, options.gpu)
     yield from checks_local.check_metrics(options.metrics)

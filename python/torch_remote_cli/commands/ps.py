@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import fleet
 from ..errors import OK
-from ..output import Progress, duration_text, print_json, table
+from ..output import Waiting, duration_text, print_json, table
 
 EPILOG = """\
 examples:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    with Progress("asking the providers", options.quiet):
+    with Waiting("asking the providers", options.quiet):
         found = [_told(each) for each in fleet.load().listed(options.all)]
     if options.json:
         print_json(found)

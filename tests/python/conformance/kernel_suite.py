@@ -127,8 +127,13 @@ def count_key(server: str) -> str:
 
 
 def counts_of(remote: dict[str, Trace]) -> dict[str, int]:
-    """Of the first sample of each module."""
-    return {case: len(calls) for case, calls in sorted(remote.items()) if case.split()[2] == "0"}
+    """Of each module or optimizer: the calls of all passes over its first sample."""
+    counts: Counter[str] = Counter()
+    for case, calls in sorted(remote.items()):
+        name, _, sample, *_ = case.split()
+        if sample == "0":
+            counts[name] += len(calls)
+    return dict(counts)
 
 
 def compare_counts(outcome: Outcome, remote: dict[str, Trace], server: str) -> None:
@@ -136,11 +141,11 @@ def compare_counts(outcome: Outcome, remote: dict[str, Trace], server: str) -> N
     if stored is None:
         print(f"no call counts are stored for {count_key(server)}: see --write-counts")
         return
-    for case, count in counts_of(remote).items():
-        if stored.get(case) == count:
+    for name, count in counts_of(remote).items():
+        if stored.get(name) == count:
             outcome.passed += 1
         else:
-            outcome.failures.append(f"{case}: {count} calls, stored are {stored.get(case)}")
+            outcome.failures.append(f"{name}: {count} calls, stored are {stored.get(name)}")
 
 
 def write_counts(remote: dict[str, Trace], server: str) -> None:
