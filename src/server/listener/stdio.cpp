@@ -3,7 +3,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "base/log.h"
 #include "base/platform.h"
 #include "server/session/handshake.h"
+#include "server/session/session_exit.h"
 #include "transport/deadline.h"
 #include "transport/fd_stream.h"
 
@@ -96,11 +96,6 @@ void pass_on(const Fd& session, const PreambleBytes& preamble, Standard standard
   standard = {};
   theirs.reset();
   wait_until_left(ours);
-}
-
-[[noreturn]] void leave(SessionExit code) {
-  std::fflush(nullptr);
-  ::_exit(static_cast<int>(code));
 }
 
 }  // namespace

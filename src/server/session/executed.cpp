@@ -10,8 +10,10 @@
 
 #include "base/log.h"
 #include "base/platform.h"
+#include "server/session/end_watch.h"
 #include "server/session/handover.h"
 #include "server/session/memory_limit.h"
+#include "server/session/session_exit.h"
 #include "transport/fd_stream.h"
 
 namespace torch_remote::server {

@@ -1,17 +1,11 @@
 #include "server/session/serve.h"
 
-#include <array>
 #include <atomic>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <system_error>
 #include <thread>
 
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -27,123 +21,18 @@
 #include "server/operators/libraries.h"
 #include "server/operators/operators.h"
 #include "server/session/connect_guard.h"
+#include "server/session/end_watch.h"
 #include "server/session/handshake.h"
 #include "server/session/memory_limit.h"
 #include "server/session/resume.h"
 #include "server/session/session.h"
+#include "server/session/session_exit.h"
 
 namespace torch_remote::server {
 namespace {
 
 // How long a client that cannot resume may be silent, keepalive answers included.
 constexpr std::chrono::milliseconds kClientSilence = std::chrono::minutes(10);
-
-// How long a session may finish its work after its client has gone.
-constexpr std::chrono::milliseconds kGrace{500};
-
-[[noreturn]] void leave(SessionExit code) {
-  std::fflush(nullptr);
-  ::_exit(static_cast<int>(code));
-}
-
-// False: the process cannot be watched.
-bool wait_for_process(int pid) {
-  try {
-    const Fd process = watch_parent(pid);
-    pollfd polled{process.get(), POLLIN, 0};
-    while (::poll(&polled, 1, -1) <= 0) {
-    }
-    return true;
-  } catch (const std::system_error& error) {
-    return error.code().value() == ESRCH;  // it had ended before
-  }
-}
-
-// These threads are never joined: each ends the process, or runs until it ends.
-void leave_with_parent(int pid) {
-  std::thread([pid] {
-    name_this_thread("tr-parent");
-    wait_for_process(pid);
-    leave(SessionExit::kClosed);
-  }).detach();
-}
-
-// A killed client sends nothing, and processes that it forked may keep its socket open.
-void leave_after_client(pid_t pid) {
-  std::thread([pid] {
-    name_this_thread("tr-client");
-    if (!wait_for_process(pid))
-      return;
-    std::this_thread::sleep_for(kGrace);
-    log(LogLevel::kWarning, "session ended", {{"cause", "the client's process has ended"}});
-    leave(SessionExit::kClosed);
-  }).detach();
-}
-
-sigset_t only_sigterm() {
-  sigset_t terminate;
-  sigemptyset(&terminate);
-  sigaddset(&terminate, SIGTERM);
-  return terminate;
-}
-
-// Tells the client why. `session` is null until it exists.
-[[noreturn]] void tell_and_leave(const std::atomic<Session*>& session, const std::string& reason) {
-  if (Session* const begun = session.load())
-    begun->stop(reason, kGrace);
-  leave(SessionExit::kClosed);
-}
-
-// What the listener has sent with the signal; anything else counts as kStopped.
-EndReason reason_of(const siginfo_t& signal) {
-  const int value = signal.si_code == SI_QUEUE ? signal.si_value.sival_int : 0;
-  return value == static_cast<int>(EndReason::kIdle)  ? EndReason::kIdle
-         : value == static_cast<int>(EndReason::kAge) ? EndReason::kAge
-                                                      : EndReason::kStopped;
-}
-
-void leave_on_sigterm(const std::atomic<Session*>& session, const LifetimeLimits& limits) {
-  std::thread([&session, limits] {
-    name_this_thread("tr-signal");
-    const sigset_t terminate = only_sigterm();
-    siginfo_t signal{};
-    while (sigwaitinfo(&terminate, &signal) < 0) {
-    }
-    tell_and_leave(session, describe_end(reason_of(signal), limits));
-  }).detach();
-}
-
-// When the session is used, for this process and, on its page, for the listener.
-struct Use {
-  Activity activity;
-  SessionPage& page;
-  std::atomic<bool> is_busy{false};
-
-  void note() noexcept {
-    activity.touch();
-    page.note_use(Activity::now());
-  }
-};
-
-// A running operator counts as activity, so that a long one does not trip the idle timeout.
-void watch_lifetime(const ServeOptions& options, Use& use, const std::atomic<Session*>& session) {
-  if (options.limits.idle.count() == 0 && options.limits.age.count() == 0)
-    return;
-  std::thread([limits = options.limits, listener = options.listener, &use, &session] {
-    name_this_thread("tr-lifetime");
-    while (true) {
-      std::this_thread::sleep_for(Activity::kInterval);
-      if (use.is_busy)
-        use.note();
-      const auto reason = use.activity.reason_to_end(limits);
-      if (!reason || (listener != 0 && ::getppid() == listener))
-        continue;
-      const std::string why = describe_end(*reason, limits);
-      log(LogLevel::kWarning, "the server ends", {{"reason", why}});
-      tell_and_leave(session, why);
-    }
-  }).detach();
-}
 
 // On the connection's reader thread, which has nothing else to do any more. Starts no thread: the
 // client may have used up what the process may have.
@@ -261,9 +150,9 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   if (peers)
     limit_connections(peers->networks);
   auto& session_begun = *new std::atomic<Session*>(nullptr);
-  leave_on_sigterm(session_begun, options.limits);
-  if (options.parent_pid != 0)
-    leave_with_parent(options.parent_pid);
+  watch_for_end({options.parent_pid, options.parent_pid == 0 ? greeting.process : 0, options.limits,
+                 options.listener},
+                use, session_begun);
   page.note_facts(facts_of(stream->peer(), devices, sandbox));
   log(LogLevel::kInfo, "session begins",
       {{"peer", stream->peer()},
@@ -271,13 +160,10 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
        {"devices", devices.count()},
        {"sandbox", sandbox.describe()}});
   send_welcome(*stream, make_welcome(greeting, identity, lease, devices, prepared.table));
-  watch_lifetime(options, use, session_begun);
   const auto on_work = [&use](bool begins) {
     use.is_busy = begins;
     use.note();
   };
-  if (greeting.process > 0 && options.parent_pid == 0)
-    leave_after_client(greeting.process);
   const std::string peer = stream->peer();
   auto& session = *new Session(std::move(stream), devices, prepared.table,
                                {on_work, leave_after_grace, &call_log, &page, lease,
@@ -316,11 +202,6 @@ Prepared::Prepared(const ServeOptions& options)
   if (options.max_memory != UINT64_MAX && !devices.is_cuda())
     limit_memory(options.max_memory);
   confine_calls(sandbox, needs_of(options), devices.is_cuda());
-}
-
-void hold_sigterm() noexcept {
-  const sigset_t terminate = only_sigterm();
-  pthread_sigmask(SIG_BLOCK, &terminate, nullptr);
 }
 
 void serve_session(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,

@@ -97,17 +97,6 @@ struct SessionPlace {
 
 uint64_t new_session_route();
 
-// Exit code of a session's process. The listener does not read it: it knows which sessions have
-// begun, and a session that was taken over can exit with any code.
-enum class SessionExit : int {
-  kClosed = 0,
-  kFailed = 1,  // the client was refused or broke the protocol, or the server could not start
-};
-
-// Blocks SIGTERM, in this thread and those that it starts; serve_session() waits for it. To be
-// called before other threads start.
-void hold_sigterm() noexcept;
-
 // A session in its own process: handshake, calls, end. Never returns. It calls _exit(), even while
 // an operator runs: within a second after the client closes or, on the same machine, the client's
 // process ends; otherwise when the lease is over.
