@@ -15,7 +15,7 @@ constexpr unsigned kMostLinks = 4;
 // After so many links that broke, copies between the two servers go through this process. One that
 // cannot be opened is enough: a server takes five seconds to say so.
 constexpr unsigned kMostFailures = 3;
-constexpr const char* kWhat = "a link between two servers";
+constexpr const char* kLink = "a link between two servers";
 
 bool has_peers(Session& session) {
   return (session.welcome().capabilities & wire::kPeersCapability) != 0;
@@ -46,7 +46,7 @@ bool PeerLinks::may_connect(Session& one, Session& other) {
 }
 
 wire::PeerAnswer PeerLinks::ask(Session& session, const wire::PeerQuery& query) {
-  const auto body = session.query(wire::QueryKind::kPeer, kWhat,
+  const auto body = session.query(wire::QueryKind::kPeer, kLink,
                                   [&](wire::Writer& writer) { encode(writer, query); });
   return decode_answer(session, body, [&](wire::Reader& reader) {
     return wire::decode_peer_answer(reader, query.action);
