@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build.sh release   everything, into build/release, importable from .venv; UNITY=ON: each folder as one
-#                    unit of the compiler, which is quicker where nothing is compiled yet
+# build.sh release   everything, into build/release, importable from .venv; UNITY=ON compiles each
+#                    folder as one unit, which is quicker where nothing is compiled yet
 # build.sh install   the same without the tests, always with UNITY, into build/install
 # build.sh gpu       all but the C++ tests, with the system's Python and torch, into build/gpu
 # build.sh fuzz      the fuzz targets, with .venv's torch; also fuzz-release
