@@ -9,19 +9,24 @@ import functools
 from typing import Any
 
 NAMES = ("cuda", "mps")
-_claimed = ["cuda"]
+_read_as: list[str | None] = [None]
 
 
 def claim(name: str | None) -> None:
-    _claimed[0] = name or "cuda"
+    _read_as[0] = name
+
+
+def read_as() -> str | None:
+    """What devices read as; None: as what they are."""
+    return _read_as[0]
 
 
 def claimed() -> str:
-    return _claimed[0]
+    return _read_as[0] or "cuda"
 
 
 def is_claimed(name: str) -> bool:
-    return _claimed[0] == name
+    return claimed() == name
 
 
 def if_claimed(name: str, answer: Any, otherwise: Any) -> Any:

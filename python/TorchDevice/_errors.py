@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from . import _C
+from ._places import place_of
 
 _SHOWN = 5
 # What torch's allocators of the CPU say; CUDA's raise torch.OutOfMemoryError themselves.
@@ -32,7 +33,7 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
 def _describe(tensor: torch.Tensor, size: int) -> str:
     text = f"{size} bytes {tuple(tensor.shape)} {tensor.dtype} {tensor.device}"
     made = _C.maker_of(tensor)
-    return f"{text} made at {made[0]}:{made[1]} in {made[2]}" if made else text
+    return f"{text} made at {place_of(*made[:2])} in {made[2]}" if made else text
 
 
 def _is_there(tensor: torch.Tensor, size: int, total: int) -> bool:

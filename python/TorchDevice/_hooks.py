@@ -26,7 +26,10 @@ _TENSOR_METHODS = {
     "record_stream": "record_stream",
 }
 # They draw numbers for a tensor, and may have a generator of another device.
-_DRAWS = ("bernoulli", "binomial", "multinomial", "poisson", "rrelu")
+_DRAWS = (
+    "bernoulli", "binomial", "multinomial", "poisson", "rrelu", "_standard_gamma",
+    "_sample_dirichlet",
+)  # fmt: skip
 _DRAWN_TENSORS = ("bernoulli", "multinomial")
 _DRAWN_IN_PLACE = (
     "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_",

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _C
+from ._places import place_of
 
 
 class _Logger(logging.Logger):
@@ -60,7 +61,8 @@ def _on_redirect(
     overridden = "override is on" in reason and asked != "cpu:-1"
     level = logging.DEBUG if not new else logging.WARNING if overridden else logging.INFO
     why = f" ({reason})" if reason else ""
-    logger.log(level, "%s:%d %s(): %s: %s -> %s%s", file, line, function, api, asked, used, why)
+    where = place_of(file, line)
+    logger.log(level, "%s %s(): %s: %s -> %s%s", where, function, api, asked, used, why)
 
 
 def set_level(level: str | int) -> None:
@@ -116,7 +118,7 @@ def warn_once(api: str, text: str) -> None:
     file, line = _user_line()
     if (api, file, line) not in _warned:
         _warned.add((api, file, line))
-        logger.warning("%s:%d: %s %s", file, line, api, text)
+        logger.warning("%s: %s %s", place_of(file, line), api, text)
 
 
 def log_info(message: str, *args: object) -> None:
@@ -131,7 +133,7 @@ def auto_log(function: Any = None) -> Any:
 
     @functools.wraps(function)
     def logged(*args: Any, **kwargs: Any) -> Any:
-        logger.info("%s:%d: %s() is called", *_user_line(), function.__qualname__)
+        logger.info("%s: %s() is called", place_of(*_user_line()), function.__qualname__)
         return function(*args, **kwargs)
 
     return logged
@@ -159,7 +161,7 @@ class Report(list[Site]):
         left_out = _C.count_left_out()
         rows = [("where", "call", "asked", "used", "count")]
         rows += [
-            (f"{each.file}:{each.line}", each.api, each.asked, each.used, str(each.count))
+            (place_of(each.file, each.line), each.api, each.asked, each.used, str(each.count))
             for each in self
         ]
         widths = [max(len(row[column]) for row in rows) for column in range(5)]

@@ -14,7 +14,7 @@ import torch
 
 from torch_remote_patches import Patches
 
-from . import _C, _amp, _comm, _compile, _distributed, _kernels, _mps_names
+from . import _C, _accelerator, _amp, _comm, _compile, _distributed, _kernels, _mps_names
 from ._callers import truth_for_listed
 from ._claim import if_claimed
 from ._own import noted_function, own_function
@@ -99,7 +99,7 @@ def install(accelerator: str) -> None:
     _changes.patch(torch.backends.cuda, "is_built", is_built)
     _comm.install(_changes, target.kind)
     _compile.install(_changes, target.kind)
-    _accept_overridden_devices(target)
+    _accelerator.install(_changes, target)
     _distributed.install(_changes, target)
     _kernels.install(_changes, target.kind)
     _amp.install(_changes, target.kind)
@@ -220,20 +220,3 @@ def _replace_fork_rng(target: Target) -> None:
         return fork_rng((), *args, **kwargs)
 
     _changes.patch(torch.random, "fork_rng", of_the_cpu)
-
-
-def _accept_overridden_devices(target: Target) -> None:
-    """`torch.accelerator` takes the CPU for its device while the override makes all devices that.
-
-    Code of torch.compile makes the accelerator's device anew, to ask for its stream.
-    """
-    original = getattr(torch.accelerator, "_get_device_index", None)
-    if target.kind == "cpu" or original is None:
-        return
-
-    @functools.wraps(original)
-    def index_of(device: Any, optional: bool = False) -> int:
-        is_overridden = getattr(device, "type", None) == "cpu" and _C.is_overridden()
-        return int(original(None if is_overridden else device, optional or is_overridden))
-
-    _changes.patch(torch.accelerator, "_get_device_index", index_of)

@@ -23,6 +23,7 @@ from . import (
     _log,
     _masquerade,
     _printing,
+    _samplers,
     _target_cpu,
 )
 
@@ -150,6 +151,7 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
     _hooks.install()
     _load.install(_changes)
     _printing.install(_changes, lambda: _enabled["read_as"])
+    _samplers.install(_changes)
     accelerator = _C.accelerator()
     _C.install_kernels(accelerator != "cuda", accelerator != "mps" and not _has_mps())
     _masquerade.install(accelerator)

@@ -51,12 +51,14 @@ def _refuse_array_interface(interface: property) -> property:
 def _refuse_per_element(method: Any) -> Any:
     @functools.wraps(method)
     def checked(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if is_ours(self):
+        given = (self, *args, *kwargs.values())
+        ours = [each for each in given if isinstance(each, torch.Tensor) and is_ours(each)]
+        if ours:
             called = method.__name__
             raise TypeError(
                 f"{called} is only implemented on CPU tensors: it calls a Python function for each "
-                f"element, and those of this tensor are on {self.device}; use PyTorch's operators, "
-                f"or tensor.copy_(tensor.cpu().{called}(...))"
+                f"element, and those of a tensor here are on {ours[0].device}; use PyTorch's "
+                f"operators, or tensor.copy_(tensor.cpu().{called}(...)) with tensors of the CPU"
             )
         return method(self, *args, **kwargs)
 

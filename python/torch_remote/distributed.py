@@ -153,20 +153,40 @@ def _waiting(barrier: Any) -> Any:
 
     @functools.wraps(barrier)
     def wait(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-        accelerator = torch.accelerator.current_accelerator()
-        is_ours = accelerator is not None and accelerator.type == _backend.name()
-        if is_ours and device_ids and _is_missing(device_ids[0]):
+        if _is_accelerator() and device_ids and _is_missing(device_ids[0]):
             device_ids = None
         return barrier(group, async_op, device_ids)
 
     return wait
 
 
-def _take_local_ranks() -> None:
+def _is_accelerator() -> bool:
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == _backend.name()
+
+
+def _choosing(init: Any) -> Any:
+    """init_process_group() without a backend: ours, as PyTorch takes NCCL where CUDA is.
+
+    PyTorch would make ours too, and then look for Gloo, which it has not made.
+    """
+
+    @functools.wraps(init)
+    def initialize(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if backend is None and kwargs.get("device_id") is None and _is_accelerator():
+            backend = _backend.name()
+        init(backend, *args, **kwargs)
+
+    return initialize
+
+
+def _replace_functions() -> None:
     _patches.wrap(torch.nn.parallel.DistributedDataParallel, "__init__", _wrapping)
     barrier = _waiting(torch.distributed.barrier)
+    init = _choosing(torch.distributed.init_process_group)
     for module in (torch.distributed, torch.distributed.distributed_c10d):
         _patches.patch(module, "barrier", barrier)
+        _patches.patch(module, "init_process_group", init)
 
 
 def _may_be_rank() -> bool:
@@ -185,7 +205,7 @@ def _install() -> None:
     """Makes torch.distributed know the backend."""
     if not torch.distributed.is_available():
         return
-    _take_local_ranks()
+    _replace_functions()
     if _may_be_rank():
         allow_connections()  # a rank may use its server before it joins the others
     backend, name = torch.distributed.Backend, _backend.name()

@@ -76,9 +76,7 @@ def _tell_if_unused(pid: int) -> None:
     is_launcher = any(each in sys.modules or each == main_name for each in _LAUNCHERS)
     processes = sys.modules.get("multiprocessing.process")
     is_child = processes is not None and processes.parent_process() is not None
-    # Its processes may have used the machine.
-    has_children = any(each.startswith("multiprocessing.popen_") for each in sys.modules)
-    if is_command or is_launcher or is_child or has_children:
+    if is_command or is_launcher or is_child or _has_children_that_may_use_it():
         return
     if launch is not None and (launch.has_used_machine() or _has_told_why(url)):
         return
@@ -90,6 +88,15 @@ def _tell_if_unused(pid: int) -> None:
     else:
         why = "this program has made no tensor on that device"
     print(f"torch_remote: TORCH_REMOTE={url} was not used: {why}", file=sys.stderr)
+
+
+def _has_children_that_may_use_it() -> bool:
+    """Forks, such as workers of a DataLoader, have imported what this process has; others not."""
+    if any(
+        f"multiprocessing.popen_{kind}" in sys.modules for kind in ("spawn_posix", "forkserver")
+    ):
+        return True
+    return "torch_remote" in sys.modules and "multiprocessing.popen_fork" in sys.modules
 
 
 def _has_told_why(url: str) -> bool:

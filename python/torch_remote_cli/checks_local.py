@@ -16,7 +16,7 @@ from pathlib import Path
 from . import figures, machine, server_program
 from .dispatch import version
 from .environment import KNOWN, LOG_LEVELS, OTHER_PREFIXES
-from .errors import CommandError
+from .errors import WRONG_USAGE, CommandError
 from .findings import Finding
 from .output import counted
 
@@ -144,8 +144,11 @@ def check_metrics(given: str | None) -> Iterator[Finding]:
     """The metrics socket and the server's clock, where a socket is known."""
     try:
         path = figures.find_socket(given)
-    except CommandError:
-        return  # none is known, which is usual
+    except CommandError as error:
+        if error.status == WRONG_USAGE:  # of the variable
+            remedy = "set TORCH_REMOTE_METRICS to unix:///path, or unset it"
+            yield Finding("metrics", "problem", str(error), remedy)
+        return  # else none is known, which is usual
     try:
         before = time.time()
         now = figures.read(path)

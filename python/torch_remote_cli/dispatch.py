@@ -90,8 +90,22 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 def run(command: str, arguments: list[str]) -> int:
     if command == "serve":  # its options are the server's own
         return int(load(command).serve(arguments))
-    options = parser_of(command).parse_args(arguments)
+    parser = parser_of(command)
+    options = parser.parse_args(arguments)
+    refuse_empty_values(parser, options)
     return int(load(command).run(options))
+
+
+def refuse_empty_values(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """`--on "$UNSET"` is wrong usage, and not the same as no `--on`."""
+    for action in parser._actions:
+        given = getattr(options, action.dest, None)
+        if action.nargs == "...":  # the script's own words
+            continue
+        if given == "" or (isinstance(given, list) and "" in given):
+            parser.error(
+                f"{action.metavar} of {[*action.option_strings, 'the command'][0]} is empty"
+            )
 
 
 def guarded(command: str, arguments: list[str]) -> int:

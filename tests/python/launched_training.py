@@ -80,6 +80,8 @@ def use_every_index(gpu: int) -> None:
     assert torch.cuda.current_device() == held.device.index
     assert torch.zeros(1).to(gpu).device == torch.zeros(1).cuda(gpu).device == held.device
     assert torch.cuda.device_count() >= 1
+    torch.accelerator.set_device_index(gpu)
+    torch.accelerator.synchronize(gpu)
 
 
 def use_collectives(rank: int, gpu: int, device: torch.device) -> None:
@@ -124,10 +126,11 @@ def run_rank(gpu: int, options: argparse.Namespace) -> None:
         if options.spawn is None:  # torchrun
             gpu %= torch.cuda.device_count()
             assert torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+            assert torch.accelerator.device_count() == torch.cuda.device_count()
         torch.cuda.set_device(gpu)
         backend = "nccl" if dist.is_nccl_available() else "gloo"
     else:
-        backend = options.device
+        backend = options.device if options.spawn else None  # None: torch chooses
     torch.ones(1, device=options.device).item()  # uses the server before the ranks have met
     where = {}
     if options.spawn:

@@ -16,7 +16,7 @@ from helpers import DEADLINE, serving
 
 from torch_remote import _running
 from torch_remote.providers import Endpoint, Spec, ssh_errors
-from torch_remote_cli import dispatch, machine, server_program
+from torch_remote_cli import checks_local, dispatch, machine, server_program
 from torch_remote_cli.commands import completion
 from torch_remote_cli.commands import run as run_command
 from torch_remote_cli.errors import CommandError
@@ -92,6 +92,18 @@ def test_serve_takes_what_is_wrong_on_every_machine_for_wrong_usage(
     assert "--session-fd" not in said
 
 
+@pytest.mark.parametrize("option", ["--token-file", "--idle-timeout", "--metrics", "--max-memory"])
+def test_serve_with_an_empty_value_is_wrong_usage(option: str, run: Run, tmp_path: Path) -> None:
+    for words in ([option, ""], [f"{option}="]):
+        status, said = run("serve", "--listen", f"unix://{tmp_path}/s", *words)
+        assert (status, said) == (2, f"torch-remote serve: the value of {option} is empty\n")
+
+
+def test_serve_resumes_over_stdio_only(run: Run, tmp_path: Path) -> None:
+    status, said = run("serve", "--listen", f"unix://{tmp_path}/s", "--resume")
+    assert (status, said) == (2, "torch-remote serve: --resume is for --stdio\n")
+
+
 def test_serve_without_a_way_to_listen_offers_the_two_that_users_have() -> None:
     status, said = serve()
     assert status == 2 and "--listen" in said and "--session-fd" not in said
@@ -155,6 +167,49 @@ def test_up_of_the_embedded_server_says_that_it_needs_none(run: Run) -> None:
 
 def test_ps_of_nothing(run: Run) -> None:
     assert run("ps") == (0, "no machines are running\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["run", "--on", "", "x.py"], "--on"),
+        (["run", "--token-file", "", "x.py"], "--token-file"),
+        (["status", "--on", ""], "--on"),
+        (["status", "--metrics", ""], "--metrics"),
+        (["top", "--metrics", ""], "--metrics"),
+        (["bench", ""], "URL"),
+        (["doctor", "--on", ""], "--on"),
+        (["doctor", "--metrics", ""], "--metrics"),
+        (["page", "--listen", ""], "--listen"),
+        (["page", "--metrics", "unix:///x", "--host", ""], "--host"),
+        (["page", "--metrics", "unix:///x", "--token-file", ""], "--token-file"),
+        (["up", "modal://H100", "--name", ""], "--name"),
+        (["down", ""], "NAME"),
+        (["down", "box", ""], "NAME"),
+        (["logs", ""], "NAME"),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_value_is_wrong_usage(words: list[str], option: str, run: Run) -> None:
+    status, said = run(*words)
+    assert status == 2
+    assert option in said.splitlines()[-1] and said.endswith(" is empty\n")
+
+
+@pytest.mark.parametrize("name", ["a b", "http://box", "box:4712", "me@box"])
+def test_page_refuses_what_is_no_name_of_a_host(name: str, run: Run) -> None:
+    status, said = run("page", "--metrics", "unix:///x", "--host", name)
+    assert status == 2 and f"--host {name}: write a name" in said
+
+
+def test_doctor_refuses_what_is_no_metrics_socket(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, said = run("doctor", "--metrics", "tcp://127.0.0.1:1")
+    assert status == 2 and "is no metrics socket" in said
+    monkeypatch.setenv("TORCH_REMOTE_METRICS", "tcp://127.0.0.1:1")
+    (found,) = checks_local.check_metrics(None)
+    assert found.state == "problem" and "TORCH_REMOTE_METRICS" in found.remedy
 
 
 # --- token files: who has to act
@@ -315,6 +370,8 @@ def test_commands_take_the_server_alone_and_with_on(command: str, run: Run, tmp_
         (["-q", "-c", "-1"], ["-c", "-1"]),
         (["-", "a", "-c"], ["-", "a", "-c"]),
         (["-m", "package.train", "-c", "x"], ["-m", "package.train", "-c", "x"]),
+        (["-c", ""], ["-c", ""]),
+        (["--", __file__, "", "--b"], [__file__, "", "--b"]),
     ],
 )
 def test_run_takes_code_and_standard_input_as_python_does(
@@ -324,8 +381,10 @@ def test_run_takes_code_and_standard_input_as_python_does(
     assert executed == [words]
 
 
-def test_run_without_code_is_wrong_usage(run: Run, executed: list[list[str]]) -> None:
-    assert run("run", "-c")[0] == 2
+def test_run_without_code_or_script_is_wrong_usage(run: Run, executed: list[list[str]]) -> None:
+    for words in (["-c"], ["-m"], [], ["--"], [""], ["-m", ""]):
+        status, said = run("run", *words)
+        assert status == 2 and "which script?" in said, words
     assert executed == []
 
 

@@ -55,6 +55,9 @@ def test_a_python_function_for_each_element_is_refused_with_what_to_do() -> None
         for other in (x, y):
             with pytest.raises(TypeError, match=rf"{name} is only .*tensor\.cpu\(\)\.{name}"):
                 call(x, other)
+    for name in ("map_", "map2_"):  # a tensor of the CPU is changed by one that is not
+        with pytest.raises(TypeError, match=rf"{name} is only .* on remote:0"):
+            calls[name](y, x)
     assert [call(y.clone(), y).tolist() for call in calls.values()] == [[2, 2], [2, 2], [3, 3]]
     assert x.tolist() == [1, 1]
 

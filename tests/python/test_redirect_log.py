@@ -158,3 +158,32 @@ def test_a_site_is_the_users_line_also_where_torch_remote_replaces_a_function(re
     ours = str(Path(TorchDevice.__file__).parent.parent)
     assert not [each for each in TorchDevice.sites() if each.file.startswith(ours)]
     assert not [each for each in TorchDevice.sites() if "contextlib" in each.file]
+
+
+CELLS = """
+import sys, types
+FILE = "/tmp/ipykernel_7/123.py"
+shell = types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map={FILE: 3}))
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+import TorchDevice, torch
+source = "kept = torch.ones(2**20, device='cuda')\\n" + "torch.cuda.caching_allocator_enable()"
+for file in (FILE, "<ipython-input-12-0123456789ab>"):
+    exec(compile(source, file, "exec"))
+TorchDevice.report()
+try:
+    exec(compile("\\ntorch.empty(2**50, device='cuda')", FILE, "exec"))
+except torch.OutOfMemoryError as error:
+    print("made at cell 12, line 1 in <module>" in str(error), "ipykernel" in str(error))
+"""
+
+
+def test_in_a_notebook_cells_are_named() -> None:
+    done = run_python(CELLS, anew=True, TORCHDEVICE_LOG_LEVEL="INFO")
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    for cell in ("cell 3", "cell 12"):
+        assert f"TorchDevice: {cell}, line 1 <module>(): torch.ones: cuda -> cpu" in said
+        assert any(line.startswith(f"TorchDevice: {cell}, line 2: torch.cuda") for line in said)
+        assert f"{cell}, line 1" in done.stdout
+    assert done.stdout.splitlines()[-1] == "True False"
+    assert "ipykernel" not in done.stdout + done.stderr

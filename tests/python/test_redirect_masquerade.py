@@ -175,6 +175,26 @@ def test_under_torchrun_a_rank_is_told_of_a_device_for_each(
     assert torch.equal(torch.cuda.get_rng_state(), states[0])
 
 
+def test_torch_accelerator_follows_the_rule_of_torch_cuda(
+    remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerator = torch.accelerator
+    for device in NAMES_OF_ANOTHER:
+        accelerator.set_device_index(device)
+        assert accelerator.current_device_index() == 0
+        accelerator.synchronize(device)
+        assert str(accelerator.current_stream(device).device) == remote
+        assert accelerator.memory_allocated(device) == torch.cuda.memory_allocated(device)
+    with accelerator.device_index(9):
+        assert str(torch.ones(1, device="cuda").device) == remote
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    assert accelerator.device_count() == torch.cuda.device_count() == 3
+    TorchDevice.disable()
+    assert accelerator.device_count() == 1
+    with pytest.raises(RuntimeError, match="remote:9 does not exist"):
+        accelerator.set_device_index(9)
+
+
 def test_data_parallel_uses_the_devices_that_exist(used: str) -> None:
     model = torch.nn.DataParallel(torch.nn.Linear(2, 2).cuda(), device_ids=[0, 1, 2])
     assert str(model(torch.ones(4, 2, device="cuda")).device) == used

@@ -86,6 +86,24 @@ def test_read_as_mps_is_for_programs_written_for_apple(policy: str) -> None:
 
 
 @pytest.mark.parametrize("read_as", ["cuda", "mps"])
+def test_the_accelerator_has_the_name_that_its_tensors_have(read_as: str) -> None:
+    with redirected("remote", "foreign", read_as=read_as):
+        accelerator = torch.accelerator.current_accelerator()
+        assert accelerator is not None
+        x = torch.ones(2, device=accelerator)
+        assert (accelerator.type, str(accelerator)) == (x.device.type, read_as)
+        assert torch.ones(2).to(f"{accelerator}:0").device == x.device
+        assert torch.nn.Linear(2, 2).to(accelerator)(x).device == x.device
+        torch.accelerator.synchronize(x.device)
+        torch.accelerator.set_device_index(x.device)
+        assert torch.compile(lambda x: x + 1, backend="eager")(x).device == x.device
+        assert torch.accelerator.is_available() and torch.accelerator.device_count() == 1
+        TorchDevice.enable("foreign")
+    with redirected("remote", "foreign"):
+        assert torch.accelerator.current_accelerator() == torch.device("remote")
+
+
+@pytest.mark.parametrize("read_as", ["cuda", "mps"])
 def test_on_the_cpu_nothing_is_called_otherwise(read_as: str) -> None:
     with redirected("cpu", read_as=read_as):
         x = torch.ones(2, device=read_as)

@@ -45,6 +45,8 @@ DRAWS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "binomial by place": lambda x, g: torch.binomial(x * 0 + 9, x, g),
     "rrelu by place": lambda x, g: torch.rrelu(x - 1, 0.1, 0.9, True, g),
     "normal of tensors": lambda x, g: torch.normal(x, x, generator=g),
+    "gamma": lambda x, g: torch._standard_gamma(x, generator=g),
+    "dirichlet by place": lambda x, g: torch._sample_dirichlet(x, g),
     "init": lambda x, g: torch.nn.init.xavier_uniform_(x, generator=g),
     "trunc_normal_": lambda x, g: torch.nn.init.trunc_normal_(x, generator=g),
 }
@@ -82,6 +84,20 @@ def test_a_generator_of_the_cpu_draws_for_tensors_of_the_accelerator(name: str) 
         turned = weights().t()
         turned.normal_(generator=cpu_generator())
     assert torch.equal(turned.cpu(), weights().t().normal_(generator=cpu_generator()))
+
+
+@pytest.mark.parametrize("generator", [cpu_generator, lambda: None])
+def test_a_sampler_draws_by_its_generator(generator: Callable[[], Any]) -> None:
+    def draw(weights: Any) -> list[int]:
+        torch.manual_seed(5)
+        return list(torch.utils.data.WeightedRandomSampler(weights, 4, generator=generator()))
+
+    values = weights().flatten().tolist()
+    expected = draw(torch.tensor(values))
+    with redirected("remote"):
+        assert draw(torch.tensor(values)) == draw(values) == expected
+    with redirected("remote", "foreign"):
+        assert draw(torch.tensor(values)) == expected
 
 
 INTO: dict[str, Callable[..., torch.Tensor]] = {

@@ -112,8 +112,8 @@ def test_launchers_commands_parents_children_and_programs_without_a_setting_say_
     alone: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert told(capsys, pid=1) == ""  # a fork
-    starters = (*torch_remote_cli._LAUNCHERS, "multiprocessing.popen_fork")
-    for name in (*starters, "torch_remote_cli.errors"):
+    spawned = [f"multiprocessing.popen_{kind}" for kind in ("spawn_posix", "forkserver")]
+    for name in (*torch_remote_cli._LAUNCHERS, *spawned, "torch_remote_cli.errors"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, name, ModuleType(name))
             assert told(capsys) == ""
@@ -127,6 +127,25 @@ def test_launchers_commands_parents_children_and_programs_without_a_setting_say_
     assert told(capsys) != ""
     alone.delenv("TORCH_REMOTE")
     assert told(capsys) == ""
+
+
+def test_forks_may_have_used_the_machine_only_if_torch_remote_was_imported(
+    alone: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone.setitem(sys.modules, "multiprocessing.popen_fork", ModuleType("popen_fork"))
+    assert told(capsys) == LINE.replace("SCRIPT", "/home/me/train.py")
+    alone.setitem(sys.modules, "torch_remote", ModuleType("torch_remote"))
+    assert told(capsys) == ""
+
+
+def test_a_program_with_workers_of_a_loader_ends_with_one_line() -> None:
+    code = """
+        import torch
+        from torch.utils.data import DataLoader
+        print([int(each) for each in DataLoader(range(2), num_workers=1)])
+    """
+    done = run_python(code, anew=True, TORCH_REMOTE=URL)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1]\n", LINE)
 
 
 @pytest.mark.parametrize("module", ["torch.distributed.run", "accelerate.commands.launch"])

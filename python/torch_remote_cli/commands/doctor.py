@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from .. import checks_local, checks_machine, machine
+from .. import checks_local, checks_machine, figures, machine
 from ..errors import FAILED, OK
 from ..findings import Finding, describe
 from ..output import Waiting, counted, print_json
@@ -41,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.metrics is not None:
+        figures.find_socket(options.metrics)  # wrong usage, before anything is looked at
     found = []
     for finding in examine(options):
         found.append(finding)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import re
 import signal
 import sys
 from pathlib import Path
@@ -67,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     host, port = parse_address(options.listen)
+    check_names(options.host)
     socket = figures.find_socket(options.metrics)
     path = (
         Path(options.token_file).expanduser() if options.token_file else page_token.default_path()
@@ -112,6 +114,12 @@ def parse_address(text: str) -> tuple[str, int]:
             2,
         )
     return host, number
+
+
+def check_names(names: list[str]) -> None:
+    for name in names:
+        if re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", name) is None:
+            raise CommandError(f"--host {name}: write a name without a port, as gpu-box.lan", 2)
 
 
 def _tell_missing(what: str, path: Path | None) -> None:

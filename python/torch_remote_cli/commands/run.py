@@ -84,7 +84,9 @@ def python_words(options: argparse.Namespace) -> list[str]:
     words = list(options.script)
     if options.code is not None:
         words = [*options.code, *words]
-    if not words:
+    elif words[:1] == ["--"]:  # Python 3.13 leaves it out
+        words = words[1:]
+    if not words or (not words[0] and options.code is None):
         raise CommandError("which script? `torch-remote run --help` has examples", WRONG_USAGE)
     if options.code is not None:
         return ["-c", *words]

@@ -57,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if not 0 < options.interval < threading.TIMEOUT_MAX:  # nor is NaN
-        raise CommandError(f"--interval {options.interval:g}: it is a time of more than 0 s", 2)
+        raise CommandError(
+            f"--interval {options.interval:g}: it is a number of seconds, more than 0 and finite", 2
+        )
     if options.count is not None and options.count < 1:
         raise CommandError(f"--count {options.count}: it is a number of at least 1", 2)
     socket = figures.find_socket(options.metrics)
