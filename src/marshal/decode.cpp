@@ -128,7 +128,7 @@ c10::IValue make_scalar(ValueKind kind, const Number& number) {
 
 // Makes the lists of a call, from the numbers and tensors of its slots.
 struct Filler {
-  const Slots& slots;
+  const Scalars& scalars;
   const Resolved& resolved;
 
   at::Tensor tensor(const Recipe& recipe) const {
@@ -140,7 +140,7 @@ struct Filler {
       return resolved.sparse[recipe.index];
     if (recipe.kind == RecipeKind::kConstant)
       return recipe.constant.toTensor();
-    return make_scalar_tensor(recipe, slots.numbers[recipe.index]);
+    return make_scalar_tensor(recipe, scalars.numbers[recipe.index]);
   }
 
   c10::IValue tensor_list(const Recipe& recipe) const {
@@ -165,7 +165,7 @@ struct Filler {
     c10::List<double> list;
     list.reserve(recipe.count);
     for (uint32_t i = 0; i < recipe.count; ++i)
-      list.push_back(slots.numbers[recipe.index + i].as<double>());
+      list.push_back(scalars.numbers[recipe.index + i].as<double>());
     return list;
   }
 
@@ -173,7 +173,7 @@ struct Filler {
     c10::impl::GenericList list(c10::NumberType::get());
     list.reserve(recipe.kinds.size());
     for (size_t i = 0; i < recipe.kinds.size(); ++i)
-      list.push_back(make_scalar(recipe.kinds[i], slots.numbers[recipe.index + i]));
+      list.push_back(make_scalar(recipe.kinds[i], scalars.numbers[recipe.index + i]));
     return list;
   }
 
@@ -190,15 +190,15 @@ struct Filler {
       case RecipeKind::kOptionalTensorList:
         return optional_tensor_list(recipe);
       case RecipeKind::kInt:
-        return slots.numbers[recipe.index].as<int64_t>();
+        return scalars.numbers[recipe.index].as<int64_t>();
       case RecipeKind::kUnsigned:
-        return slots.numbers[recipe.index].as<uint64_t>();
+        return scalars.numbers[recipe.index].as<uint64_t>();
       case RecipeKind::kFloat:
-        return slots.numbers[recipe.index].as<double>();
+        return scalars.numbers[recipe.index].as<double>();
       case RecipeKind::kComplex:
-        return slots.numbers[recipe.index].as<c10::complex<double>>();
+        return scalars.numbers[recipe.index].as<c10::complex<double>>();
       case RecipeKind::kBool:
-        return slots.numbers[recipe.index].as<bool>();
+        return scalars.numbers[recipe.index].as<bool>();
       case RecipeKind::kFloatList:
         return float_list(recipe);
       case RecipeKind::kScalarList:
@@ -224,9 +224,9 @@ void read_slots(const Plan& plan, Reader& reader, wire::NameState& names, Slots&
     slots.outputs.push_back(wire::decode_name(reader, names));
 }
 
-void build_stack(const Plan& plan, const Slots& slots, const Resolved& resolved,
+void build_stack(const Plan& plan, const Scalars& scalars, const Resolved& resolved,
                  torch::jit::Stack& stack) {
-  const Filler filler{slots, resolved};
+  const Filler filler{scalars, resolved};
   stack.reserve(plan.arguments.size());
   for (const Recipe& recipe : plan.arguments)
     stack.push_back(filler.make(recipe));

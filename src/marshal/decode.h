@@ -48,11 +48,15 @@ class Number {
   std::array<std::byte, kBytes> bytes_{};
 };
 
-// The part of a call that is not in its plan. Reused, so that reading a call allocates nothing.
-struct Slots {
-  c10::SmallVector<uint64_t, 16> storages;  // names, in the order in which the key numbers them
-  c10::SmallVector<uint64_t, 16> offsets;   // one for each tensor, in elements
+// What a call says that is neither in its plan nor a name.
+struct Scalars {
+  c10::SmallVector<uint64_t, 16> offsets;  // one for each tensor, in elements
   c10::SmallVector<Number, 8> numbers;
+};
+
+// The part of a call that is not in its plan. Reused, so that reading a call allocates nothing.
+struct Slots : Scalars {
+  c10::SmallVector<uint64_t, 16> storages;   // names, in the order in which the key numbers them
   c10::SmallVector<uint64_t, 2> generators;  // names
   c10::SmallVector<uint64_t, 8> outputs;     // names of the fresh outputs
 };
@@ -61,7 +65,7 @@ struct Slots {
 void read_slots(const Plan& plan, wire::Reader& reader, wire::NameState& names, Slots& slots);
 
 // The tensors and generators of a call. `tensors` are those of plan.tensors, in order, and are
-// moved from; `sparse` are those of plan.sparse, `generators` those of slots.generators.
+// moved from; `sparse` are those of plan.sparse, `generators` those of Slots::generators.
 struct Resolved {
   std::span<at::Tensor> tensors;
   std::span<const at::Tensor> sparse;
@@ -69,7 +73,7 @@ struct Resolved {
 };
 
 // Puts the arguments on an empty stack. plan.refusal must be empty.
-void build_stack(const Plan& plan, const Slots& slots, const Resolved& resolved,
+void build_stack(const Plan& plan, const Scalars& scalars, const Resolved& resolved,
                  torch::jit::Stack& stack);
 
 }  // namespace torch_remote::marshal

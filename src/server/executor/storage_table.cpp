@@ -8,10 +8,9 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/TensorImpl.h>
 
 #include "base/error.h"
-#include "server/device/out_of_memory.h"
+#include "server/executor/pin.h"
 
 namespace torch_remote::server {
 namespace {
@@ -25,6 +24,8 @@ uint64_t present_bytes(const Entry& entry) {
 
 // What of the memory limit the storage takes, once it has memory.
 uint64_t held_by(const Entry& entry) {
+  if (entry.is_pinned())  // it has all of its memory, whatever its size
+    return entry.held;
   return entry.storage ? UploadMemory::bytes_behind(entry.storage) : entry.nbytes;
 }
 
@@ -38,62 +39,9 @@ c10::Storage allocate(uint64_t nbytes, c10::Device device) {
           allocator, true};
 }
 
-c10::DispatchKeySet key_set_of(c10::Device device) {
-  return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
-}
-
-at::Tensor make_view(const c10::Storage& storage, const marshal::TensorRecipe& view,
-                     uint64_t offset) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::TensorImpl::VIEW, c10::Storage(storage), key_set_of(storage.device()),
-      c10::scalarTypeToTypeMeta(view.dtype));
-  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(view.sizes, view.strides, static_cast<int64_t>(offset));
-  if (view.conj)
-    impl->_set_conj(true);
-  if (view.neg)
-    impl->_set_neg(true);
-  if (view.wrapped)
-    impl->set_wrapped_number(true);
-  return tensor;
-}
-
-bool is_same_view(const at::Tensor& tensor, const marshal::TensorRecipe& view, uint64_t offset) {
-  if (!tensor.defined() || view.wrapped)
-    return false;
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  return impl.storage_offset() == static_cast<int64_t>(offset) && !impl.is_wrapped_number() &&
-         impl.dtype() == c10::scalarTypeToTypeMeta(view.dtype) && impl.sizes() == view.sizes &&
-         impl.strides() == view.strides && impl.is_conj() == view.conj && impl.is_neg() == view.neg;
-}
-
-// Bytes of a storage as a tensor, for copies.
-at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t length) {
-  marshal::TensorRecipe view;
-  view.dtype = at::kByte;
-  view.sizes = {static_cast<int64_t>(length)};
-  view.strides = {1};
-  return make_view(storage, view, offset);
-}
-
 // True if the upload fills the whole storage and is in the same kind of memory.
-bool becomes_the_storage(const Entry& entry, const Staging& staging) {
-  return staging.length() == entry.nbytes && entry.device.is_cpu();
-}
-
-uint64_t whole_units(uint64_t nbytes) {
-  constexpr uint64_t kUnit = 512;  // as CUDA's allocator, and the client's snapshots
-  return (nbytes + kUnit - 1) / kUnit * kUnit;
-}
-
-// Without the peak: MemoryUse::note_peaks().
-void change(c10::CachingAllocator::Stat& stat, uint64_t before, uint64_t after) {
-  const int64_t peak = stat.peak;
-  if (after >= before)
-    stat.increase(after - before);
-  else
-    stat.decrease(before - after);
-  stat.peak = peak;
+bool can_become(const Entry& entry, const Staging& staging) {
+  return staging.length() == entry.nbytes && entry.device.is_cpu() && !entry.is_pinned();
 }
 
 [[noreturn]] void refuse_view(const Entry& entry, const marshal::TensorRecipe& view,
@@ -104,15 +52,6 @@ void change(c10::CachingAllocator::Stat& stat, uint64_t before, uint64_t after) 
 }
 
 }  // namespace
-
-bool covers(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
-  return offset == 0 && view.is_dense && view.extent == entry.nbytes;
-}
-
-bool is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset) {
-  return view.storage().unsafeGetStorageImpl() == entry.storage.unsafeGetStorageImpl() &&
-         view.storage_offset() == static_cast<int64_t>(offset);
-}
 
 Entry& StorageTable::find(uint64_t name) {
   const auto found = entries_.find(name);
@@ -125,8 +64,7 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, ui
                           Origin made) {
   if (name == 0)
     throw ProtocolError("name 0 is never valid");
-  wire::check_limit("storages of a session", entries_.size() + 1, limits_.storages);
-  wire::check_limit("bytes of a storage", nbytes, wire::kMaxStorageBytes);
+  account_.check_new(entries_.size(), nbytes);
   auto [place, is_new] = entries_.emplace(name, nullptr);
   if (!is_new)
     throw ProtocolError("the name " + std::to_string(name) + " is taken");
@@ -136,8 +74,8 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, ui
   entry.device = device;
   entry.number = number;
   entry.stream = streams_.current(number);
-  use_[number].storages.increase(1);
-  set_bytes(entry, nbytes);
+  account_.add(entry);
+  account_.set_bytes(entry, nbytes);
   return entry;
 }
 
@@ -147,9 +85,9 @@ void StorageTable::free(uint64_t name) {
     throw ProtocolError("no storage has the name " + std::to_string(name));
   Entry& entry = *found->second;
   leave_to_replies(entry);
-  set_bytes(entry, 0);
-  use_[entry.number].storages.decrease(1);
-  set_held(entry, 0);
+  account_.set_bytes(entry, 0);
+  account_.remove(entry);
+  account_.set_held(entry, 0);
   set_missing(entry, nullptr);
   if (!uploading_.empty())
     std::erase(uploading_, &entry);
@@ -182,13 +120,14 @@ void StorageTable::leave_to_replies(Entry& entry) {
 
 std::shared_ptr<const void> StorageTable::reply_token(Entry& entry, uint64_t copied) {
   if (copied != 0) {
-    check_room(entry, copied, used_bytes());
-    auto copy = std::make_shared<ReplyMemory>(limits_.others);
+    account_.check_room(entry, copied);
+    auto copy = std::make_shared<ReplyMemory>(account_.others());
     copy->count(copied);
     return copy;
   }
+  check_internal(!entry.is_pinned(), "a reply is sent from a copy of a pinned storage");
   if (entry.sending == nullptr)
-    entry.sending = std::make_shared<ReplyMemory>(limits_.others);
+    entry.sending = std::make_shared<ReplyMemory>(account_.others());
   return entry.sending;
 }
 
@@ -198,57 +137,24 @@ void StorageTable::replace_memory(Entry& entry, c10::Storage memory) {
   entry.storage = std::move(memory);
 }
 
-void StorageTable::set_bytes(Entry& entry, uint64_t nbytes) {
-  total_bytes_ += nbytes - entry.nbytes;
-  MemoryUse& use = use_[entry.number];
-  change(use.bytes, entry.nbytes, nbytes);
-  change(use.reserved, whole_units(entry.nbytes), whole_units(nbytes));
-  if (entry.storage)
-    use.note_peaks();
-  entry.nbytes = nbytes;
-}
-
 void StorageTable::allocate_all(uint8_t device) {
   for (auto& [name, entry] : entries_)
     if (entry->number == device && entry->missing == nullptr && entry->upload == nullptr)
       ensure_memory(*entry);
 }
 
-void StorageTable::check_room(const Entry& entry, uint64_t nbytes, uint64_t others) const {
-  const uint64_t room = limits_.bytes - std::min(others, limits_.bytes);
-  if (nbytes <= room)
-    return;
-  const MemoryShortage shortage{nbytes, limits_.bytes, room, others, others};
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, false, describe_shortage(entry.device.is_cpu() ? "CPU" : "CUDA", shortage),
-      " The bytes of a session are limited to ", limits_.bytes, " (serve --max-memory)");
-}
-
-void StorageTable::hold(Entry& entry, uint64_t nbytes) {
-  if (nbytes > entry.held)
-    check_room(entry, nbytes, used_bytes() - entry.held);
-  set_held(entry, nbytes);
-}
-
-void StorageTable::set_held(Entry& entry, uint64_t nbytes) {
-  held_bytes_ += nbytes - entry.held;
-  entry.held = nbytes;
-  if (limits_.bytes != UINT64_MAX)
-    uploads_.memory().set_room(limits_.bytes - std::min(used_bytes(), limits_.bytes));
-}
-
 void StorageTable::ensure_memory(Entry& entry) {
   if (entry.storage)
     return;
-  hold(entry, entry.nbytes);
+  account_.hold(entry, entry.nbytes);
   const Streams::Scope scope(streams_, entry.number, entry.stream);
   try {
     entry.storage = allocate(entry.nbytes, entry.device);
   } catch (...) {
-    hold(entry, 0);
+    account_.hold(entry, 0);
     throw;
   }
-  use_[entry.number].note_peaks();
+  account_.use(entry.number).note_peaks();
 }
 
 at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
@@ -263,7 +169,7 @@ at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view
     refuse_view(entry, view, offset);
   // A repeated argument needs a tensor object of its own, because kernels compare objects. And a
   // kernel may have given the last view another storage.
-  if (!view.is_repeat && is_same_view(entry.last_view, view, offset) &&
+  if (!view.is_repeat && is_made_as(entry.last_view, view, offset) &&
       entry.last_view.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
           entry.storage.unsafeGetStorageImpl())
     return entry.last_view;
@@ -275,44 +181,56 @@ at::Tensor StorageTable::resolve(Entry& entry, const marshal::TensorRecipe& view
 }
 
 void StorageTable::adopt(Entry& entry, at::Tensor tensor) {
-  hold(entry, tensor.storage().nbytes());
+  account_.hold(entry, tensor.storage().nbytes());
   entry.storage = tensor.storage();
   entry.device = entry.storage.device();
-  set_bytes(entry, entry.storage.nbytes());
+  account_.set_bytes(entry, entry.storage.nbytes());
   entry.last_view = std::move(tensor);
 }
 
 void StorageTable::resize(Entry& entry, uint64_t nbytes) {
   settle(entry);
+  if (const std::shared_ptr<const Pin> pin = entry.pin.lock())
+    return resize_in_place(entry, *pin, nbytes);
   const uint64_t kept = std::min(present_bytes(entry), nbytes);
   const bool has_values = entry.storage && kept != 0;
   const uint64_t held = entry.held;
   c10::Storage resized;  // stays without memory if no bytes are kept
-  hold(entry, has_values ? nbytes : 0);
+  account_.hold(entry, has_values ? nbytes : 0);
   if (has_values) {
     try {
       resized = copy_memory(entry, nbytes, kept);
     } catch (...) {
-      set_held(entry, held);
+      account_.set_held(entry, held);
       throw;
     }
   }
   replace_memory(entry, std::move(resized));
-  set_bytes(entry, nbytes);
+  account_.set_bytes(entry, nbytes);
+}
+
+void StorageTable::resize_in_place(Entry& entry, const Pin& pin, uint64_t nbytes) {
+  if (nbytes > pin.capacity())
+    throw Refused("a storage of " + std::to_string(entry.nbytes) + " bytes cannot get " +
+                  std::to_string(nbytes) + ": its memory must stay where it is, and has " +
+                  std::to_string(pin.capacity()) + " bytes");
+  entry.last_view.reset();
+  entry.storage.set_nbytes(nbytes);
+  account_.set_bytes(entry, nbytes);
 }
 
 void StorageTable::settle_growth(Entry& entry, bool is_kept) {
   if (is_kept) {
-    hold(entry, held_by(entry));
+    account_.hold(entry, held_by(entry));
     entry.last_view.reset();
-    return set_bytes(entry, entry.storage.nbytes());
+    return account_.set_bytes(entry, entry.storage.nbytes());
   }
   if (!entry.storage || entry.storage.nbytes() <= entry.nbytes)
     return;
   try {
     resize(entry, entry.nbytes);
   } catch (const std::exception&) {
-    set_bytes(entry, entry.storage.nbytes());  // no memory for the copy: keep the new size
+    account_.set_bytes(entry, entry.storage.nbytes());  // no memory for the copy: keep the new size
   }
 }
 
@@ -350,10 +268,11 @@ void StorageTable::expect_upload(Entry& entry, uint64_t offset, std::shared_ptr<
   check_range(entry, offset, staging->length());
   settle(entry);
   write_arrived();
-  if (becomes_the_storage(entry, *staging)) {
-    hold(entry, UploadMemory::bytes_behind(staging->memory()));
+  entry.takes_upload = can_become(entry, *staging);
+  if (entry.takes_upload) {
+    account_.hold(entry, UploadMemory::bytes_behind(staging->memory()));
   } else {
-    hold(entry, held_by(entry));
+    account_.hold(entry, held_by(entry));
     ensure_memory(entry);  // now, so that the upload fails and not a later call
     uploads_.copy_in_parts(*staging);
   }
@@ -389,7 +308,7 @@ void StorageTable::write_arrived() {
     try {
       if (uploads_.has_arrived(*entry->upload))
         finish_upload(*entry);
-      else if (!becomes_the_storage(*entry, *entry->upload))
+      else if (!entry->takes_upload)
         write_upload(*entry, uploads_.arrived_bytes(*entry->upload));
     } catch (const c10::Error&) {
       // The next call that uses the storage tries again, and gets the error.
@@ -410,7 +329,7 @@ void StorageTable::write_upload(Entry& entry, uint64_t arrived) {
 }
 
 void StorageTable::finish_upload(Entry& entry) {
-  if (!becomes_the_storage(entry, *entry.upload)) {
+  if (!entry.takes_upload) {
     while (entry.upload_written < entry.upload->length())
       write_upload(entry, uploads_.wait_for_more(*entry.upload, entry.upload_written));
     entry.upload.reset();
@@ -421,14 +340,14 @@ void StorageTable::finish_upload(Entry& entry) {
   if (staging->length() == 0)
     return;
   replace_memory(entry, staging->take_memory());
-  use_[entry.number].note_peaks();
+  account_.use(entry.number).note_peaks();
 }
 
 void StorageTable::detach_from_replies(Entry& entry) {
   const uint64_t nbytes = entry.storage.nbytes();
-  check_room(entry, nbytes, used_bytes());
+  account_.check_room(entry, nbytes);
   replace_memory(entry, copy_memory(entry, nbytes, nbytes));
-  set_held(entry, nbytes);
+  account_.set_held(entry, nbytes);
 }
 
 // The memory belongs to the storage's own stream. The current stream copies, after the work that

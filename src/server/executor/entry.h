@@ -1,0 +1,74 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+
+#include "server/bytes/uploads.h"
+#include "server/executor/failures.h"
+
+namespace torch_remote::server {
+
+class Pin;
+
+// The server refuses what a message asks. The error is the answer, or replaces the call's results;
+// the session goes on.
+class Refused : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Memory that only replies use any more: copies made for them, and what a storage had that was
+// freed or changed meanwhile. It counts towards serve --max-memory until the client has received
+// the bytes. Thread-safe: the connection's threads destroy it.
+class ReplyMemory {
+ public:
+  explicit ReplyMemory(std::shared_ptr<std::atomic<uint64_t>> total) : total_(std::move(total)) {}
+
+  ~ReplyMemory() { total_->fetch_sub(bytes_); }
+
+  ReplyMemory(const ReplyMemory&) = delete;
+  ReplyMemory& operator=(const ReplyMemory&) = delete;
+
+  // Once, by the executor.
+  void count(uint64_t bytes) {
+    bytes_ = bytes;
+    total_->fetch_add(bytes);
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<uint64_t>> total_;
+  uint64_t bytes_ = 0;
+};
+
+// One storage of the session. Memory is allocated at its first use.
+struct Entry {
+  c10::Storage storage;  // null: no memory yet
+  uint64_t nbytes = 0;   // what it has, or will have
+  uint64_t held = 0;     // what of that has memory
+  Origin made;           // the message that mentioned it first
+  c10::Device device{c10::kCPU};
+  uint8_t number = 0;         // the session's number of the device
+  uint8_t stream = 0;         // the device's current stream when it was made
+  uint8_t upload_stream = 0;  // and when the upload began
+  Cause missing;  // why it has no value, mostly null: Note [Missing storages] in execute.h
+  std::shared_ptr<Staging> upload;  // to be written before anything else uses the storage
+  uint64_t upload_offset = 0;
+  uint64_t upload_written = 0;           // bytes of the upload that are in the storage
+  bool takes_upload = false;             // the upload's memory becomes the storage's
+  std::shared_ptr<ReplyMemory> sending;  // replies that are sent from this memory hold it too
+  std::weak_ptr<const Pin> pin;          // Note [Pinned storages] in pin.h
+  at::Tensor last_view;                  // most calls use the same view as the call before
+
+  bool is_pinned() const { return !pin.expired(); }
+
+  bool is_being_sent() const { return sending != nullptr && sending.use_count() > 1; }
+};
+
+}  // namespace torch_remote::server
