@@ -20,7 +20,7 @@ struct Counter {
 // What an Interpreter makes handlers of.
 struct Given {
   const Devices devices{c10::kCPU, 1};
-  const OperatorTable operators;
+  const OperatorTable operators{};
   Uploads uploads;
   Replies replies;
   SessionState state{devices, operators, uploads, replies, {}};
