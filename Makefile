@@ -128,6 +128,7 @@ lint: setup-checks setup  ## Format, clang-tidy, ruff, mypy, the include table, 
 	@$(PYTHON) tools/check_width.py
 	@$(PYTHON) tools/check_docs.py
 	@$(PYTHON) tools/check_promises.py
+	@$(PYTHON) tools/check_threads.py
 
 format: setup-checks setup  ## Rewrite the sources in the project's format
 	@$(CXX_FILES) | xargs -r clang-format-14 -i
