@@ -52,7 +52,9 @@ std::string full_name(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
-constexpr std::string_view kMayNot = "may not be called by a client: ";
+std::string may_not(std::string_view reason) {
+  return "may not be called by a client: " + std::string(reason);
+}
 
 bool runs(const Listed& listed) {
   return listed.kind == OperatorClass::kRuns || listed.kind == OperatorClass::kTrusts;
@@ -66,7 +68,7 @@ bool is_sent(const c10::OperatorHandle& operation) {
 // Only words: it is refused either way. Null: this server's torch does not have it.
 std::string refuse_unlisted(const c10::OperatorHandle* operation) {
   if (operation != nullptr && !is_sent(*operation))
-    return std::string(kMayNot) + "the client composes it of other operators, or does it itself";
+    return may_not("the client composes it of other operators, or does it itself");
   return "is refused until somebody has read its kernel: it is not in this server's list of "
          "operators (src/server/operators/operator_list.txt)";
 }
@@ -82,7 +84,7 @@ std::string refuse_operator(std::string_view name, const c10::OperatorHandle* op
   if (runs(listed))
     return {};
   if (listed.kind == OperatorClass::kRefused)
-    return std::string(kMayNot) + std::string(listed.reason);
+    return may_not(listed.reason);
   return refuse_unlisted(operation);
 }
 
