@@ -55,13 +55,15 @@ void StorageAccount::check_room(const Entry& entry, uint64_t nbytes) const {
 }
 
 void StorageAccount::set_bytes(Entry& entry, uint64_t nbytes) {
-  total_bytes_ += nbytes - entry.nbytes;
   MemoryUse& use = use_[entry.number];
-  change(use.bytes, entry.nbytes, nbytes);
-  change(use.reserved, whole_units(entry.nbytes), whole_units(nbytes));
+  if (nbytes != entry.nbytes) {  // an output mostly has the size that was predicted
+    total_bytes_ += nbytes - entry.nbytes;
+    change(use.bytes, entry.nbytes, nbytes);
+    change(use.reserved, whole_units(entry.nbytes), whole_units(nbytes));
+    entry.nbytes = nbytes;
+  }
   if (entry.storage)
     use.note_peaks();
-  entry.nbytes = nbytes;
 }
 
 }  // namespace torch_remote::server
