@@ -22,9 +22,9 @@ struct AnsweredCall {
 // here as its size says. So what a server tells is compared with what the operator can give: the
 // kind of each result, and for operators whose results depend on data the dtype, the dimensions and
 // the largest number of elements for these arguments (which rule, the table of operators says:
-// ResultBound in marshal/operator_table.h). Where the values of the arguments alone bound the result
-// (bincount, repeat_interleave), and for operators without such a rule, a result must fit into the
-// memory that the server's device has.
+// ResultBound in marshal/operator_table.h). Where the values of the arguments alone bound the
+// result (bincount, repeat_interleave), and for operators without such a rule, a result must fit
+// into the memory that the server's device has.
 
 // Throws ProtocolError for results that the operator cannot give.
 void check_results(const AnsweredCall& call, const std::vector<wire::Result>& results);
