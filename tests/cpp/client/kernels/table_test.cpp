@@ -32,10 +32,11 @@ TEST(KernelTable, ThoseWithAKernelByTheTableOfOperatorsAreItsRows) {
   for (const c10::OperatorName& name : aten()) {
     const marshal::OperatorRules rules = marshal::rules_of(name);
     const bool has_kernel = find_kernel(name) != nullptr;
-    if (rules.route == Route::kKernel || rules.route == Route::kBranch)
+    if (rules.route == Route::kKernel || rules.route == Route::kBranch) {
       EXPECT_TRUE(has_kernel) << name;
-    else if (has_kernel)
+    } else if (has_kernel) {
       EXPECT_EQ(rules.route, Route::kSent) << name;
+    }
   }
 }
 

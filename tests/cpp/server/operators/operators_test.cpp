@@ -96,8 +96,9 @@ TEST(Operators, WhatTheClientComposesOrDoesItselfIsRefusedWithThoseWords) {
 TEST(Operators, EveryOperatorThatAClientSendsIsListed) {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const std::string text = c10::toString(name);
-    if (text.starts_with("aten::"))
+    if (text.starts_with("aten::")) {
       EXPECT_THAT(refusal_by_name(text), Not(HasSubstr("until somebody has read"))) << text;
+    }
   }
 }
 
