@@ -153,8 +153,8 @@ tsan-torch: setup  ## A session that eight threads use, client and server under 
 core-clang: setup-system setup-checks  ## The torch-free layers with clang's -Wthread-safety -Werror
 	@tools/build.sh core-clang
 
-torch-clang: setup setup-checks  ## marshal, client and server with clang's -Wthread-safety -Werror: minutes to build
-	@tools/build.sh torch-clang
+torch-clang: build setup-checks  ## marshal, client and server with clang's -Wthread-safety -Werror: parsed, not compiled
+	@$(PYTHON) tools/thread_safety.py
 
 macos: setup-system  ## Compile and link client, TorchDevice and bindings for macOS on arm64, by hand: nothing is run
 	@tools/macos.sh

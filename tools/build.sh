@@ -3,7 +3,6 @@
 # build.sh gpu       all but the C++ tests, with the system's Python and torch, into build/gpu
 # build.sh fuzz      the fuzz targets, with .venv's torch; also fuzz-release
 # build.sh tsan      the stress test under ThreadSanitizer, with .venv's torch
-# build.sh torch-clang   marshal, client and server with clang's -Wthread-safety, with .venv's torch
 # build.sh core-clang    base, wire and transport with clang's -Wthread-safety
 # build.sh PRESET    one of the torch-free presets
 set -euo pipefail
@@ -40,10 +39,6 @@ case $target in
   tsan)
     configure=(cmake --preset tsan "-DTORCH_REMOTE_PYTHON=$PWD/.venv/bin/python")
     goals=(stress_test)
-    ;;
-  torch-clang)
-    configure=(cmake --preset torch-clang "-DTORCH_REMOTE_PYTHON=$PWD/.venv/bin/python")
-    goals=(torch_remote_marshal torch_remote_client torch_remote_server)
     ;;
   core-clang)
     configure=(cmake --preset core-clang)
