@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/error.h"
+#include "server/executor/pin.h"
 #include "server/handlers/all_handlers.h"
 #include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
@@ -142,9 +143,10 @@ void LinkHandler::send(uint64_t request, const wire::PeerQuery& query) {
   storages.prepare(entry, false);
   const at::Tensor view =
       storages.resolve(entry, marshal::make_tensor_recipe(query.spec), query.offset);
-  const bool is_copied = !view.is_cpu() || !view.is_contiguous() || view.is_conj() || view.is_neg();
+  const bool is_copied = !view.is_cpu() || !view.is_contiguous() || view.is_conj() ||
+                         view.is_neg() || entry.is_pinned();
   const auto token = storages.reply_token(entry, is_copied ? view.nbytes() : 0);
-  const at::Tensor plain = view.cpu().resolve_conj().resolve_neg().contiguous();
+  const at::Tensor plain = for_reply(entry, view).cpu().resolve_conj().resolve_neg().contiguous();
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(plain.const_data_ptr()),
                                          plain.nbytes());
   link->send(bytes, std::make_shared<const SentCopy>(SentCopy{plain, token}));

@@ -5,6 +5,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "server/executor/errors.h"
+#include "server/executor/pin.h"
 #include "server/handlers/all_handlers.h"
 #include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
@@ -74,14 +75,16 @@ void ReadHandler::answer(const wire::Read& read) {
     leave_room_for_upload(entry, storages.totals(), session_.uploads);
   if (!view.is_cpu())
     return answer_from_device(read.request, view, entry);
-  session_.replies.tensor(read.request, view, token_for(view, entry));
+  const std::shared_ptr<const void> token = token_for(view, entry);
+  session_.replies.tensor(read.request, for_reply(entry, view), token);
 }
 
 // A small value is copied into the reply, where it counts.
 std::shared_ptr<const void> ReadHandler::token_for(const at::Tensor& view, Entry& entry) {
   if (view.nbytes() <= wire::kMaxInlineBytes)
     return nullptr;
-  return session_.storages.reply_token(entry, is_sent_as_it_is(view) ? 0 : view.nbytes());
+  const bool is_copied = entry.is_pinned() || !is_sent_as_it_is(view);
+  return session_.storages.reply_token(entry, is_copied ? view.nbytes() : 0);
 }
 
 void ReadHandler::when_made(const Entry& entry, Streams::OnDone on_done) {
@@ -114,7 +117,8 @@ void ReadHandler::answer_from_device(uint64_t request, const at::Tensor& view, E
 
 void ReadHandler::answer_in_pieces(uint64_t request, const at::Tensor& view, Entry& entry) {
   const std::shared_ptr<const void> token = token_for(view, entry);
-  DeviceReads::Read read{request, view.resolve_conj().resolve_neg().contiguous(), token};
+  const at::Tensor plain = view.resolve_conj().resolve_neg().contiguous();
+  DeviceReads::Read read{request, for_reply(entry, plain), token};
   when_made(entry, [&replies = session_.replies, &reads = session_.device_reads,
                     read = std::move(read)](std::exception_ptr failure) {
     if (failure != nullptr)

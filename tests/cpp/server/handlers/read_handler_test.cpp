@@ -1,7 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/executor/pin.h"
+#include "server/handlers/all_handlers.h"
+#include "server/handlers/session_state.h"
 #include "server/support.h"
+#include "wire/limits.h"
 
 namespace torch_remote::server::testing {
 namespace {
@@ -24,6 +28,31 @@ TEST(ReadHandler, AReadOutsideItsStorageIsAnError) {
 
   EXPECT_EQ(server.read(1, spec({2}), 1).error.kind, wire::ErrorKind::kRefused);
   EXPECT_EQ(server.read(1, spec({2}), UINT64_MAX / 2).error.kind, wire::ErrorKind::kRefused);
+}
+
+// Note [Pinned storages].
+TEST(ReadHandler, ALargeValueOfAPinnedStorageIsSentFromACopy) {
+  const c10::InferenceMode inference_mode;
+  const Devices devices(c10::kCPU, 1);
+  const OperatorTable operators;
+  Uploads uploads;
+  Replies replies;
+  SessionState state(devices, operators, uploads, replies, {});
+  HandlerTable table;
+  const std::unique_ptr<Handler> handler = make_read_handler(state, table);
+  constexpr int64_t kCount = 2 * wire::kMaxInlineBytes / sizeof(float);
+  Entry& entry = state.storages.make(1, kCount * sizeof(float), c10::kCPU, 0, {});
+  state.storages.prepare(entry, true);
+  state.storages.resolve(entry, marshal::make_tensor_recipe(spec({kCount})), 0).zero_();
+  const auto held = pin(entry);
+  FrameText frame;
+  frame.read(1, 1, spec({kCount}), 0);
+  wire::Reader reader(frame.bytes());
+  wire::ReceivedMessage message = wire::next_message(reader);
+
+  table.find(message.tag)(message.body);
+
+  EXPECT_FALSE(entry.is_being_sent());
 }
 
 }  // namespace
