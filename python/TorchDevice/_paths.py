@@ -104,7 +104,7 @@ class _Path(ModuleType):
 
 
 class _Finder:
-    """Finds and makes these modules: an entry of `sys.meta_path`, and their loader."""
+    """Finds and makes these modules, as an entry of `sys.meta_path`, while install() runs."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -127,12 +127,15 @@ class _Finder:
 
 
 def install() -> None:
-    """Makes every path importable, and an attribute of its package.
+    """Imports every path, so that it is in `sys.modules` and an attribute of its package.
 
-    The finder is the first: folders without a file, which an older version may have left, are
-    packages for Python's own.
+    The finder is the first meanwhile: folders without a file, which an older version may have left,
+    are packages for Python's own.
     """
     finder: Any = _Finder
     sys.meta_path.insert(0, finder)
-    for path in PATHS:
-        importlib.import_module(f"{__package__}.{path}")
+    try:
+        for path in PATHS:
+            importlib.import_module(f"{__package__}.{path}")
+    finally:
+        sys.meta_path.remove(finder)

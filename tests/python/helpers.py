@@ -130,7 +130,9 @@ def serving(listen: str, *options: str, log: Path | None = None) -> Iterator[str
     try:
         assert server.stdout is not None
         line = server.stdout.readline()
-        assert line.startswith("listening on "), line + server.communicate(timeout=DEADLINE)[1]
+        if not line.startswith("listening on "):
+            said = server.communicate(timeout=DEADLINE)[1]
+            raise AssertionError(line + (log.read_text() if log else said))
         yield line.removeprefix("listening on ").strip()
     finally:
         server.terminate()

@@ -320,7 +320,6 @@ def test_run_on_a_server_that_is_not_there_does_not_begin_the_script(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for url, status, words in (
         ("foo", 2, "'foo' is neither a URL nor a machine"),
-        ("", 2, "'' is neither a URL nor a machine"),
         (f"unix://{tmp_path}/nobody", 3, "What to do: start a server there"),
         ("tcp://127.0.0.1:1", 3, "What to do: start a server there"),
     ):

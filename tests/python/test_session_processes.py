@@ -339,7 +339,8 @@ def test_a_session_whose_client_is_gone_ends_without_a_new_thread(tmp_path: Path
             seen = threads_of(pid) | seen
             time.sleep(0.005)
         assert seen == before
-        assert "session ended during a call" in server.log()
+        # Whoever sees it first says so: the reader, or who watches the client's process.
+        assert "session ended" in server.log()
 
 
 # Promise 4.
