@@ -53,7 +53,8 @@ def _told(current_accelerator: Any) -> Any:
 
 
 def _existing(target: Target, device: Any) -> Any:
-    """The same, or 0 for a number that is no device's. Text such as "cuda:1" torch redirects."""
+    """The same device, or 0 for a number that no device has. Text such as "cuda:1" becomes a
+    torch.device, which is redirected where it is made."""
     if isinstance(device, torch.device) and device.type in _REDIRECTED:
         device = device.index  # made while nothing was redirected
     is_index = isinstance(device, int) and device > 0
@@ -70,7 +71,7 @@ def _index(original: Any, target: Target) -> Any:
     def index_of(device: Any, optional: bool = False) -> int:
         is_overridden = getattr(device, "type", None) == "cpu" and _C.is_overridden()
         device = None if is_overridden else _existing(target, device)
-        return int(_existing(target, int(original(device, optional or is_overridden))))
+        return int(original(device, optional or is_overridden))
 
     return index_of
 

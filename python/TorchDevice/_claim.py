@@ -17,7 +17,7 @@ def claim(name: str | None) -> None:
 
 
 def read_as() -> str | None:
-    """What devices read as; None: as what they are."""
+    """The type that devices read as; None: their own."""
     return _read_as[0]
 
 

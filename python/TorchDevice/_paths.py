@@ -1,7 +1,8 @@
 """The paths of the original TorchDevice: modules whose names live elsewhere.
 
 `import TorchDevice.ops.nn.layers` works, and `layers.Linear` is `torch.nn.Linear`. A name is looked
-up when it is asked for: the names of `torch.cuda` answer for the device that is in use then.
+up when it is asked for: the names of `torch.cuda` answer for the device that is in use then. They
+are made at `import TorchDevice` and cannot be reloaded.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from torch_remote_cli import replace_package_run, set_up_run
+from torch_remote_cli import note_import, replace_package_run, set_up_run
 
 replace_package_run()
 
@@ -226,4 +226,5 @@ _install("modal" if "torch_modal" in sys.modules else "remote")
 _warn_of_local_cuda()
 _tell_redirect()
 _notebook.watch_cells()
+note_import()
 set_up_run()

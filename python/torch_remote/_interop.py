@@ -57,7 +57,7 @@ def _refuse_per_element(method: Any) -> Any:
             called = method.__name__
             raise TypeError(
                 f"{called} is only implemented on CPU tensors: it calls a Python function for each "
-                f"element, and those of a tensor here are on {ours[0].device}; use PyTorch's "
+                f"element, and one of these tensors is on {ours[0].device}; use PyTorch's "
                 f"operators, or tensor.copy_(tensor.cpu().{called}(...)) with tensors of the CPU"
             )
         return method(self, *args, **kwargs)

@@ -187,6 +187,9 @@ def _replace_functions() -> None:
     for module in (torch.distributed, torch.distributed.distributed_c10d):
         _patches.patch(module, "barrier", barrier)
         _patches.patch(module, "init_process_group", init)
+    meshes = torch.distributed.device_mesh  # init_device_mesh() calls it by a name of its own
+    if hasattr(meshes, "init_process_group"):
+        _patches.patch(meshes, "init_process_group", init)
 
 
 def _may_be_rank() -> bool:

@@ -7,9 +7,13 @@ This file is imported by every `import torch` (see `_autoload`), so it imports a
 from __future__ import annotations
 
 import atexit
+import mmap
 import os
 import re
 import sys
+
+# Of this process and of its forks; a byte that is not 0: one of them has imported torch_remote.
+_imported: mmap.mmap | None = None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,8 +48,16 @@ def _autoload() -> None:
     # Equal in a child of `torch-remote run` that its parent has left alone.
     is_of_run = os.environ.get("TORCH_REMOTE_RUN") or url == os.environ.get("TORCH_REMOTE_RUN_ON")
     if url and not is_of_run:
+        global _imported
+        _imported = mmap.mmap(-1, mmap.PAGESIZE)
         atexit.register(_tell_if_unused, os.getpid())
     _explain_checkpoints()
+
+
+def note_import() -> None:
+    """torch_remote calls this when it is imported."""
+    if _imported is not None:
+        _imported[0] = 1
 
 
 def set_up_run() -> None:
@@ -78,6 +90,8 @@ def _tell_if_unused(pid: int) -> None:
     is_child = processes is not None and processes.parent_process() is not None
     if is_command or is_launcher or is_child or _has_children_that_may_use_it():
         return
+    if launch is None and _imported is not None and _imported[0] != 0:
+        return  # a fork may have used it
     if launch is not None and (launch.has_used_machine() or _has_told_why(url)):
         return
     if not url or os.getpid() != pid or sys.stderr is None:
@@ -91,7 +105,8 @@ def _tell_if_unused(pid: int) -> None:
 
 
 def _has_children_that_may_use_it() -> bool:
-    """Forks, such as workers of a DataLoader, have imported what this process has; others not."""
+    """Spawned children import for themselves. Forks have what this process has imported, and note
+    what they import: note_import()."""
     if any(
         f"multiprocessing.popen_{kind}" in sys.modules for kind in ("spawn_posix", "forkserver")
     ):

@@ -1,4 +1,4 @@
-"""Amounts of memory as text. What a unit means here it means in `base/byte_count.cpp` too."""
+"""Amounts of memory as text. Units mean the same as in `base/byte_count.cpp`."""
 
 from __future__ import annotations
 

@@ -30,6 +30,20 @@ def test_a_program_that_does_not_import_torch_remote_ends_with_one_line() -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "tensor(2.)\n", LINE)
 
 
+def test_a_fork_that_has_imported_torch_remote_may_have_used_the_machine() -> None:
+    code = """
+        import multiprocessing, torch
+        def work(name): __import__(name)
+        for name in ("math", NAME):
+            process = multiprocessing.get_context("fork").Process(target=work, args=(name,))
+            process.start()
+            process.join()
+    """
+    for name, line in (("json", LINE), ("torch_remote", "")):
+        done = run_python(code.replace("NAME", repr(name)), anew=True, TORCH_REMOTE=URL)
+        assert (done.returncode, done.stderr) == (0, line)
+
+
 def test_a_program_that_uses_the_machine_or_has_none_ends_quietly() -> None:
     code = "import torch, torch_remote; print(torch.ones(2, device='remote').sum().item())"
     for url in ("local", ""):

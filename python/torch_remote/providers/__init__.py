@@ -119,8 +119,8 @@ def find_provider(name: str) -> Provider:
 def machines_of(name: str) -> list[Endpoint]:
     """What runs now, as the provider says. In older providers the function's name is `list`."""
     provider = find_provider(name)
-    machines = getattr(provider, "machines", None) or getattr(provider, "list")  # noqa: B009
-    return list(machines())
+    machines = getattr(provider, "machines", None)
+    return list(machines() if callable(machines) else getattr(provider, "list")())  # noqa: B009
 
 
 def _entry_points() -> list[metadata.EntryPoint]:

@@ -119,7 +119,9 @@ def parse_address(text: str) -> tuple[str, int]:
 def check_names(names: list[str]) -> None:
     for name in names:
         if re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", name) is None:
-            raise CommandError(f"--host {name}: write a name without a port, as gpu-box.lan", 2)
+            raise CommandError(
+                f"--host {name}: write a name without a port, as gpu-box.lan or [::1]", 2
+            )
 
 
 def _tell_missing(what: str, path: Path | None) -> None:

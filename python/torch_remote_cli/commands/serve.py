@@ -18,9 +18,13 @@ def serve(arguments: list[str]) -> int:
 
 
 def check(arguments: list[str]) -> None:
-    """What the program would take for an option that is not given."""
-    for option, value in zip(["serve", *arguments], arguments, strict=False):
+    """Refuses empty values, which the server would read as options that are not given."""
+    if {"--help", "-h"} & set(arguments):
+        return
+    for option, value in zip(["", *arguments], arguments, strict=False):
         name, is_assigned, assigned = value.partition("=")
+        if value == "" and not option.startswith("-"):
+            raise CommandError("an argument of serve is empty", WRONG_USAGE)
         if value == "" or (name.startswith("--") and is_assigned and not assigned):
             raise CommandError(f"the value of {name or option} is empty", WRONG_USAGE)
     if "--resume" in arguments and "--stdio" not in arguments:

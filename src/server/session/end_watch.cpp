@@ -28,8 +28,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::sig_atomic_t kNoSignal = -1;
 
-// Set by the handler of SIGTERM, which runs in ppoll() of the thread that watches: an EndReason.
+// Set by the handler of SIGTERM: an EndReason.
 volatile std::sig_atomic_t asked_to_end = kNoSignal;
+
+// The thread that watches. It takes SIGTERM inside ppoll() only.
+pthread_t watching;
 
 // What the listener has sent with the signal; anything else counts as kStopped.
 EndReason reason_of(const siginfo_t& signal) {
@@ -44,7 +47,10 @@ void handle_sigterm() {
 
   action.sa_flags = SA_SIGINFO;
   action.sa_sigaction = [](int, siginfo_t* signal, void*) {
-    asked_to_end = static_cast<int>(reason_of(*signal));
+    if (asked_to_end == kNoSignal)
+      asked_to_end = static_cast<int>(reason_of(*signal));
+    if (::pthread_equal(::pthread_self(), watching) == 0)  // a library's thread has taken it
+      ::pthread_kill(watching, SIGTERM);
   };
   if (::sigaction(SIGTERM, &action, nullptr) != 0)
     throw_system_errno("sigaction", errno);
@@ -169,9 +175,10 @@ void hold_sigterm() noexcept {
 }
 
 void watch_for_end(const EndCauses& causes, Use& use, const std::atomic<Session*>& session) {
-  handle_sigterm();
   std::thread([causes, &use, &session] {
     name_this_thread("tr-end-watch");
+    watching = ::pthread_self();
+    handle_sigterm();
     EndWatch(causes, use, session).run();
   }).detach();
 }
