@@ -43,7 +43,7 @@ build: setup     ## Build, and make `import torch_remote` work in .venv
 	@tools/build.sh release
 
 # What a user needs: no tests. In a tree where `make build` was run, what that has compiled.
-BUILT = $(if $(wildcard build/release/build.ninja),release,install)
+BUILT = $(if $(wildcard build/release/src/_C*),release,install)
 installed: setup
 	@tools/build.sh $(BUILT)
 
@@ -97,6 +97,7 @@ conformance: build  ## PyTorch's own samples and real models, remote against CPU
 
 nightly: build   ## What is too long for CI: every suite with every sample, programs, faults, soak (SHARD=1/4)
 	@$(PYTHON) tests/python/conformance/run.py --full --timeout 300 $(if $(SHARD),--shard $(SHARD))
+	@$(PYTHON) tools/thread_safety.py --each
 	@$(MAKE) programs faults soak
 
 programs: build  ## Random programs, remote against CPU (STEPS=20000 SEED=1)

@@ -12,6 +12,7 @@ cd "$(dirname "$0")/.."
 . tools/steps.sh
 
 jobs=${JOBS:-$(nproc)}
+unity=${UNITY:-OFF}
 target=$1
 binary=build/$target
 python=
@@ -21,7 +22,7 @@ case $target in
   release)
     python=$PWD/.venv/bin/python
     configure=(cmake --preset release "-DTORCH_REMOTE_PYTHON=$python"
-      "-DTORCH_REMOTE_UNITY=${UNITY:-OFF}")
+      "-DTORCH_REMOTE_UNITY=$unity")
     ;;
   install)
     python=$PWD/.venv/bin/python
@@ -55,8 +56,11 @@ case $target in
   *) configure=(cmake --preset "$target") ;;
 esac
 
-# ninja runs cmake again by itself, but does not know of a changed preset or a new torch.
-if [ ! -e "$binary/build.ninja" ] || [ CMakePresets.json -nt "$binary/build.ninja" ] ||
+# ninja runs cmake again by itself, but does not know of a changed preset, a new torch or UNITY.
+if [ ! -e "$binary/build.ninja" ] ||
+  { [ "$target" = release ] &&
+    ! grep -qx "TORCH_REMOTE_UNITY:BOOL=$unity" "$binary/CMakeCache.txt"; } ||
+  [ CMakePresets.json -nt "$binary/build.ninja" ] ||
   [ -n "$(find .venv -maxdepth 1 -name 'setup-*' -newer "$binary/build.ninja" 2>/dev/null)" ]; then
   step "[4/5] configure $target" "configure-$target" "${configure[@]}"
   touch "$binary/build.ninja"

@@ -4,7 +4,9 @@
 Nothing is compiled: clang only parses (-fsyntax-only) what build/release compiles, each folder as
 one unit, with torch's headers in a precompiled one. So this takes a minute or two of one core; to
 build with clang takes ten. Every warning of clang is an error. Not checked: main.cpp, which has no
-lock, and src/redirect. With names of units (client-session), only these; JOBS and CLANG as usual.
+lock, src/bindings and src/redirect. With names of units (client-session), only these; --each makes
+each file a unit, which also shows a file that needs an include of a neighbour's. JOBS and CLANG as
+usual.
 """
 
 from __future__ import annotations
@@ -68,19 +70,20 @@ def sources_of(compiled: Path) -> list[Path]:
     return [source for source in found if source.is_relative_to(ROOT / "src")]
 
 
-def units() -> list[Unit]:
-    """One for each folder, and for the files with flags of their own."""
+def units(each: bool) -> list[Unit]:
+    """One for each folder, and for the files with flags of their own; or one for `each` file."""
     grouped: dict[tuple[str, str, str], list[Path]] = defaultdict(list)
     for entry in json.loads((BUILT / "compile_commands.json").read_text()):
         flags, definitions = flags_of(entry["command"])
         for source in sources_of(Path(entry["file"])):
             folder = source.relative_to(ROOT / "src").parent
             if folder.parts[:1] and folder.parts[0] in LAYERS and source.name != "main.cpp":
-                key = "-".join(folder.parts), json.dumps(flags), json.dumps(definitions)
+                name = "-".join([*folder.parts, *([source.stem] if each else [])])
+                key = name, json.dumps(flags), json.dumps(definitions)
                 grouped[key].append(source)
     return [
         Unit(
-            name if len(sources) > 1 else f"{name}-{sources[0].stem}",
+            name if each or len(sources) > 1 else f"{name}-{sources[0].stem}",
             sorted(sources),
             json.loads(definitions),
             json.loads(flags),
@@ -121,8 +124,13 @@ def check(unit: Unit, pch: Path) -> str:
 
 def main() -> int:
     HERE.mkdir(parents=True, exist_ok=True)
-    asked = sys.argv[1:]
-    found = [unit for unit in units() if not asked or unit.name in asked]
+    asked = set(sys.argv[1:])
+    each = "--each" in asked
+    asked -= {"--each"}
+    found = [unit for unit in units(each) if not asked or unit.name in asked]
+    if not found:
+        print(f"thread safety: build/release compiles no such unit: {' '.join(asked)}")
+        return 1
     largest = max(found, key=lambda unit: len(unit.sources))
     pch = precompile(largest.flags, largest.definitions)
     with ThreadPoolExecutor(int(os.environ.get("JOBS", "1"))) as pool:

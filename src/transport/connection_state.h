@@ -115,7 +115,7 @@ class WriterState {
 
   void start() { change(State::kUnstarted, State::kWorking, "a connection is started once"); }
 
-  // By the writer thread: these six.
+  // By the writer thread: these five.
   void wait() { change(State::kWorking, State::kWaiting, "the writer waits after its work"); }
 
   void wake() {

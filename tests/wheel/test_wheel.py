@@ -44,6 +44,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def test_pip_compiles_each_folder_as_one_unit(tmp_path: Path) -> None:
+    """As scikit-build-core configures it: minutes less."""
+    run("cmake", "-S", ROOT, "-B", tmp_path, "-DSKBUILD=2", "-DTORCH_REMOTE_TORCH=OFF")
+    assert "TORCH_REMOTE_UNITY:BOOL=ON" in (tmp_path / "CMakeCache.txt").read_text()
+
+
 @pytest.fixture(scope="module")
 def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unpacked")

@@ -2,11 +2,11 @@
 //
 // Note [Frees in order]
 //
-// A FREE applies at its place in the stream. A record is queued when nothing holds its storage, so
-// every call that names it is encoded already, and a FREE may be anywhere after that. Small
-// storages are freed at the end of the frame, by one message. Large ones are not, or the server
-// would hold all temporaries of a frame at once: when 1 MiB is queued, a FREE precedes the next
-// message.
+// A FREE applies at its place in the order of messages. A record is queued when nothing holds its
+// storage, so every call that names it is encoded already, and a FREE may be anywhere after that.
+// Small storages are freed at the end of the frame, by one message. Large ones are not, or the
+// server would hold all temporaries of a frame at once: when 1 MiB is queued, a FREE precedes the
+// next message.
 #include <algorithm>
 
 #include "client/process/records.h"

@@ -20,8 +20,9 @@
 
 namespace torch_remote::client {
 
-// A frame is cut when it has this many bytes.
+// A frame that has this many bytes is cut before the next message, or when the writer takes it.
 constexpr size_t kFrameTarget = 64 << 10;
+// Storages with this many bytes that wait to be freed are freed before the next message.
 constexpr uint64_t kFreedAtOnce = 1 << 20;
 
 // Names that the client chooses: never used twice in a session. Thread-safe.

@@ -52,8 +52,8 @@ class SessionOwner {
 };
 
 // One client's state on one server: order of messages, requests, faults and link. This class has
-// what needs several of them: waiting, and telling of failures. A Submission
-// (client/session/submission.h) sends. Thread-safe.
+// what needs several of them: uploads, queries, waiting, and telling of failures. All else is sent
+// by a Submission (client/session/submission.h). Thread-safe.
 //
 // The reader thread takes neither the submit lock nor the GIL.
 class Session : private Link::Handler {
@@ -105,7 +105,7 @@ class Session : private Link::Handler {
                     std::optional<std::chrono::milliseconds> time = std::nullopt);
   // As wait_quietly(), but raises the server's error, SessionLost, or an interrupt.
   void wait(const RequestPtr& request, const char* what);
-  // Sends a query and waits. Returns the answer's body.
+  // Sends a query and waits. Returns the answer's body. `write_fields` runs under the submit lock.
   std::vector<std::byte> query(wire::QueryKind kind, const std::string& what,
                                const std::function<void(wire::Writer&)>& write_fields = nullptr);
 
