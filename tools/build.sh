@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# build.sh release   everything, into build/release, importable from .venv; UNITY=ON compiles each
-#                    folder as one unit, which is quicker where nothing is compiled yet
-# build.sh install   the same without the tests, always with UNITY, into build/install
+# build.sh release   everything, into build/release, importable from .venv
+# build.sh install   the same without the tests, always with UNITY=ON, into build/install
 # build.sh gpu       all but the C++ tests, with the system's Python and torch, into build/gpu
 # build.sh fuzz      the fuzz targets, with .venv's torch; also fuzz-release
 # build.sh tsan      the stress test under ThreadSanitizer, with .venv's torch
 # build.sh core-clang    base, wire and transport with clang's -Wthread-safety
 # build.sh PRESET    one of the torch-free presets
+# UNITY=ON compiles each folder of src as one unit: quicker where nothing is compiled yet.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/steps.sh
@@ -21,8 +21,7 @@ goals=(all)
 case $target in
   release)
     python=$PWD/.venv/bin/python
-    configure=(cmake --preset release "-DTORCH_REMOTE_PYTHON=$python"
-      "-DTORCH_REMOTE_UNITY=$unity")
+    configure=(cmake --preset release "-DTORCH_REMOTE_PYTHON=$python")
     ;;
   install)
     python=$PWD/.venv/bin/python
@@ -56,10 +55,12 @@ case $target in
   *) configure=(cmake --preset "$target") ;;
 esac
 
+[ "$target" = install ] && unity=ON
+configure+=("-DTORCH_REMOTE_UNITY=$unity")
+
 # ninja runs cmake again by itself, but does not know of a changed preset, a new torch or UNITY.
 if [ ! -e "$binary/build.ninja" ] ||
-  { [ "$target" = release ] &&
-    ! grep -qx "TORCH_REMOTE_UNITY:BOOL=$unity" "$binary/CMakeCache.txt"; } ||
+  ! grep -qx "TORCH_REMOTE_UNITY:BOOL=$unity" "$binary/CMakeCache.txt" ||
   [ CMakePresets.json -nt "$binary/build.ninja" ] ||
   [ -n "$(find .venv -maxdepth 1 -name 'setup-*' -newer "$binary/build.ninja" 2>/dev/null)" ]; then
   step "[4/5] configure $target" "configure-$target" "${configure[@]}"
