@@ -100,11 +100,13 @@ def test_a_daemon_threads_backward_does_not_hold_up_the_exit() -> None:
     """PyTorch would wait 10 s for autograd's thread, which is in a call that never ends. How long
     the exit takes depends on the machine, so this looks at the setting that ends PyTorch's wait."""
     code = """
-import atexit, os, threading
-begin, has_begun = threading.Event(), threading.Event()
+import atexit, os, sys, threading, time
+begin, has_begun, worker = threading.Event(), threading.Event(), []
 def begin_backward():  # after torch_remote has ended its session
     begin.set()
     has_begun.wait()
+    while worker[0] in sys._current_frames():  # PyTorch aborts if it wants the GIL at the exit
+        time.sleep(0.001)
     print(os.environ["TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT"], flush=True)
 atexit.register(begin_backward)
 import torch, torch_remote
@@ -114,13 +116,14 @@ class Tell(torch.autograd.Function):
         return x.view_as(x)
     @staticmethod
     def backward(context, gradient):
+        worker.append(threading.get_ident())
         has_begun.set()
         return gradient
 x = torch.ones(3, device="remote", requires_grad=True)
 y, gradient = Tell.apply(x * x), torch.ones(3, device="remote")
 def work():
     begin.wait()
-    y.backward(gradient)
+    y.backward(gradient, retain_graph=True)  # or its node would take the GIL once more
 threading.Thread(target=work, daemon=True).start()
 """
     done = run_python(code)
