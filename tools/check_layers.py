@@ -47,15 +47,16 @@ ALLOWED = {
     "client/session": [*TORCH, "transport", *rooms("client", "capture operators process link")],
     "client/machines": [*TORCH, *rooms("client", "capture process link session")],
     "client/memory": [*TORCH, *rooms("client", "capture process session machines")],
+    "client/programs": [*TORCH, *rooms("client", "capture operators process link session")],
     "client/shapes": [*TORCH, *rooms("client", "capture operators process session memory")],
     "client/call": [
         *TORCH,
-        *rooms("client", "capture operators process link session machines memory shapes"),
+        *rooms("client", "capture operators process link session machines memory shapes programs"),
     ],
     "client/backend": [
         *TORCH,
         "transport",
-        *rooms("client", "capture operators process session machines memory call"),
+        *rooms("client", "capture operators process session machines memory programs call"),
     ],
     "client/kernels": [
         *TORCH,
@@ -63,8 +64,8 @@ ALLOWED = {
     ],
     "client": [
         *TORCH,
-        *rooms("client", "capture operators process session machines memory shapes call"),
-        *rooms("client", "backend kernels"),
+        *rooms("client", "capture operators process session machines memory shapes programs"),
+        *rooms("client", "call backend kernels"),
     ],
     "server/cache": ["base", "wire"],
     "server/device": TORCH,
@@ -90,7 +91,8 @@ ALLOWED = {
     ],
     "bindings": [
         *["base", "redirect", "torch", "python", "pybind11", "client"],
-        *rooms("client", "capture operators process link session machines memory call backend"),
+        *rooms("client", "capture operators process link session machines memory programs call"),
+        *rooms("client", "backend"),
     ],
 }
 EXTERNAL = [

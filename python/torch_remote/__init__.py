@@ -80,6 +80,7 @@ from ._backend_device import (  # noqa: E402
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
 from ._explain import Explanation, explain  # noqa: E402
 from ._gpus import GPUChoice, GPUType, choose_gpu  # noqa: E402
+from ._graphs import Graph  # noqa: E402
 from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
 from ._reads import ReadFuture, read  # noqa: E402
 from ._stats import Stats, count, stats  # noqa: E402
@@ -94,6 +95,7 @@ __all__ = [
     "Explanation",
     "GPUChoice",
     "GPUType",
+    "Graph",
     "Machine",
     "ProtocolError",
     "ReadFuture",
@@ -143,6 +145,7 @@ def _install(name: str) -> None:
     _C.set_start(_launch.start)
     _C.init()
     torch.utils.rename_privateuse1_backend(name)
+    _C.register_graphs()
     torch._register_device_module(name, _device)
     for module in ("amp", "memory", "random", "streams"):  # for `import torch.remote.amp`
         sys.modules[f"torch.{name}.{module}"] = getattr(_device, module)

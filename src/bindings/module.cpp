@@ -15,6 +15,7 @@
 #include "base/platform.h"
 #include "bindings/distributed.h"
 #include "bindings/frames.h"
+#include "bindings/graphs.h"
 #include "bindings/memory.h"
 #include "bindings/profiler.h"
 #include "bindings/python_hooks.h"
@@ -329,6 +330,7 @@ PYBIND11_MODULE(_C, module) {
   define_steps(module);
   define_profiler(module);
   define_distributed(module);
+  define_graphs(module);
   module.def("set_progress_hooks", set_progress_hooks);
   module.def("set_progress_shown", client::TransferProgress::set_shown);
   module.def("bytes_moved", bytes_moved);

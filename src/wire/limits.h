@@ -41,6 +41,10 @@ constexpr uint64_t kMaxProfiledBatch = 1 << 16;    // of them in one answer
 constexpr uint64_t kMaxCachedUploads = 1 << 13;    // in one answer
 constexpr uint64_t kMinCachedUpload = 1 << 20;     // bytes; a cache keeps no shorter upload
 
+constexpr uint64_t kMaxPrograms = 4096;            // of a session
+constexpr uint64_t kMaxProgramSteps = 1 << 16;     // of one program
+constexpr uint64_t kMaxProgramStorages = 1 << 18;  // of one program
+
 constexpr uint64_t kMaxGroups = 256;                // process groups of a session
 constexpr uint64_t kMaxGroupSize = 1 << 12;         // ranks of one
 constexpr uint64_t kMaxGroupEntries = 1 << 12;      // keys and values in one message about it

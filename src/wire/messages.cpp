@@ -31,11 +31,12 @@ Form form_of(const Begin& begin) {
 
 const char* to_text(Tag value) {
   static constexpr std::array kNames = {
-      "unknown", "HELLO",  "PROOF", "WELCOME", "SIGNATURE", "CALL",  "CONTEXT", "GENERATOR",
-      "RESIZE",  "STREAM", "BEGIN", "CHUNK",   "FREE",      "READ",  "QUERY",   "PROGRAM",
-      "GO_ON",   "REPLY",  "ERROR", "ACK",     "PING",      "CLOSE", "THREAD",
+      "unknown",   "HELLO",   "PROOF",  "WELCOME", "SIGNATURE", "CALL", "CONTEXT",
+      "GENERATOR", "RESIZE",  "STREAM", "BEGIN",   "CHUNK",     "FREE", "READ",
+      "QUERY",     "PROGRAM", "GO_ON",  "REPLY",   "ERROR",     "ACK",  "PING",
+      "CLOSE",     "THREAD",  "RUN",    "DROP",
   };
-  static_assert(kNames.size() == static_cast<size_t>(Tag::kThread) + 1);
+  static_assert(kNames.size() == static_cast<size_t>(Tag::kDrop) + 1);
   const auto number = static_cast<size_t>(value);
   return kNames[number < kNames.size() ? number : 0];
 }
@@ -235,6 +236,10 @@ void encode(Writer& writer, const Error& error) {
   writer.varint(n);
   for (size_t i = 0; i < n; ++i)
     writer.varint(error.results[i]);
+  if (error.program == 0)
+    return;  // clients that know no programs refuse bytes behind the results
+  writer.varint(error.program);
+  writer.varint(error.step);
 }
 
 Error decode_error(Reader& reader) {
@@ -250,6 +255,10 @@ Error decode_error(Reader& reader) {
   const uint64_t n = reader.count(kMaxErrorResults, "results of a failed call");
   for (uint64_t i = 0; i < n; ++i)
     error.results.push_back(reader.varint());
+  if (reader.empty())
+    return error;
+  error.program = reader.name();
+  error.step = reader.count(kMaxProgramSteps, "step of a program");
   return error;
 }
 

@@ -32,6 +32,7 @@ namespace torch_remote::wire {
 //     READ      request:varint storage:varint offset:varint spec
 //     QUERY     request:varint kind:u8 …                    (QueryKind)
 //     THREAD    thread:varint                               sends the messages that follow
+//     PROGRAM, RUN, DROP                                    a list of calls (program.h)
 //     STREAM    action:u8 device:u8 stream:varint …         (streams.h)
 //     GO_ON     thread:varint                               its failure was raised: run its calls
 //   server → client
@@ -40,11 +41,11 @@ namespace torch_remote::wire {
 //
 // CHUNK is sent as a bulk frame (transport/frame.h) with lane = upload (to the server) or request
 // (to the client). ACK, PING and CLOSE are kinds of frames too; HELLO, PROOF and WELCOME are in
-// handshake.h. PROGRAM is reserved.
+// handshake.h.
 //
 // Note [Numbers of calls]
 //
-// CALL, QUERY kCall and kCheckedCall, BEGIN and RESIZE are numbered together from 1, in the order
+// CALL, QUERY kCall and kCheckedCall, BEGIN, RESIZE and RUN are numbered together from 1, in the order
 // sent. Client and server both count. An error has the number of the call that failed, by which the
 // client finds the user's line.
 //
@@ -82,6 +83,8 @@ enum class Tag : uint8_t {
   kPing = 20,
   kClose = 21,
   kThread = 22,
+  kRun = 23,
+  kDrop = 24,
 };
 
 const char* to_text(Tag value);
@@ -399,7 +402,7 @@ enum class ErrorKind : uint8_t {
 };
 
 //   error := kind:u8 call:varint operator:text message:text signature:varint first:varint
-//            thread:varint since:varint n:varint name:varint*n
+//            thread:varint since:varint n:varint name:varint*n [program:varint step:varint]
 struct Error {
   ErrorKind kind = ErrorKind::kRuntime;
   uint64_t call = 0;  // Note [Numbers of calls]; 0: something else failed, such as a READ
@@ -410,6 +413,8 @@ struct Error {
   uint64_t thread = 0;              // the thread that it has stopped; 0: none
   uint64_t since = 0;               // number of the call that stopped the thread
   std::vector<uint64_t> results{};  // the first storages that it makes or writes
+  uint64_t program = 0;             // not 0: `call` is a RUN of it (only then sent)
+  uint64_t step = 0;                // which of its steps failed, from 0
 };
 
 void encode(Writer& writer, const Error& error);

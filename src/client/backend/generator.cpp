@@ -13,6 +13,7 @@
 #include "client/machines/current_device.h"
 #include "client/process/keep_gil.h"
 #include "client/process/process.h"
+#include "client/process/recording.h"
 #include "client/session/submission.h"
 #include "wire/limits.h"
 
@@ -163,6 +164,7 @@ uint64_t RemoteGenerator::name() const {
 void RemoteGenerator::set_current_seed(uint64_t seed) {
   if (in_forked_child())
     return;  // locks may be held by threads that no longer run
+  check_not_recording("seeding a generator");
   MutexLock lock(mutex_);
   seed_ = seed;
   seeded_ = true;
@@ -217,6 +219,7 @@ std::optional<uint64_t> RemoteGenerator::seed_before_use() const {
 }
 
 void RemoteGenerator::copy_to(RemoteGenerator& copy) const {
+  check_not_recording("the state of a generator");
   check_room();
   if (const auto seed = seed_before_use())
     return copy.remember_seed(*seed);
@@ -282,6 +285,7 @@ void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
                        new_state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
                        new_state.is_contiguous(),
                    "RNG state must be a torch.ByteTensor");
+  check_not_recording("the state of a generator");
   reseeded_ = true;
   const KeepGil keep;
   const auto* const state = dynamic_cast<const GeneratorState*>(&new_state);

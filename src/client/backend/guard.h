@@ -1,6 +1,9 @@
 #pragma once
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/version.h>
+
+#include "client/process/recording.h"
 
 namespace torch_remote::client {
 
@@ -39,6 +42,11 @@ struct RemoteGuard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(c10::DeviceIndex index) const override;
 
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override;
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+  bool isStreamCapturing(const c10::Stream& /*stream*/) const override {
+    return current_recording() != nullptr;
+  }
+#endif
   // Every dtype but the quantized ones, which are refused.
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override;
 };

@@ -10,6 +10,7 @@
 #include "client/memory/downloads.h"
 #include "client/memory/storage.h"
 #include "client/process/process.h"
+#include "client/process/recording.h"
 #include "client/process/sent_sources.h"
 #include "client/session/answers.h"
 #include "client/session/submission.h"
@@ -79,6 +80,7 @@ DevicePlace place_of(const c10::Stream& stream) {
 // `uploads`, so that their sources are free afterwards.
 bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::DoneQuery& query,
          uint64_t uploads = 0) {
+  check_not_recording(what);
   const auto body = session.query(kind, what, [&](wire::Writer& writer) {
     if (kind == wire::QueryKind::kStream)
       encode_stream_query(writer, query);
@@ -98,6 +100,7 @@ bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::D
 // have smaller ids than `uploads`, and downloads are here. On a CPU the work before the place is
 // done then. Does not wait.
 bool has_reached(Session& session, uint64_t call, uint64_t uploads) {
+  check_not_recording("a question about a stream or an event");
   if (calls_done(session) >= call)
     return are_downloads_here(session) && session.requests().uploads_before(uploads).empty();
   session.link().flush();

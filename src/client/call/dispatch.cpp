@@ -19,6 +19,7 @@
 #include "client/operators/operator.h"
 #include "client/process/context.h"
 #include "client/process/process.h"
+#include "client/programs/recorder.h"
 #include "client/session/match.h"
 #include "client/session/submission.h"
 #include "client/shapes/infer.h"
@@ -58,11 +59,13 @@ class CaptureScope {
   Capture* capture_;
 };
 
-void capture_call(Capture& capture, const OperatorInfo& info, Arguments arguments) {
+void capture_call(Capture& capture, const OperatorInfo& info, Arguments arguments,
+                  bool is_recorded) {
   uint8_t environment = read_environment();
   if (C10_UNLIKELY(info.has(kLooksAtGradMode)) && at::GradMode::is_enabled())
     environment |= kGradModeBit;
-  capture.begin(info.id, info.name.c_str(), environment, arguments, info.has(kSpansDevices));
+  capture.begin(info.id, info.name.c_str(), environment, arguments, info.has(kSpansDevices),
+                is_recorded);
   for (size_t i = 0; i < arguments.size(); ++i)
     capture.add(info.arguments[i], arguments[i]);
   capture.finish();
@@ -268,17 +271,36 @@ bool announce_elsewhere(Session& session, const Capture& capture) {
   return has_announced;
 }
 
+// While the thread captures a graph: keeps the call, and does not send it.
+Step record(Recording& recording, const OperatorInfo& info, SignaturePtr signature,
+            const Capture& capture, torch::jit::Stack* stack, c10::Device device,
+            DevicePlace place) {
+  if (!signature->outputs_known)
+    refuse_while_recording(recording, info.name.c_str());
+  place.session->tell_failure({&capture});
+  const size_t count = info.arguments.size();
+  Outputs outputs(*signature, capture, device, place);
+  const CallSite site{current_line(), place.device, info.site_number};
+  static_cast<Recorder&>(recording).add({*place.session, std::move(signature), capture,
+                                         torch::jit::last(*stack, count), outputs.results(), site});
+  log_route(info, "server", "recorded");
+  replace_stack(stack, count, outputs.results());
+  return Step::kDone;
+}
+
 Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   CaptureScope scope;
   Capture& capture = *scope;
   const size_t count = info.arguments.size();
   const Arguments arguments = torch::jit::last(*stack, count);
-  capture_call(capture, info, arguments);
+  Recording* const recording = current_recording();
+  capture_call(capture, info, arguments, recording != nullptr);
   const c10::DeviceIndex index = capture.device() < 0 ? current_device() : capture.device();
   const DevicePlace place = place_of(capture, index);
   const c10::Device device(c10::kPrivateUse1, index);
   capture.set_server_device(place.device);
-  if (C10_UNLIKELY(are_streams_used()) && announce_elsewhere(*place.session, capture))
+  if (C10_UNLIKELY(are_streams_used()) && recording == nullptr &&
+      announce_elsewhere(*place.session, capture))
     return Step::kAgain;
   const uint64_t hash = hash_bytes(capture.key());
   SignaturePtr signature = place.session->order().with_signatures(
@@ -301,6 +323,8 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   }
   if (C10_UNLIKELY(signature->match != nullptr))
     check_match(*signature->match, info, arguments, *place.session);
+  if (C10_UNLIKELY(recording != nullptr))
+    return record(*recording, info, std::move(signature), capture, stack, device, place);
   place.session->wait_for_credit({&capture});
   if (!signature->outputs_known)
     return ask_server(info, std::move(signature), capture, stack, device, place);

@@ -11,36 +11,6 @@
 namespace torch_remote::client {
 namespace {
 
-// SIGNATURE, with its operator if the server does not know it.
-void announce_signature(Submission& at, Signature& signature,
-                        c10::ArrayRef<c10::IValue> arguments) {
-  wire::Writer& writer = at.writer();
-  SignatureTable& table = at.signatures();
-  const OperatorInfo& info = *signature.operation;
-  if (table.wire_operators.size() <= info.id)
-    table.wire_operators.resize(info.id + 1, 0);
-  uint32_t& known = table.wire_operators[info.id];
-  const auto defaults =
-      signature.match == nullptr ? std::vector<uint32_t>() : defaults_of(info, arguments);
-  wire::SignatureParts parts;
-  parts.slot = signature.slot;
-  parts.introduction = known == 0 ? &info.introduction : nullptr;
-  if (known == 0)
-    known = ++table.operators_introduced;
-  parts.operator_id = known - 1;
-  parts.defaults = defaults;
-  parts.key = signature.key;
-  parts.outputs_known = signature.outputs_known;
-  parts.outputs = signature.outputs;
-  const size_t before = writer.size();
-  wire::encode_signature(writer, parts);
-  for (const uint32_t slot : table.count_announced(signature.slot, writer.size() - before))
-    wire::encode_empty_signature(writer, slot, parts.operator_id,
-                                 info.introduction.arguments.size());
-  signature.announced = true;
-  ++at.counters().signatures_sent;
-}
-
 // PyTorch runs a copy between two devices on the current stream of its source.
 void use_current_streams(Submission& at, const Capture& capture) {
   for (const TensorSlot& slot : capture.tensors())
@@ -58,7 +28,9 @@ bool prepare(Submission& at, SignaturePtr& signature, const Capture& capture,
   if (signature->outputs_known != outputs_known)
     return false;  // another thread has added it, or has learned its outputs
   if (!signature->announced)
-    announce_signature(at, *signature, arguments);
+    at.announce(*signature, signature->match == nullptr
+                                ? std::vector<uint32_t>()
+                                : defaults_of(*signature->operation, arguments));
   at.mirror_context();
   if (are_streams_used() && signature->operation->has(kSpansDevices)) [[unlikely]]
     use_current_streams(at, capture);

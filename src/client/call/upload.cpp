@@ -5,6 +5,7 @@
 #include "client/memory/downloads.h"
 #include "client/memory/pinned.h"
 #include "client/process/lines.h"
+#include "client/process/recording.h"
 #include "client/process/records.h"
 #include "client/process/sent_sources.h"
 #include "client/session/answers.h"
@@ -126,6 +127,7 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
   const auto bytes = bytes_of(source);
   if (bytes.empty())
     return;
+  check_not_recording("a copy from the memory of this process");
   StorageRecord& record = *record_of(destination);
   if (bytes.size() != record.nbytes)
     check_exists(destination);
@@ -156,6 +158,7 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
 
 RequestPtr upload_part(const at::Tensor& destination, uint64_t begin,
                        std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  check_not_recording("a copy from another machine");
   return Upload(destination, begin).send_bulk({bytes, std::move(owner), true});
 }
 

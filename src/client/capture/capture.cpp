@@ -105,9 +105,10 @@ uint8_t spec_flags(const at::TensorImpl& impl) {
 RecordLookup record_lookup;
 
 void Capture::begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
-                    c10::ArrayRef<c10::IValue> arguments, bool spans_devices) {
+                    c10::ArrayRef<c10::IValue> arguments, bool spans_devices, bool is_recorded) {
   operator_name_ = operator_name;
   spans_devices_ = spans_devices;
+  is_recorded_ = is_recorded;
   arguments_ = arguments;
   key_.clear();
   numbers_.clear();
@@ -319,7 +320,7 @@ uint32_t Capture::storage_number(StorageRecord* record, bool& first_mention) {
   if (C10_UNLIKELY(!storages_.empty() && storages_.front()->session != record->session))
     refuse_sessions(*storages_.front(), *record);
   storages_.push_back(record);
-  const bool announced = record->announced.load(std::memory_order_relaxed);
+  const bool announced = is_recorded_ || record->announced.load(std::memory_order_relaxed);
   fresh_.push_back(announced ? 0 : record->nbytes.load(std::memory_order_relaxed) + 1);
   return static_cast<uint32_t>(storages_.size() - 1);
 }

@@ -30,16 +30,39 @@ struct TensorSlot {
 class Capture {
  public:
   // `operator_name` and `arguments` must outlive the call. `spans_devices`: tensors may be on
-  // several devices of one server, and the call runs on the first tensor's device.
+  // several devices of one server, and the call runs on the first tensor's device. `is_recorded`:
+  // for a program, whose storages are there when it runs, so that the key makes none.
   void begin(uint32_t operator_id, const char* operator_name, uint8_t environment,
-             c10::ArrayRef<c10::IValue> arguments, bool spans_devices = false);
+             c10::ArrayRef<c10::IValue> arguments, bool spans_devices = false,
+             bool is_recorded = false);
   void add(const marshal::ArgumentInfo& info, const c10::IValue& value);
   void finish();
 
   void set_server_device(uint8_t device) { wire::set_key_device(key_, device_at_, device); }
 
   // Appends all slots but fresh outputs. Under the submit lock: names are sent as differences.
-  void encode_slots(wire::Writer& writer, wire::NameState& names) const;
+  void encode_slots(wire::Writer& writer, wire::NameState& names) const {
+    encode_slots(writer, names, [](const StorageRecord& record) { return record.name; });
+  }
+
+  // The same with `name_of(record)` in place of names.
+  template <typename NameOf>
+  void encode_slots(wire::Writer& writer, wire::NameState& names, NameOf&& name_of) const {
+    const auto numbers = numbers_.view();
+    size_t written = 0;
+    for (const TensorSlot& slot : tensors_) {
+      if (slot.numbers_before != written) {
+        wire::append_slots(writer, numbers.subspan(written, slot.numbers_before - written));
+        written = slot.numbers_before;
+      }
+      if (slot.first_mention)
+        wire::encode_storage_slot(writer, names, name_of(*slot.record), slot.offset);
+      else
+        wire::encode_offset(writer, slot.offset);
+    }
+    if (written != numbers.size())
+      wire::append_slots(writer, numbers.subspan(written));
+  }
 
   // False when another thread has announced one of the storages since the key was made.
   bool is_current() const;
@@ -105,6 +128,7 @@ class Capture {
   c10::DeviceIndex device_ = -1;
   bool has_host_scalar_ = false;
   bool spans_devices_ = false;
+  bool is_recorded_ = false;
   const char* operator_name_ = "";
   c10::ArrayRef<c10::IValue> arguments_;
 };

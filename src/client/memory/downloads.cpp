@@ -6,6 +6,7 @@
 #include <c10/util/strides.h>
 
 #include "client/memory/download_memory.h"
+#include "client/process/recording.h"
 #include "client/process/records.h"
 #include "client/session/pending.h"
 #include "client/session/submission.h"
@@ -15,6 +16,7 @@ namespace torch_remote::client {
 
 Download start_download(const at::Tensor& tensor, std::span<std::byte> into,
                         std::shared_ptr<const void> owner) {
+  check_not_recording("a read");
   StorageRecord& record = *record_of(tensor);
   Session& session = *session_of(record);
   Download download{&session, session.make_request(into, std::move(owner))};

@@ -5,6 +5,7 @@
 #include "client/memory/memory_notes.h"
 #include "client/memory/storage.h"
 #include "client/process/memory_history.h"
+#include "client/process/recording.h"
 #include "client/session/submission.h"
 
 namespace torch_remote::client {
@@ -71,6 +72,8 @@ void resize_storage(c10::StorageImpl& storage, uint64_t nbytes) {
     storage.set_nbytes(nbytes);
     return;
   }
+  if (record->announced.load(std::memory_order_relaxed))
+    check_not_recording("resizing a tensor from outside of the graph");
   // Before the message: it raises if no server could hold that much.
   const uint64_t address = RecordPool::instance().new_address(nbytes);
   Session& session = *session_of(*record);

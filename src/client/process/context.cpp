@@ -16,18 +16,17 @@ int32_t& value_of(ContextValues& values, Setting setting) {
 
 }  // namespace
 
-void ContextMirror::append_difference(wire::Writer& writer) {
+const wire::Context* ContextMirror::find_changes() {
   ContextValues now = marshal::read_context();
   value_of(now, Setting::kThreads) = thread_.threads;
   value_of(now, Setting::kFlushDenormal) = thread_.flush_denormal;
-  wire::Context context;
+  changed_.settings.clear();
   for (size_t i = 1; i < now.size(); ++i)
     if (!has_told_ || told_[i] != now[i])
-      context.settings.push_back({static_cast<Setting>(i), now[i]});
+      changed_.settings.push_back({static_cast<Setting>(i), now[i]});
   told_ = now;
   has_told_ = true;
-  if (!context.settings.empty())
-    encode(writer, context);
+  return changed_.settings.empty() ? nullptr : &changed_;
 }
 
 uint8_t read_environment() {

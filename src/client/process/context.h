@@ -20,23 +20,29 @@ using marshal::ContextValues;
 // The context that the server was last told. Externally synchronised: by the submit lock.
 class ContextMirror {
  public:
-  // Appends a CONTEXT message with the settings that have changed. Takes 20 ns if none has.
-  void append_changes(wire::Writer& writer) {
+  // The settings that have changed since the last call; null if none has. Takes 20 ns then.
+  const wire::Context* changes() {
     if (const auto known = current_settings()) [[likely]]
       thread_ = *known;
     else if (thread_.threads == 0)
       thread_ = marshal::read_thread_settings();
-    if (seen_.update(thread_))
-      append_difference(writer);
+    return seen_.update(thread_) ? find_changes() : nullptr;
+  }
+
+  // Appends a CONTEXT message with them.
+  void append_changes(wire::Writer& writer) {
+    if (const wire::Context* const changed = changes()) [[unlikely]]
+      encode(writer, *changed);
   }
 
  private:
-  void append_difference(wire::Writer& writer);
+  const wire::Context* find_changes();
 
   marshal::ThreadSettings thread_;  // for the calls that follow
   marshal::ContextFingerprint seen_;
   ContextValues told_{};
   bool has_told_ = false;
+  wire::Context changed_;
 };
 
 // The settings that decide metadata: default dtype, deterministic, fill. Part of every key.

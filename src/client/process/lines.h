@@ -48,9 +48,10 @@ LineId current_line();
 std::vector<LineId> current_stack();
 
 constexpr uint16_t kResizeSite = UINT16_MAX;
+constexpr uint16_t kRunSite = UINT16_MAX - 1;
 
 // Where a call was made, and for which of the server's devices. `operation` is 0 for an upload,
-// kResizeSite, or OperatorInfo::site_number. `thread` is current_thread().
+// kResizeSite, kRunSite (a program), or OperatorInfo::site_number. `thread` is current_thread().
 struct CallSite {
   LineId line = 0;
   uint8_t device = 0;

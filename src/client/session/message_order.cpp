@@ -49,6 +49,7 @@ void MessageOrder::clear() {
     MutexLock looking(lines_mutex_);
     lines = lines_.take_pages();
     messages_.signatures.clear();
+    messages_.programs.clear();
     messages_.frames.clear();
     messages_.writer = {};
     free_names_ = {};

@@ -14,6 +14,7 @@
 #include "client/process/lines.h"
 #include "client/session/counters.h"
 #include "client/session/device_memory.h"
+#include "client/session/sent_programs.h"
 #include "client/session/signature_table.h"
 #include "wire/messages.h"
 #include "wire/streams.h"
@@ -37,10 +38,13 @@ class NewNames {
 
   uint64_t event() { return events_.fetch_add(1, std::memory_order_relaxed); }
 
+  uint64_t program() { return programs_.fetch_add(1, std::memory_order_relaxed); }
+
  private:
   std::atomic<uint64_t> storages_{1};
   std::atomic<uint64_t> generators_{wire::kFirstGenerator};
   std::atomic<uint64_t> events_{1};
+  std::atomic<uint64_t> programs_{1};
 };
 
 // Messages that are encoded one behind the other, and what their reader knows after the last. Those
@@ -72,6 +76,7 @@ struct MessageBuffer {
   std::deque<Frame> frames;
   uint64_t encoded_before = 0;  // bytes of all frames that were cut
   SignatureTable signatures;
+  SentPrograms programs;
   ContextMirror context;
   std::array<uint8_t, wire::kMaxDevices> streams{};  // the last STREAM of each
   uint64_t call_number = 0;                          // the last
@@ -96,6 +101,8 @@ class MessageOrder {
   Counters& counters() { return counters_; }
 
   NewNames& new_names() { return new_names_; }
+
+  ProgramSites& program_sites() { return program_sites_; }
 
   // Which remote:k a device of the server is, or was before its machine was stopped.
   void set_index(uint8_t device, c10::DeviceIndex index) { indices_[device] = index; }
@@ -149,6 +156,7 @@ class MessageOrder {
 
   Counters& counters_;
   NewNames new_names_;
+  ProgramSites program_sites_;
   std::array<std::atomic<c10::DeviceIndex>, wire::kMaxDevices> indices_{};  // by device
   std::array<DeviceMemory, wire::kMaxDevices> memory_;                      // by device
   std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in client/session/frees.cpp

@@ -172,6 +172,9 @@ class Session : private Link::Handler {
   void free_results(const Request& request);
   void tell_known_failure(const Uses& uses);
   [[noreturn]] void tell(const Failure& failure, const Uses& uses);
+  std::optional<CallSite> site_of(const wire::Error& error);
+  // Where the graph was replayed whose call has failed; empty if it was no graph's.
+  std::string describe_run(const wire::Error& error);
   // `device` is used if the call is unknown.
   std::string describe(const wire::Error& error, std::optional<CallSite> site, uint8_t device);
 

@@ -5,6 +5,7 @@
 
 #include "client/process/keep_gil.h"
 #include "client/process/memory_history.h"
+#include "client/process/recording.h"
 #include "client/process/records.h"
 #include "client/process/sent_sources.h"
 #include "client/session/pending.h"
@@ -35,7 +36,7 @@ bool Uses::any_of(const std::vector<uint64_t>& names) const {
 
 // Reader thread. Wakes threads that wait for credit, which then raise.
 void Session::note_failure(const wire::Error& error) {
-  faults_.add({error, order_.site_of(error.call)});
+  faults_.add({error, site_of(error)});
   requests_.wake();
 }
 
@@ -98,10 +99,24 @@ void Session::tell(const Failure& failure, const Uses& uses) {
 std::string Session::describe(const wire::Error& error, std::optional<CallSite> site,
                               uint8_t device) {
   if (!site.has_value() && error.call != 0)
-    site = order_.site_of(error.call);
+    site = site_of(error);
   const CallSite found = site.value_or(CallSite{0, device});
-  return error.operator_name + " on " + describe(found.device) + describe_line(found.line) + ": " +
-         error.message;
+  return error.operator_name + " on " + describe(found.device) + describe_line(found.line) +
+         describe_run(error) + ": " + error.message;
+}
+
+// The line of a program's call is where it was recorded.
+std::optional<CallSite> Session::site_of(const wire::Error& error) {
+  return error.program == 0 ? order_.site_of(error.call)
+                            : order_.program_sites().find(error.program, error.step);
+}
+
+std::string Session::describe_run(const wire::Error& error) {
+  if (error.program == 0)
+    return {};
+  const CallSite run = order_.site_of(error.call).value_or(CallSite{});
+  const std::string line = name_line(run.line);
+  return line.empty() ? " in a graph" : " in a graph replayed at " + line;
 }
 
 // --- what is missing
@@ -136,6 +151,7 @@ bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since) {
 // --- synchronize
 
 void Session::synchronize() {
+  check_not_recording("synchronize");
   const auto pending = PendingDownloads::instance().of(*this);
   finish_uploads(*this, requests_.next_id());
   query(wire::QueryKind::kBarrier, "synchronize");

@@ -152,7 +152,7 @@ uint64_t Session::calls_left() {
 
 std::string Session::describe_oldest_call() {
   const CallSite found = order_.site_of(calls_done(*this) + 1).value_or(CallSite{});
-  const std::string name = operator_at(found.operation);
+  const std::string name = found.operation == kRunSite ? "a graph" : operator_at(found.operation);
   const std::string line = name_line(found.line);
   return (name.empty() ? "a copy" : name) + (line.empty() ? "" : " at " + line);
 }

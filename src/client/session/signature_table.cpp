@@ -37,6 +37,16 @@ SignaturePtr SignatureTable::add(SignaturePtr signature) {
   return signature;
 }
 
+SignaturePtr SignatureTable::add_known(SignaturePtr signature) {
+  if (signature->slot != Signature::kNotOnWire)
+    return signature;
+  SignaturePtr there = add(signature);
+  if (there->outputs_known)
+    return there;
+  replace(signature);
+  return signature;
+}
+
 void SignatureTable::replace(SignaturePtr known) {
   const SignaturePtr there = find(known->hash, known->key);
   if (!there)

@@ -56,6 +56,9 @@ class SignatureTable {
   // Gives it a slot, if need be that of the least recently used. If another thread has added the
   // same key, returns that one.
   SignaturePtr add(SignaturePtr signature);
+  // The same for one whose outputs are known; one with the same key whose outputs are not is
+  // replaced.
+  SignaturePtr add_known(SignaturePtr signature);
 
   // The server gets the signature in this slot, with a message of so many bytes. Returns the slots
   // of signatures that were given up for it: the server is to keep nothing there.

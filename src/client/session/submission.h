@@ -46,6 +46,8 @@ class SCOPED_CAPABILITY Submission {
 
   SignatureTable& signatures() { return messages_.signatures; }
 
+  SentPrograms& programs() { return messages_.programs; }
+
   Counters& counters() { return order_.counters(); }
 
   // What follows for the device goes to this thread's current stream.
@@ -59,6 +61,10 @@ class SCOPED_CAPABILITY Submission {
 
   // Appends a RESIZE that creates the storage on the server. False: the server knows it already.
   bool announce(StorageRecord& record, CallSite site);
+
+  // Appends the SIGNATURE, which is in the table, with its operator if the server does not know it.
+  // `defaults`: defaults_of(), if the server's operator is another.
+  void announce(Signature& signature, std::span<const uint32_t> defaults);
 
   struct Numbered {
     uint64_t call;

@@ -66,6 +66,9 @@ struct Entry {
   std::weak_ptr<const Pin> pin;          // Note [Pinned storages] in pin.h
   at::Tensor last_view;                  // most calls use the same view as the call before
 
+  // No value, and no memory for one.
+  bool holds_nothing() const { return !storage && upload == nullptr; }
+
   bool is_pinned() const { return !pin.expired(); }
 
   bool is_being_sent() const { return sending != nullptr && sending.use_count() > 1; }

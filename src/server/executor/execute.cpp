@@ -8,18 +8,6 @@
 #include "server/executor/memory.h"
 
 namespace torch_remote::server {
-namespace {
-
-bool holds_nothing(const Entry& entry) {
-  return !entry.storage && entry.upload == nullptr;
-}
-
-// Whether the call gives the whole storage a new value.
-bool overwrites(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
-  return !view.is_read && covers(entry, view, offset);
-}
-
-}  // namespace
 
 using marshal::Slots;
 using marshal::TensorRecipe;
@@ -156,7 +144,7 @@ bool Executor::is_constant(const Call& call) const {
 void Executor::discard(const marshal::Plan& plan, const Cause& cause) {
   for (const TensorRecipe& view : plan.tensors) {
     Entry& entry = bindings_.storage_of(view);
-    if (view.is_written && holds_nothing(entry) && threads_.is_made_since(entry.made))
+    if (view.is_written && entry.holds_nothing() && threads_.is_made_since(entry.made))
       storages_.set_missing(entry, cause);
   }
 }
@@ -186,7 +174,7 @@ Cause Executor::fail(std::exception_ptr cause, const Call& call) {
   const Cause made = cause_of(std::move(failure), call.is_waited_for);
   for (const TensorRecipe& view : signature.plan.tensors) {
     Entry& entry = bindings_.storage_of(view);
-    if (view.is_written && holds_nothing(entry) && entry.nbytes != 0)
+    if (view.is_written && entry.holds_nothing() && entry.nbytes != 0)
       storages_.set_missing(entry, made);  // there was no memory for it
   }
   return made;
@@ -223,7 +211,7 @@ void Executor::fail_resize_or_upload(std::exception_ptr cause, const char* what,
   note_shortage(failure, entry.number);
   failure.call = number_;
   const Cause made = threads_.cause() != nullptr ? threads_.cause() : stop(std::move(failure));
-  if (holds_nothing(entry) || has_lost_it)
+  if (entry.holds_nothing() || has_lost_it)
     storages_.set_missing(entry, made);
 }
 

@@ -8,6 +8,7 @@
 #include "server/executor/call_plan.h"
 #include "server/executor/failures.h"
 #include "server/executor/plan_run.h"
+#include "server/executor/program.h"
 #include "server/executor/storage_table.h"
 #include "wire/messages.h"
 
@@ -32,7 +33,8 @@ class Executor {
         storages_(storages),
         threads_(threads),
         bindings_(devices, storages, generators),
-        run_(devices, storages, profile, call_log) {}
+        run_(devices, storages, profile, call_log),
+        program_storages_(devices, storages) {}
 
   // An operator's failure stops the client's thread. Throws ProtocolError and ConnectionError only.
   void call(const CallPlan& signature, const marshal::Slots& slots);
@@ -51,6 +53,9 @@ class Executor {
 
   Answer query(const CallPlan& signature, const marshal::Slots& slots, uint64_t first,
                uint64_t names);
+
+  // RUN. The step that fails stops the client's thread, as the failure of a call does.
+  void run(const Program& program);
 
   // RESIZE and BEGIN, which have numbers like calls.
   void resize(const wire::Resize& message);
@@ -108,6 +113,20 @@ class Executor {
   // True if the call reads no tensor, draws no random number and writes only storages that are
   // newer than the stop of its thread. A stopped thread's call is then run.
   bool is_constant(const Call& call) const;
+
+  // Whether the call gives the whole storage a new value.
+  static bool overwrites(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset) {
+    return !view.is_read && covers(entry, view, offset);
+  }
+
+  // --- the same for a run of a program: server/executor/run_program.cpp
+  void run_step(const Program& program, const ProgramStep& step);
+  Cause find_missing(const Program& program);
+  void discard(const Program& program, const Cause& cause);
+  void fail(std::exception_ptr cause, const Program& program, size_t at);
+  // What the program makes is missing.
+  void lose_made(const Program& program, const Cause& cause);
+
   // For a call of a stopped thread: what it should have made is missing.
   void discard(const marshal::Plan& plan, const Cause& cause);
   // Handles the failure of the call that ran last.
@@ -124,6 +143,7 @@ class Executor {
   StoppedThreads& threads_;
   Bindings bindings_;
   PlanRun run_;
+  ProgramStorages program_storages_;  // of the run that is made
   uint64_t failed_ = 0;
   uint64_t number_ = 0;  // Note [Numbers of calls] in wire/messages.h
   uint64_t last_good_ = 0;

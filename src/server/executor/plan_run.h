@@ -24,25 +24,6 @@ namespace torch_remote::server {
 // Runs one plan after another over bindings. Knows no names, no stopped threads and nothing that is
 // missing: what goes wrong is thrown. Kept between calls, to save allocations. Confined to the
 // executor thread, which is in inference mode.
-//
-// Note [Programs]
-//
-// A program (not written yet) is a list of plans, each with its scalars, whose storages have
-// numbers of the program: inputs, temporaries and outputs. Its steps run one after another, as in
-// plan_run_test.cpp:
-//
-//   bindings.begin(generators), bindings.add(entry) for each storage of the step's plan;
-//   run(plan, scalars, bindings, number), where `number` is that of the message for all steps;
-//   bindings.add_output(entry) for each fresh output, store(plan, bindings), drop_tensors().
-//
-// An input is found by its name once, before the first step; what captured steps use is pinned
-// (Note [Pinned storages]). Temporaries, and outputs while steps run, are entries without a name:
-// StorageTable has still to learn to make and free those, and to name an output at the end.
-//
-// Whether the thread is stopped, and whether an input is missing that a step reads first, is asked
-// once for the whole program, as Executor::run() does for a call. What a step throws is described
-// with that step's operator, and the program ends there: inputs keep what the steps before wrote,
-// outputs are named and missing. A step that only describe() could answer cannot be in a program.
 class PlanRun {
  public:
   // `call_log` may be null.

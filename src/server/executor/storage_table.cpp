@@ -69,21 +69,43 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, ui
   if (!is_new)
     throw ProtocolError("the name " + std::to_string(name) + " is taken");
   place->second = take_entry();
-  Entry& entry = *place->second;
+  begin(*place->second, nbytes, device, number, made);
+  return *place->second;
+}
+
+std::unique_ptr<Entry> StorageTable::make_temporary(uint64_t nbytes, c10::Device device,
+                                                    uint8_t number, Origin made) {
+  account_.check_new(entries_.size(), nbytes);
+  std::unique_ptr<Entry> entry = take_entry();
+  begin(*entry, nbytes, device, number, made);
+  return entry;
+}
+
+void StorageTable::begin(Entry& entry, uint64_t nbytes, c10::Device device, uint8_t number,
+                         Origin made) {
   entry.made = made;
   entry.device = device;
   entry.number = number;
   entry.stream = streams_.current(number);
   account_.add(entry);
   account_.set_bytes(entry, nbytes);
-  return entry;
 }
 
 void StorageTable::free(uint64_t name) {
   const auto found = entries_.find(name);
   if (found == entries_.end())
     throw ProtocolError("no storage has the name " + std::to_string(name));
-  Entry& entry = *found->second;
+  end(*found->second);
+  keep_spare(std::move(found->second));
+  entries_.erase(found);
+}
+
+void StorageTable::free_temporary(std::unique_ptr<Entry> entry) {
+  end(*entry);
+  keep_spare(std::move(entry));
+}
+
+void StorageTable::end(Entry& entry) {
   leave_to_replies(entry);
   account_.set_bytes(entry, 0);
   account_.remove(entry);
@@ -91,11 +113,23 @@ void StorageTable::free(uint64_t name) {
   set_missing(entry, nullptr);
   if (!uploading_.empty())
     std::erase(uploading_, &entry);
-  if (spare_.size() < kMostSpare) {
-    entry = Entry();
-    spare_.push_back(std::move(found->second));
+}
+
+void StorageTable::keep_spare(std::unique_ptr<Entry> entry) {
+  if (spare_.size() >= kMostSpare)
+    return;
+  *entry = Entry();
+  spare_.push_back(std::move(entry));
+}
+
+void StorageTable::release(Entry& entry) {
+  if (entry.upload != nullptr) {
+    std::erase(uploading_, &entry);
+    entry.upload.reset();
   }
-  entries_.erase(found);
+  replace_memory(entry, {});
+  account_.set_held(entry, 0);
+  set_missing(entry, nullptr);
 }
 
 std::unique_ptr<Entry> StorageTable::take_entry() {

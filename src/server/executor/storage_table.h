@@ -35,6 +35,15 @@ class StorageTable {
   Entry& make(uint64_t name, uint64_t nbytes, c10::Device device, uint8_t number, Origin made);
   void free(uint64_t name);
 
+  // A storage without a name, for the time in which a program runs. The number of those is limited
+  // by the program.
+  std::unique_ptr<Entry> make_temporary(uint64_t nbytes, c10::Device device, uint8_t number,
+                                        Origin made);
+  void free_temporary(std::unique_ptr<Entry> entry);
+
+  // Takes value and memory from a storage that is made anew; it is not missing afterwards.
+  void release(Entry& entry);
+
   bool contains(uint64_t name) const { return entries_.find(name) != entries_.end(); }
 
   // A null cause: it has a value.
@@ -99,6 +108,10 @@ class StorageTable {
   }
 
   std::unique_ptr<Entry> take_entry();
+  // Counts a new storage, and what a freed one had.
+  void begin(Entry& entry, uint64_t nbytes, c10::Device device, uint8_t number, Origin made);
+  void end(Entry& entry);
+  void keep_spare(std::unique_ptr<Entry> entry);
   // The storage loses its memory. Replies that are sent from it keep it.
   static void leave_to_replies(Entry& entry);
   void ensure_memory(Entry& entry);

@@ -37,6 +37,12 @@ class CallPlans {
     return *plans_[slot];
   }
 
+  // For a program, which may call it when the slot has another.
+  std::shared_ptr<const CallPlan> shared(uint64_t slot) const {
+    find(slot);
+    return plans_[slot];
+  }
+
  private:
   void introduce(wire::Introduction introduction);
 
@@ -44,8 +50,9 @@ class CallPlans {
   const OperatorTable& table_;
   CallLog* const call_log_;
   std::vector<std::unique_ptr<const Operator>> operators_;  // by the client's numbers
-  std::vector<std::unique_ptr<const CallPlan>> plans_;      // by slot
-  uint64_t bytes_ = 0;                                      // of plans_, and introductions
+  std::vector<std::shared_ptr<const CallPlan>> plans_;      // by slot
+  uint64_t introduced_bytes_ = 0;                           // of operators_
+  const std::shared_ptr<uint64_t> plan_bytes_ = std::make_shared<uint64_t>(0);
 };
 
 }  // namespace torch_remote::server

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace torch_remote::client {
+
+// While a thread of the user's program has one, its calls are recorded and not sent (Note [Whose
+// call] in client/process/threads.h says whose they are). client/programs/recorder.h has the only
+// kind.
+class Recording {
+ public:
+  Recording() = default;
+  virtual ~Recording() = default;
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  // The thread has done what no program can do. What was recorded is lost, as on CUDA.
+  void spoil() { is_spoiled_ = true; }
+
+  bool is_spoiled() const { return is_spoiled_; }
+
+ private:
+  std::atomic<bool> is_spoiled_{false};
+};
+
+extern std::atomic<int> open_recordings;  // of all threads
+
+Recording* find_recording();
+
+// Of the thread that this thread's calls belong to; mostly null. On the path of every call.
+inline Recording* current_recording() {
+  return open_recordings.load(std::memory_order_relaxed) == 0 ? nullptr : find_recording();
+}
+
+// This thread's calls go to the recording until end_recording().
+void begin_recording(Recording& recording);
+void end_recording(Recording& recording) noexcept;
+
+// Raises what CUDA raises where `what` is not possible while a stream captures.
+[[noreturn]] void refuse_while_recording(Recording& recording, const char* what);
+
+inline void check_not_recording(const char* what) {
+  if (Recording* const recording = current_recording()) [[unlikely]]
+    refuse_while_recording(*recording, what);
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,34 @@
+#include "client/programs/graph.h"
+
+#include <utility>
+
+namespace torch_remote::client {
+
+void Graph::begin() {
+  TORCH_CHECK(recorder_ == nullptr, "this graph is being captured");
+  TORCH_CHECK(!is_captured_,
+              "this graph has captured calls already; to capture others, make a new graph, or "
+              "call reset() first");
+  recorder_ = std::make_unique<Recorder>();
+}
+
+void Graph::end() {
+  TORCH_CHECK(recorder_ != nullptr, "this graph is not being captured");
+  const std::unique_ptr<Recorder> recorder = std::move(recorder_);
+  program_ = recorder->finish();
+  is_captured_ = true;
+}
+
+void Graph::replay() {
+  TORCH_CHECK(is_captured_, "Called Graph::replay without a preceding successful capture.");
+  if (program_ != nullptr)
+    program_->run();
+}
+
+void Graph::reset() {
+  TORCH_CHECK(recorder_ == nullptr, "this graph is being captured");
+  program_.reset();
+  is_captured_ = false;
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,129 @@
+#include "client/programs/recorder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/process/records.h"
+#include "client/session/match.h"
+
+namespace torch_remote::client {
+namespace {
+
+constexpr int kCaptureInvalidated = 901;  // cudaErrorStreamCaptureInvalidated
+
+// More bytes of slots would not fit what a session's server keeps: SentPrograms.
+constexpr uint64_t kMostSlotBytes = 8 << 20;
+
+}  // namespace
+
+uint32_t Recorder::number_of(const c10::TensorImpl& tensor, StorageRecord& record) {
+  const auto [place, is_new] =
+      numbers_of_names_.emplace(record.name, static_cast<uint32_t>(storages_.size()));
+  if (is_new) {
+    TORCH_CHECK(storages_.size() < wire::kMaxProgramStorages, "a graph uses more than ",
+                wire::kMaxProgramStorages, " storages");
+    storages_.push_back({.record = &record, .device = record.server_device});
+  }
+  Mentioned& known = storages_[place->second];
+  known.nbytes = std::max(known.nbytes, record.nbytes.load(std::memory_order_relaxed));
+  if (known.held)
+    return place->second;
+  const c10::Storage& storage = tensor.unsafe_storage();
+  if (record.announced.load(std::memory_order_relaxed))
+    known.held = storage;  // or the server could be told to free it
+  else if (!known.seen || known.seen->lock().get() != storage.unsafeGetStorageImpl())
+    known.seen = storage.getWeakStorageImpl();
+  return place->second;
+}
+
+void Recorder::add_settings(CallSite site) {
+  const wire::Context* const changes = settings_.changes();
+  if (changes == nullptr)
+    return;
+  recorded_.steps.push_back({.signature = {}, .settings = *changes});
+  recorded_.sites.push_back(site);
+}
+
+void Recorder::add_fresh(const wire::Output& output, const c10::IValue& result) {
+  if (output.kind == wire::OutputKind::kFresh) {
+    const c10::TensorImpl& tensor = *result.toTensor().unsafeGetTensorImpl();
+    StorageRecord& record = *record_of(tensor);
+    const uint32_t number = number_of(tensor, record);
+    storages_[number].is_made = true;
+    record.made_by.store(0, std::memory_order_relaxed);  // no call that was sent makes it
+    return wire::encode_name(recorded_.slots, numbers_, number);
+  }
+  if (output.kind != wire::OutputKind::kList)
+    return;
+  for (size_t i = 0; i < output.items.size(); ++i)
+    add_fresh(output.items[i], result.toListRef()[i]);
+}
+
+void Recorder::keep_generators(c10::ArrayRef<c10::IValue> arguments) {
+  for (const c10::IValue& argument : arguments)
+    if (argument.isGenerator())
+      recorded_.generators.push_back(argument.toGenerator());
+}
+
+void Recorder::check_size() {
+  TORCH_CHECK(recorded_.steps.size() < wire::kMaxProgramSteps - 1, "a graph has more than ",
+              wire::kMaxProgramSteps, " calls");
+  TORCH_CHECK(recorded_.slots.size() < kMostSlotBytes, "a graph has more than ", kMostSlotBytes,
+              " bytes of arguments");
+}
+
+void Recorder::add(const Call& call) {
+  MutexLock lock(mutex_);
+  check_size();
+  TORCH_CHECK(recorded_.session == nullptr || recorded_.session == &call.session,
+              "a graph's calls must be on one server; these are on two");
+  if (recorded_.session == nullptr) {
+    recorded_.session = &call.session;
+    recorded_.device = call.site.device;
+  }
+  add_settings(call.site);
+  const Capture& capture = call.capture;
+  for (size_t i = 0; i < capture.tensors().size(); ++i)
+    number_of(*capture.impls()[i], *capture.tensors()[i].record);
+  keep_generators(call.arguments);
+  ProgramStep step;
+  step.signature = call.signature;
+  if (call.signature->match != nullptr)
+    step.defaults = defaults_of(*call.signature->operation, call.arguments);
+  step.begin = recorded_.slots.size();
+  capture.encode_slots(recorded_.slots, numbers_, [this](const StorageRecord& record) {
+    return numbers_of_names_.at(record.name);
+  });
+  for (size_t i = 0; i < call.results.size(); ++i)
+    add_fresh(call.signature->outputs[i], call.results[i]);
+  step.end = recorded_.slots.size();
+  recorded_.steps.push_back(std::move(step));
+  recorded_.sites.push_back(call.site);
+}
+
+std::unique_ptr<Program> Recorder::finish() {
+  end_recording(*this);
+  MutexLock lock(mutex_);
+  if (is_spoiled())
+    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                kCaptureInvalidated,
+                                "operation failed due to a previous error during capture");
+  if (recorded_.session == nullptr)
+    return nullptr;
+  for (Mentioned& storage : storages_) {
+    if (!storage.held && storage.seen)
+      if (auto alive = storage.seen->lock())
+        storage.held = c10::Storage(std::move(alive));
+    if (!storage.held) {
+      recorded_.storages.push_back({0, storage.device, storage.nbytes});
+      continue;
+    }
+    recorded_.storages.push_back({storage.record->name, 0, 0});
+    recorded_.held.push_back(std::move(storage.held));
+    if (storage.is_made)
+      recorded_.made.push_back(storage.record);
+  }
+  return std::make_unique<Program>(std::move(recorded_));
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,81 @@
+#include "client/session/sent_programs.h"
+
+#include "wire/limits.h"
+
+namespace torch_remote::client {
+namespace {
+
+// What all programs of a session may have together. The server's form of a step takes some 700
+// bytes, of a byte of slots 16 at most, and of a byte of a signature, which a program may hold
+// longer than its slot does, some hundred at worst: kMaxProgramMemory and kMaxSignatureMemory of the
+// server.
+constexpr uint64_t kMostSteps = 1 << 20;
+constexpr uint64_t kMostBytes = 16 << 20;
+
+}  // namespace
+
+bool SentPrograms::use(uint64_t program) {
+  const auto found = places_.find(program);
+  if (found == places_.end())
+    return false;
+  by_use_.splice(by_use_.end(), by_use_, found->second);
+  return true;
+}
+
+std::vector<uint64_t> SentPrograms::add(uint64_t program, Size size) {
+  std::vector<uint64_t> dropped;
+  while (!by_use_.empty() && is_full(size)) {
+    dropped.push_back(by_use_.front().program);
+    forget(by_use_.begin());
+  }
+  places_.emplace(program, by_use_.insert(by_use_.end(), {program, size}));
+  all_.steps += size.steps;
+  all_.bytes += size.bytes;
+  return dropped;
+}
+
+bool SentPrograms::remove(uint64_t program) {
+  const auto found = places_.find(program);
+  if (found == places_.end())
+    return false;
+  forget(found->second);
+  return true;
+}
+
+bool SentPrograms::is_full(Size more) const {
+  return by_use_.size() >= wire::kMaxPrograms || all_.steps + more.steps > kMostSteps ||
+         all_.bytes + more.bytes > kMostBytes;
+}
+
+void SentPrograms::forget(Place place) {
+  all_.steps -= place->size.steps;
+  all_.bytes -= place->size.bytes;
+  places_.erase(place->program);
+  by_use_.erase(place);
+}
+
+// --- ProgramSites
+
+void ProgramSites::add(uint64_t program, std::vector<CallSite> steps) {
+  MutexLock lock(mutex_);
+  steps_.emplace(program, std::move(steps));
+}
+
+void ProgramSites::retire(uint64_t program) {
+  MutexLock lock(mutex_);
+  retired_.push_back(program);
+  if (retired_.size() <= kRetired)
+    return;
+  steps_.erase(retired_.front());
+  retired_.pop_front();
+}
+
+std::optional<CallSite> ProgramSites::find(uint64_t program, uint64_t step) {
+  MutexLock lock(mutex_);
+  const auto found = steps_.find(program);
+  if (found == steps_.end() || step >= found->second.size())
+    return std::nullopt;
+  return found->second[step];
+}
+
+}  // namespace torch_remote::client

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "client/process/lines.h"
+
+namespace torch_remote::client {
+
+// The programs that the server has, the least recently used first to go. Externally synchronised:
+// by the submit lock.
+class SentPrograms {
+ public:
+  struct Size {
+    uint64_t steps = 0;
+    uint64_t bytes = 0;  // of their slots, storages and signatures
+  };
+
+  // False: the server does not have it.
+  bool use(uint64_t program);
+  // It is sent next. Returns those which the server must drop before that.
+  std::vector<uint64_t> add(uint64_t program, Size size);
+  // False: the server does not have it.
+  bool remove(uint64_t program);
+
+  void clear() { *this = SentPrograms(); }
+
+ private:
+  struct Sent {
+    uint64_t program;
+    Size size;
+  };
+
+  using Place = std::list<Sent>::iterator;
+
+  bool is_full(Size more) const;
+  void forget(Place place);
+
+  std::list<Sent> by_use_;  // the least recently used first
+  std::unordered_map<uint64_t, Place> places_;
+  Size all_;
+};
+
+// The user's lines of the steps of programs, for errors. Thread-safe.
+class ProgramSites {
+ public:
+  void add(uint64_t program, std::vector<CallSite> steps);
+  // The program is gone. An error of it may still come: the lines of the last ones stay.
+  void retire(uint64_t program);
+  std::optional<CallSite> find(uint64_t program, uint64_t step);
+
+ private:
+  static constexpr size_t kRetired = 64;
+
+  Mutex mutex_;
+  std::unordered_map<uint64_t, std::vector<CallSite>> steps_ GUARDED_BY(mutex_);
+  std::list<uint64_t> retired_ GUARDED_BY(mutex_);  // the oldest first
+};
+
+}  // namespace torch_remote::client

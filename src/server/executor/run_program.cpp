@@ -1,0 +1,161 @@
+// How the executor runs programs: Note [Programs] in wire/program.h.
+#include <utility>
+
+#include "server/device/context.h"
+#include "server/executor/errors.h"
+#include "server/executor/execute.h"
+
+namespace torch_remote::server {
+namespace {
+
+using marshal::TensorRecipe;
+
+// The settings of this process as they are now, which come back at the end.
+class KeptSettings {
+ public:
+  explicit KeptSettings(bool are_kept)
+      : settings_(are_kept ? present_context() : wire::Context()) {}
+
+  ~KeptSettings() { apply_context(settings_); }
+
+  KeptSettings(const KeptSettings&) = delete;
+  KeptSettings& operator=(const KeptSettings&) = delete;
+
+ private:
+  const wire::Context settings_;
+};
+
+// Frees a run's temporaries, however it ends.
+class RunScope {
+ public:
+  RunScope(ProgramStorages& storages, const Program& program, Origin run) : storages_(storages) {
+    storages.begin(program, run);
+  }
+
+  ~RunScope() { storages_.end(); }
+
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  ProgramStorages& storages_;
+};
+
+}  // namespace
+
+void Executor::run(const Program& program) {
+  ++number_;
+  const RunScope scope(program_storages_, program, here());
+  if (C10_UNLIKELY(threads_.cause() != nullptr))
+    return discard(program, threads_.cause());
+  if (C10_UNLIKELY(storages_.has_missing())) {
+    if (const Cause cause = find_missing(program))
+      return lose_made(program, stop(*cause));
+  }
+  for (const uint32_t number : program.made())
+    storages_.release(program_storages_.at(program, number));
+  const KeptSettings settings(program.has_settings());
+  size_t at = 0;
+  try {
+    for (; at < program.steps().size(); ++at)
+      run_step(program, program.steps()[at]);
+  } catch (...) {
+    fail(std::current_exception(), program, at);
+  }
+  drop_storages();
+}
+
+void Executor::run_step(const Program& program, const ProgramStep& step) {
+  if (step.call == nullptr)
+    return apply_context(step.settings);
+  const CallPlan& call = *step.call;
+  last_operation_ = call.operation;
+  bindings_.begin(step.slots.generators);
+  for (const uint64_t number : step.slots.storages)
+    bindings_.add(program_storages_.at(program, number));
+  run_.run(call, step.slots, bindings_, number_);
+  if (C10_UNLIKELY(storages_.has_missing()))
+    note_overwritten({call, step.slots, false});
+  for (const uint64_t number : step.slots.outputs)
+    bindings_.add_output(program_storages_.at(program, number));
+  run_.store(call, bindings_);
+  if (step.last_used.empty())
+    return;
+  drop_storages();
+  for (const uint32_t number : step.last_used)
+    program_storages_.free(number);
+}
+
+// As for a call, but a storage that a step before has given a value is not missing.
+Cause Executor::find_missing(const Program& program) {
+  std::vector<bool> has_value(program.storages().size(), false);
+  for (const ProgramStep& step : program.steps()) {
+    if (step.call == nullptr)
+      continue;
+    const std::vector<TensorRecipe>& views = step.call->plan.tensors;
+    for (size_t i = 0; i < views.size(); ++i) {
+      const uint64_t number = step.slots.storages[views[i].storage];
+      if (program.storages()[number].name == 0 || has_value[number])
+        continue;
+      const Entry& entry = program_storages_.at(program, number);
+      if (entry.missing == nullptr)
+        continue;
+      if (!overwrites(entry, views[i], step.slots.offsets[i]))
+        return entry.missing;
+      has_value[number] = true;
+    }
+    for (const uint64_t number : step.slots.outputs)
+      has_value[number] = true;
+  }
+  return nullptr;
+}
+
+// The run is not done: what the client has without a value because of that is missing.
+void Executor::discard(const Program& program, const Cause& cause) {
+  for (const uint32_t number : program.made()) {
+    Entry& entry = program_storages_.at(program, number);
+    if (entry.holds_nothing() && entry.missing == nullptr)
+      storages_.set_missing(entry, cause);
+  }
+  for (const uint32_t number : program.written()) {
+    Entry& entry = program_storages_.at(program, number);
+    if (entry.holds_nothing() && threads_.is_made_since(entry.made))
+      storages_.set_missing(entry, cause);
+  }
+}
+
+void Executor::lose_made(const Program& program, const Cause& cause) {
+  for (const uint32_t number : program.made()) {
+    Entry& entry = program_storages_.at(program, number);
+    storages_.release(entry);
+    storages_.set_missing(entry, cause);
+  }
+}
+
+void Executor::fail(std::exception_ptr cause, const Program& program, size_t at) {
+  run_.drop_results();
+  const ProgramStep& step = program.steps()[at];
+  const CallPlan& call = *step.call;  // settings do not fail
+  wire::Error failure = describe_failure(std::move(cause), call.operation->name);
+  note_shortage(failure, call.plan.device);
+  failure.call = number_;
+  failure.program = program.name();
+  failure.step = at;
+  for (const uint32_t number : program.made())
+    if (failure.results.size() < wire::kMaxErrorResults)
+      failure.results.push_back(program.storages()[number].name);
+  for (const TensorRecipe& view : call.plan.tensors)
+    if (view.is_written)
+      storages_.settle_growth(program_storages_.at(program, step.slots.storages[view.storage]),
+                              false);
+  const Cause made = stop(std::move(failure));
+  drop_storages();
+  lose_made(program, made);
+  for (const uint32_t number : program.written()) {
+    Entry& entry = program_storages_.at(program, number);
+    if (entry.holds_nothing() && entry.nbytes != 0)
+      storages_.set_missing(entry, made);  // there was no memory for it
+  }
+}
+
+}  // namespace torch_remote::server
