@@ -15,6 +15,7 @@
 #include "wire/operators.h"
 #include "wire/peers.h"
 #include "wire/profile.h"
+#include "wire/program.h"
 #include "wire/streams.h"
 #include "wire/telemetry.h"
 
@@ -97,6 +98,22 @@ void fuzz_queried_call(Bytes bytes) {
   decode_queried_call(reader);
 }
 
+void fuzz_program(Bytes bytes) {
+  Reader reader(bytes);
+  const ProgramHead head = decode_program_head(reader);
+  Writer writer;
+  encode_program(writer, head.program, head.storages, head.steps, [](NameState&) {});
+  Reader second = next_body(writer);
+  const ProgramHead again = decode_program_head(second);
+  if (again.storages.size() != head.storages.size() || again.steps != head.steps)
+    std::abort();
+}
+
+void fuzz_drop(Bytes bytes) {
+  Reader reader(bytes);
+  decode_drop(reader);
+}
+
 void fuzz_fingerprints(Bytes bytes) {
   Reader reader(bytes);
   Writer writer;
@@ -105,7 +122,7 @@ void fuzz_fingerprints(Bytes bytes) {
 }
 
 using Fuzz = void (*)(Bytes);
-constexpr std::array<Fuzz, 27> kAll = {
+constexpr std::array<Fuzz, 30> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
@@ -133,6 +150,9 @@ constexpr std::array<Fuzz, 27> kAll = {
     fuzz<PeerQuery, decode_peer_query, false>,
     fuzz<GroupQuery, decode_group_query, false>,
     fuzz<GroupAnswer, decode_group_answer, false>,
+    fuzz<Run, decode_run, true>,
+    fuzz_program,
+    fuzz_drop,
 };
 
 }  // namespace

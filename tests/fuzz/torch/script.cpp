@@ -279,6 +279,55 @@ void Script::thread() {
   writer_.varint(draw_.rarely(64) ? draw_.number() : 1 + draw_.below(3));
 }
 
+// The first numbers are of storages that are there, the others of temporaries.
+void Script::program() {
+  std::vector<wire::ProgramStorage> storages;
+  const uint64_t named = draw_.below(6);
+  for (uint64_t i = 0; i < named; ++i)
+    storages.push_back({old_name(), 0, 0});
+  const uint64_t temporaries = draw_.below(6);
+  for (uint64_t i = 0; i < temporaries; ++i)
+    storages.push_back({0, static_cast<uint8_t>(draw_.rarely(16) ? draw_.byte() : 0),
+                        draw_.rarely(16) ? draw_.number() : draw_.below(64) * 16});
+  const uint64_t steps = 1 + draw_.below(6);
+  uint64_t next_made = 0;
+  const auto number = [&](bool is_new) {
+    if (draw_.rarely(32))
+      return draw_.number();
+    return is_new ? named + next_made++ : draw_.below(std::max<uint64_t>(storages.size(), 1));
+  };
+  end_message();
+  wire::encode_program(
+      writer_, draw_.rarely(32) ? draw_.number() : ++programs_, storages, steps,
+      [&](wire::NameState& names) {
+        for (uint64_t i = 0; i < steps; ++i) {
+          uint64_t slot = 0;
+          const wire::Signature* const chosen = choose_signature(true, slot);
+          if (chosen == nullptr || draw_.rarely(8))
+            wire::encode_step(writer_, wire::Context{{{wire::Setting::kDeterministic, 1}}});
+          else
+            wire::encode_step(writer_, static_cast<uint32_t>(slot),
+                              [&] { draw_slots(draw_, *chosen, writer_, names, number); });
+        }
+      });
+}
+
+void Script::run_program() {
+  if (programs_ == 0)
+    return program();
+  wire::Run run;
+  run.program = draw_.rarely(32) ? draw_.number() : 1 + draw_.below(programs_);
+  if (draw_.rarely(4))
+    run.changed.push_back({draw_.below(8), old_name()});
+  end_message();
+  encode(writer_, run);
+}
+
+void Script::drop_program() {
+  end_message();
+  wire::encode_drop(writer_, draw_.rarely(32) ? draw_.number() : 1 + draw_.below(8));
+}
+
 // After a call that failed, else the server discards what follows. The calls are thread 1's.
 void Script::go_on() {
   for (const Tag each : {Tag::kGoOn, Tag::kThread}) {
@@ -296,22 +345,24 @@ void Script::end_frame() {
 
 void Script::step() {
   using Step = void (Script::*)();
-  constexpr std::array<Step, 32> kSteps = {
-      &Script::resize,    &Script::resize,       &Script::resize,     &Script::upload,
-      &Script::upload,    &Script::begin_upload, &Script::send_chunk, &Script::send_chunk,
-      &Script::signature, &Script::signature,    &Script::signature,  &Script::signature,
-      &Script::call,      &Script::call,         &Script::call,       &Script::call,
-      &Script::call,      &Script::call,         &Script::query_call, &Script::query_call,
-      &Script::read,      &Script::read,         &Script::free,       &Script::free,
-      &Script::query,     &Script::generator,    &Script::context,    &Script::thread,
-      &Script::stream,    &Script::end_frame,    &Script::end_frame,  &Script::end_frame,
+  constexpr std::array<Step, 36> kSteps = {
+      &Script::resize,    &Script::resize,       &Script::resize,      &Script::upload,
+      &Script::upload,    &Script::begin_upload, &Script::send_chunk,  &Script::send_chunk,
+      &Script::signature, &Script::signature,    &Script::signature,   &Script::signature,
+      &Script::call,      &Script::call,         &Script::call,        &Script::call,
+      &Script::call,      &Script::call,         &Script::query_call,  &Script::query_call,
+      &Script::read,      &Script::read,         &Script::free,        &Script::free,
+      &Script::query,     &Script::generator,    &Script::context,     &Script::thread,
+      &Script::stream,    &Script::end_frame,    &Script::end_frame,   &Script::end_frame,
+      &Script::program,   &Script::run_program,  &Script::run_program, &Script::drop_program,
   };
   // What leads to calls, without the messages that end most sessions.
-  constexpr std::array<Step, 16> kTameSteps = {
-      &Script::resize, &Script::resize,    &Script::resize,    &Script::upload,
-      &Script::upload, &Script::signature, &Script::signature, &Script::signature,
-      &Script::call,   &Script::call,      &Script::call,      &Script::call,
-      &Script::call,   &Script::call,      &Script::go_on,     &Script::end_frame,
+  constexpr std::array<Step, 18> kTameSteps = {
+      &Script::resize,  &Script::resize,      &Script::resize,    &Script::upload,
+      &Script::upload,  &Script::signature,   &Script::signature, &Script::signature,
+      &Script::call,    &Script::call,        &Script::call,      &Script::call,
+      &Script::call,    &Script::call,        &Script::go_on,     &Script::end_frame,
+      &Script::program, &Script::run_program,
   };
   if (draw_.is_tame())
     return (this->*kTameSteps[draw_.below(kTameSteps.size())])();

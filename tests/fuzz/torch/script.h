@@ -12,6 +12,7 @@
 #include "wire/group.h"
 #include "wire/memory.h"
 #include "wire/messages.h"
+#include "wire/program.h"
 #include "wire/streams.h"
 
 namespace torch_remote::fuzz {
@@ -55,6 +56,9 @@ class Script {
   void stream();
   void context();
   void thread();
+  void program();
+  void run_program();
+  void drop_program();
   void go_on();
   void end_frame();
 
@@ -87,6 +91,7 @@ class Script {
   std::vector<c10::OperatorHandle> operators_;  // as introduced
   std::vector<std::pair<uint64_t, wire::Signature>> signatures_;
   std::vector<Lane> lanes_;
+  uint64_t programs_ = 0;  // how many were sent; they have the names from 1 on
 };
 
 }  // namespace torch_remote::fuzz

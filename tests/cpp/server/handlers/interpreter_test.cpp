@@ -11,12 +11,12 @@ namespace {
 TEST(Interpreter, AMessageThatIsNotKnownIsSkippedAndAnsweredWithItsName) {
   Server server;
   FrameText frame;
-  frame.tag(wire::Tag::kProgram).whole(5).tag(static_cast<wire::Tag>(99)).store(1, {1, 2});
+  frame.tag(wire::Tag::kReply).whole(5).tag(static_cast<wire::Tag>(99)).store(1, {1, 2});
 
   server.apply(frame);
 
   ASSERT_EQ(server.notices.size(), 2);
-  EXPECT_EQ(server.notices[0].operator_name, "PROGRAM");
+  EXPECT_EQ(server.notices[0].operator_name, "REPLY");
   EXPECT_EQ(server.notices[1].operator_name, "message 99");
   EXPECT_FALSE(server.read(1, spec({2})).failed);
 }
