@@ -63,6 +63,24 @@ def test_each_operator_has_the_device_time_of_its_calls(matrix: torch.Tensor) ->
     assert "REMOTE time avg" in table
 
 
+def test_a_replay_is_an_operation_with_the_calls_of_the_graph_inside(matrix: torch.Tensor) -> None:
+    graph = torch_remote.Graph()
+    with graph:
+        (matrix.mm(matrix) + 1).exp()
+    graph.replay()
+    with torch.profiler.profile(activities=BOTH) as profile:
+        graph.replay()
+        matrix.mul(2)
+        graph.replay()
+    names = [each.name for each in device_events(profile)]
+    assert names == ["mm", "add", "exp", "mul", "mm", "add", "exp"]
+    rows = by_key(profile)
+    assert rows["torch_remote::replay"].count == 2
+    times = [each.time_range.elapsed_us() for each in device_events(profile)]
+    replays = sum(times) - times[3]
+    assert rows["torch_remote::replay"].device_time_total == pytest.approx(replays, rel=0.01)
+
+
 def test_device_times_are_on_the_axis_of_this_process(matrix: torch.Tensor) -> None:
     before = time.time_ns()
     with torch.profiler.profile(activities=BOTH) as profile:

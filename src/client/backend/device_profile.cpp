@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <unordered_map>
 
 #include "base/log.h"
@@ -44,6 +45,36 @@ ClockReading read_clocks(Session& session) {
       best = {before + round_trip / 2, there, round_trip / 2};
   }
   return best;
+}
+
+// By time. The calls of a program all have the number of its run. If the server has forgotten the
+// first times (`is_cut`), what it has of the first run is its end.
+std::vector<std::optional<CallSite>> sites_of(MessageOrder& order,
+                                              const std::vector<wire::CallTime>& times,
+                                              bool is_cut) {
+  std::vector<std::optional<CallSite>> sites;
+  while (sites.size() < times.size()) {
+    const size_t begin = sites.size();
+    const uint64_t number = times[begin].call;
+    size_t end = begin + 1;
+    while (end < times.size() && times[end].call == number)
+      ++end;
+    const auto site = order.site_of(number);
+    if (!site || site->operation != kRunSite) {
+      sites.resize(end, site);
+      continue;
+    }
+    std::vector<CallSite> calls = order.program_sites().calls_of_run(number);
+    size_t next = is_cut && begin == 0 && calls.size() > end ? calls.size() - end : 0;
+    for (; sites.size() < end; ++next) {
+      sites.emplace_back();
+      if (next >= calls.size())
+        continue;
+      calls[next].thread = site->thread;
+      sites.back() = calls[next];
+    }
+  }
+  return sites;
 }
 
 // Of this thread, never reused.
@@ -148,10 +179,12 @@ std::vector<DeviceCall> DeviceProfile::finish(uint64_t& dropped) {
       {{"calls", std::to_string(times.size())},
        {"clocks differ by at most", std::to_string(std::max(first_.error, last.error)) + " ns"}});
   std::vector<DeviceCall> calls;
-  for (const wire::CallTime& time : times) {
+  const std::vector<std::optional<CallSite>> sites = sites_of(session_.order(), times, dropped > 0);
+  for (size_t i = 0; i < times.size(); ++i) {
+    const wire::CallTime& time = times[i];
+    const std::optional<CallSite>& site = sites[i];
     if (time.call <= last_before_)
       continue;
-    const auto site = session_.order().site_of(time.call);
     if (!site) {
       ++dropped;
       continue;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/record_function.h>
+
 #include "client/process/process.h"
 #include "client/process/recording.h"
 #include "client/process/records.h"
@@ -51,6 +53,7 @@ Program::~Program() {
 
 void Program::run() {
   check_not_recording("the replay of a graph");
+  RECORD_FUNCTION("torch_remote::replay", {});
   Session& session = *recorded_.session;
   session.wait_for_credit();
   const CallSite site{current_line(), recorded_.device, kRunSite};
@@ -60,6 +63,7 @@ void Program::run() {
       send(at, site);
     const auto [call, thread] = at.number_call(site);
     encode(at.writer(), wire::Run{name_, {}});
+    session.order().program_sites().note_run(call, name_);
     for (StorageRecord* const record : recorded_.made)
       record->note_made(call, thread);
   }

@@ -41,7 +41,7 @@ void Recorder::add_settings(CallSite site) {
   if (changes == nullptr)
     return;
   recorded_.steps.push_back({.signature = {}, .settings = *changes});
-  recorded_.sites.push_back(site);
+  recorded_.sites.push_back({site.line, site.device});
 }
 
 void Recorder::add_fresh(const wire::Output& output, const c10::IValue& result) {

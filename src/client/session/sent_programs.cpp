@@ -1,5 +1,8 @@
 #include "client/session/sent_programs.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "wire/limits.h"
 
 namespace torch_remote::client {
@@ -76,6 +79,27 @@ std::optional<CallSite> ProgramSites::find(uint64_t program, uint64_t step) {
   if (found == steps_.end() || step >= found->second.size())
     return std::nullopt;
   return found->second[step];
+}
+
+void ProgramSites::note_run(uint64_t call, uint64_t program) {
+  MutexLock lock(mutex_);
+  if (runs_.size() == kRuns)
+    runs_.pop_front();
+  runs_.push_back({call, program});
+}
+
+std::vector<CallSite> ProgramSites::calls_of_run(uint64_t call) {
+  MutexLock lock(mutex_);
+  const auto run = std::ranges::lower_bound(runs_, call, {}, &RunOf::call);
+  if (run == runs_.end() || run->call != call)
+    return {};
+  const auto steps = steps_.find(run->program);
+  if (steps == steps_.end())
+    return {};
+  std::vector<CallSite> calls;
+  std::ranges::copy_if(steps->second, std::back_inserter(calls),
+                       [](const CallSite& site) { return site.operation != 0; });
+  return calls;
 }
 
 }  // namespace torch_remote::client

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <memory>
 #include <optional>
@@ -47,18 +48,31 @@ class SentPrograms {
   Size all_;
 };
 
-// The user's lines of the steps of programs, for errors. Thread-safe.
+// The user's lines of the steps of programs, for errors and profiles. Thread-safe.
 class ProgramSites {
  public:
+  // The site of a change of settings has the operation 0.
   void add(uint64_t program, std::vector<CallSite> steps);
   // The program is gone. An error of it may still come: the lines of the last ones stay.
   void retire(uint64_t program);
   std::optional<CallSite> find(uint64_t program, uint64_t step);
 
+  // The numbered message `call`, later than those before, runs the program.
+  void note_run(uint64_t call, uint64_t program);
+  // The calls of the run in their order; none if it is too long ago.
+  std::vector<CallSite> calls_of_run(uint64_t call);
+
  private:
   static constexpr size_t kRetired = 64;
+  static constexpr size_t kRuns = 1 << 16;
+
+  struct RunOf {
+    uint64_t call;
+    uint64_t program;
+  };
 
   Mutex mutex_;
+  std::deque<RunOf> runs_ GUARDED_BY(mutex_);  // the last ones
   std::unordered_map<uint64_t, std::vector<CallSite>> steps_ GUARDED_BY(mutex_);
   std::list<uint64_t> retired_ GUARDED_BY(mutex_);  // the oldest first
 };
