@@ -74,4 +74,27 @@ struct Entry {
   bool is_being_sent() const { return sending != nullptr && sending.use_count() > 1; }
 };
 
+// The storages without a value, which is mostly none. Confined to the executor thread.
+class MissingStorages {
+ public:
+  bool any() const { return count_ != 0; }
+
+  void set(Entry& entry, Cause cause) {
+    clear(entry);
+    entry.missing = std::move(cause);
+    ++count_;
+  }
+
+  // It has a value.
+  void clear(Entry& entry) {
+    if (entry.missing == nullptr)
+      return;
+    entry.missing.reset();
+    --count_;
+  }
+
+ private:
+  uint64_t count_ = 0;
+};
+
 }  // namespace torch_remote::server

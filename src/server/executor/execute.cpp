@@ -31,7 +31,7 @@ Cause Executor::run(const Call& call) {
     discard(signature.plan, threads_.cause());
     return threads_.cause();
   }
-  if (C10_UNLIKELY(storages_.has_missing())) {
+  if (C10_UNLIKELY(storages_.missing().any())) {
     if (const Cause cause = find_missing(call))
       return call.is_waited_for ? cause : stop(*cause);
   }
@@ -40,7 +40,7 @@ Cause Executor::run(const Call& call) {
   } catch (...) {
     return fail(std::current_exception(), call);
   }
-  if (C10_UNLIKELY(storages_.has_missing()))
+  if (C10_UNLIKELY(storages_.missing().any()))
     note_overwritten(call);
   return nullptr;
 }
@@ -60,7 +60,7 @@ Cause Executor::run_known(const Call& call) {
   }
   for (Entry* const output : bindings_.outputs())
     if (!output->storage)
-      storages_.set_missing(*output, cause);
+      storages_.missing().set(*output, cause);
   return cause;
 }
 
@@ -124,7 +124,7 @@ void Executor::note_overwritten(const Call& call) {
   for (size_t i = 0; i < views.size(); ++i) {
     Entry& entry = bindings_.storage_of(views[i]);
     if (entry.missing != nullptr && overwrites(entry, views[i], call.slots.offsets[i]))
-      storages_.set_missing(entry, nullptr);
+      storages_.missing().clear(entry);
   }
 }
 
@@ -145,7 +145,7 @@ void Executor::discard(const marshal::Plan& plan, const Cause& cause) {
   for (const TensorRecipe& view : plan.tensors) {
     Entry& entry = bindings_.storage_of(view);
     if (view.is_written && entry.holds_nothing() && threads_.is_made_since(entry.made))
-      storages_.set_missing(entry, cause);
+      storages_.missing().set(entry, cause);
   }
 }
 
@@ -175,7 +175,7 @@ Cause Executor::fail(std::exception_ptr cause, const Call& call) {
   for (const TensorRecipe& view : signature.plan.tensors) {
     Entry& entry = bindings_.storage_of(view);
     if (view.is_written && entry.holds_nothing() && entry.nbytes != 0)
-      storages_.set_missing(entry, made);  // there was no memory for it
+      storages_.missing().set(entry, made);  // there was no memory for it
   }
   return made;
 }
@@ -183,7 +183,7 @@ Cause Executor::fail(std::exception_ptr cause, const Call& call) {
 void Executor::note_shortage(wire::Error& failure, uint8_t device) {
   if (failure.kind != wire::ErrorKind::kOutOfMemory)
     return;
-  ++storages_.memory_use(device).ooms;
+  ++storages_.account().use(device).ooms;
   add_memory_figures(failure, storages_, device);
 }
 
@@ -212,7 +212,7 @@ void Executor::fail_resize_or_upload(std::exception_ptr cause, const char* what,
   failure.call = number_;
   const Cause made = threads_.cause() != nullptr ? threads_.cause() : stop(std::move(failure));
   if (entry.holds_nothing() || has_lost_it)
-    storages_.set_missing(entry, made);
+    storages_.missing().set(entry, made);
 }
 
 void Executor::locate(wire::Error& lost) const {

@@ -163,7 +163,7 @@ void Executor::upload(uint64_t storage, uint64_t length, PutIn&& put_in) {
       return;
     }
     put_in(entry);
-    storages_.set_missing(entry, nullptr);
+    storages_.missing().clear(entry);
   } catch (...) {
     fail_resize_or_upload(std::current_exception(), "upload", entry, false);
   }

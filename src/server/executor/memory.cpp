@@ -87,7 +87,7 @@ wire::MemoryFigures host_memory(const MemoryUse& use) {
 wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages,
                                   const wire::MemoryQuery& query) {
   const c10::Device device = devices.device(query.device);
-  MemoryUse& use = storages.memory_use(query.device);
+  MemoryUse& use = storages.account().use(query.device);
   use.note_peaks();
   if (devices.is_cuda()) {
     storages.allocate_all(query.device);  // a tensor counts from torch.empty() on
@@ -100,14 +100,14 @@ wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages
       stat->reset_accumulated();
   }
   wire::MemoryFigures figures = devices.is_cuda() ? cuda_memory(device.index()) : host_memory(use);
-  const StorageTotals totals = storages.totals();
+  const StorageTotals totals = storages.account().totals();
   figures.total = std::min(figures.total, totals.limit);
   figures.free = std::min(figures.free, totals.limit - std::min(totals.held, totals.limit));
   return figures;
 }
 
 void add_memory_figures(wire::Error& failure, StorageTable& storages, uint8_t device) {
-  const MemoryUse& use = storages.memory_use(device);
+  const MemoryUse& use = storages.account().use(device);
   if (failure.message.find(" out of memory.") != std::string::npos)
     return;
   MemoryShortage shortage;
@@ -115,7 +115,7 @@ void add_memory_figures(wire::Error& failure, StorageTable& storages, uint8_t de
   shortage.capacity = host_figure("MemTotal:");
   shortage.free = host_figure("MemAvailable:");
   const auto named = static_cast<uint64_t>(use.bytes.current);
-  shortage.allocated = std::min(named, storages.totals().held);  // without those to be allocated
+  shortage.allocated = std::min(named, storages.account().totals().held);  // without those to be allocated
   const uint64_t without_memory = named - shortage.allocated;
   shortage.reserved = static_cast<uint64_t>(use.reserved.current) - without_memory;
   failure.message = describe_shortage("CPU", shortage) + " (" + failure.message + ")";

@@ -114,12 +114,11 @@ void ProgramStorages::free(uint64_t number) {
   if (temporaries_[number] == nullptr)
     return;
   entries_[number] = nullptr;
-  table_.free_temporary(std::move(temporaries_[number]));
+  temporaries_[number].reset();
 }
 
 void ProgramStorages::end() {
-  for (size_t number = 0; number < temporaries_.size(); ++number)
-    free(number);
+  temporaries_.clear();
   entries_.clear();
 }
 

@@ -93,7 +93,7 @@ class ProgramStorages {
   StorageTable& table_;
   Origin run_;
   std::vector<Entry*> entries_;                      // null: a temporary that is not there
-  std::vector<std::unique_ptr<Entry>> temporaries_;  // by number
+  std::vector<StorageTable::Temporary> temporaries_;  // by number
 };
 
 }  // namespace torch_remote::server

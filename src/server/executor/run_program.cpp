@@ -48,7 +48,7 @@ void Executor::run(const Program& program) {
   const RunScope scope(program_storages_, program, here());
   if (C10_UNLIKELY(threads_.cause() != nullptr))
     return discard(program, threads_.cause());
-  if (C10_UNLIKELY(storages_.has_missing())) {
+  if (C10_UNLIKELY(storages_.missing().any())) {
     if (const Cause cause = find_missing(program))
       return lose_made(program, stop(*cause));
   }
@@ -74,7 +74,7 @@ void Executor::run_step(const Program& program, const ProgramStep& step) {
   for (const uint64_t number : step.slots.storages)
     bindings_.add(program_storages_.at(program, number));
   run_.run(call, step.slots, bindings_, number_);
-  if (C10_UNLIKELY(storages_.has_missing()))
+  if (C10_UNLIKELY(storages_.missing().any()))
     note_overwritten({call, step.slots, false});
   for (const uint64_t number : step.slots.outputs)
     bindings_.add_output(program_storages_.at(program, number));
@@ -115,12 +115,12 @@ void Executor::discard(const Program& program, const Cause& cause) {
   for (const uint32_t number : program.made()) {
     Entry& entry = program_storages_.at(program, number);
     if (entry.holds_nothing() && entry.missing == nullptr)
-      storages_.set_missing(entry, cause);
+      storages_.missing().set(entry, cause);
   }
   for (const uint32_t number : program.written()) {
     Entry& entry = program_storages_.at(program, number);
     if (entry.holds_nothing() && threads_.is_made_since(entry.made))
-      storages_.set_missing(entry, cause);
+      storages_.missing().set(entry, cause);
   }
 }
 
@@ -128,7 +128,7 @@ void Executor::lose_made(const Program& program, const Cause& cause) {
   for (const uint32_t number : program.made()) {
     Entry& entry = program_storages_.at(program, number);
     storages_.release(entry);
-    storages_.set_missing(entry, cause);
+    storages_.missing().set(entry, cause);
   }
 }
 
@@ -154,7 +154,7 @@ void Executor::fail(std::exception_ptr cause, const Program& program, size_t at)
   for (const uint32_t number : program.written()) {
     Entry& entry = program_storages_.at(program, number);
     if (entry.holds_nothing() && entry.nbytes != 0)
-      storages_.set_missing(entry, made);  // there was no memory for it
+      storages_.missing().set(entry, made);  // there was no memory for it
   }
 }
 

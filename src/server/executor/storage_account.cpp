@@ -22,8 +22,8 @@ void change(c10::CachingAllocator::Stat& stat, uint64_t before, uint64_t after) 
 
 }  // namespace
 
-void StorageAccount::check_new(uint64_t storages, uint64_t nbytes) const {
-  wire::check_limit("storages of a session", storages + 1, limits_.storages);
+void StorageAccount::check_new(uint64_t nbytes) const {
+  wire::check_limit("storages of a session", storages_ + 1, limits_.storages);
   wire::check_limit("bytes of a storage", nbytes, wire::kMaxStorageBytes);
 }
 

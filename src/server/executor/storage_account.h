@@ -51,15 +51,21 @@ class StorageAccount {
   StorageAccount(UploadMemory& warm, StorageLimits limits)
       : warm_(warm), limits_(std::move(limits)) {}
 
-  // Throws ProtocolError: one storage more than so many would be too many, or too large.
-  void check_new(uint64_t storages, uint64_t nbytes) const;
+  // Throws ProtocolError: one storage more would be too many, or this one too large.
+  void check_new(uint64_t nbytes) const;
   // Throws OutOfMemoryError unless there is room for `nbytes` more, which are for this storage.
   void check_room(const Entry& entry, uint64_t nbytes) const;
 
   // A storage of no bytes is made, or freed.
-  void add(const Entry& entry) { use_[entry.number].storages.increase(1); }
+  void add(const Entry& entry) {
+    ++storages_;
+    use_[entry.number].storages.increase(1);
+  }
 
-  void remove(const Entry& entry) { use_[entry.number].storages.decrease(1); }
+  void remove(const Entry& entry) {
+    --storages_;
+    use_[entry.number].storages.decrease(1);
+  }
 
   // Changes the size of a storage.
   void set_bytes(Entry& entry, uint64_t nbytes);
@@ -70,9 +76,7 @@ class StorageAccount {
 
   MemoryUse& use(uint8_t device) { return use_[device]; }
 
-  StorageTotals totals(uint64_t storages) const {
-    return {storages, total_bytes_, held_bytes_, limits_.bytes};
-  }
+  StorageTotals totals() const { return {storages_, total_bytes_, held_bytes_, limits_.bytes}; }
 
   const std::shared_ptr<std::atomic<uint64_t>>& others() const { return limits_.others; }
 
@@ -85,6 +89,7 @@ class StorageAccount {
   UploadMemory& warm_;
   const StorageLimits limits_;
   std::array<MemoryUse, wire::kMaxDevices> use_;  // by device
+  uint64_t storages_ = 0;
   uint64_t total_bytes_ = 0;
   uint64_t held_bytes_ = 0;
 };

@@ -64,7 +64,7 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, ui
                           Origin made) {
   if (name == 0)
     throw ProtocolError("name 0 is never valid");
-  account_.check_new(entries_.size(), nbytes);
+  account_.check_new(nbytes);
   auto [place, is_new] = entries_.emplace(name, nullptr);
   if (!is_new)
     throw ProtocolError("the name " + std::to_string(name) + " is taken");
@@ -73,10 +73,10 @@ Entry& StorageTable::make(uint64_t name, uint64_t nbytes, c10::Device device, ui
   return *place->second;
 }
 
-std::unique_ptr<Entry> StorageTable::make_temporary(uint64_t nbytes, c10::Device device,
-                                                    uint8_t number, Origin made) {
-  account_.check_new(entries_.size(), nbytes);
-  std::unique_ptr<Entry> entry = take_entry();
+StorageTable::Temporary StorageTable::make_temporary(uint64_t nbytes, c10::Device device,
+                                                     uint8_t number, Origin made) {
+  account_.check_new(nbytes);
+  Temporary entry(take_entry().release(), {this});
   begin(*entry, nbytes, device, number, made);
   return entry;
 }
@@ -95,27 +95,18 @@ void StorageTable::free(uint64_t name) {
   const auto found = entries_.find(name);
   if (found == entries_.end())
     throw ProtocolError("no storage has the name " + std::to_string(name));
-  end(*found->second);
-  keep_spare(std::move(found->second));
+  end(std::move(found->second));
   entries_.erase(found);
 }
 
-void StorageTable::free_temporary(std::unique_ptr<Entry> entry) {
-  end(*entry);
-  keep_spare(std::move(entry));
-}
-
-void StorageTable::end(Entry& entry) {
-  leave_to_replies(entry);
-  account_.set_bytes(entry, 0);
-  account_.remove(entry);
-  account_.set_held(entry, 0);
-  set_missing(entry, nullptr);
+void StorageTable::end(std::unique_ptr<Entry> entry) {
+  leave_to_replies(*entry);
+  account_.set_bytes(*entry, 0);
+  account_.remove(*entry);
+  account_.set_held(*entry, 0);
+  missing_.clear(*entry);
   if (!uploading_.empty())
-    std::erase(uploading_, &entry);
-}
-
-void StorageTable::keep_spare(std::unique_ptr<Entry> entry) {
+    std::erase(uploading_, entry.get());
   if (spare_.size() >= kMostSpare)
     return;
   *entry = Entry();
@@ -129,7 +120,7 @@ void StorageTable::release(Entry& entry) {
   }
   replace_memory(entry, {});
   account_.set_held(entry, 0);
-  set_missing(entry, nullptr);
+  missing_.clear(entry);
 }
 
 std::unique_ptr<Entry> StorageTable::take_entry() {
@@ -138,12 +129,6 @@ std::unique_ptr<Entry> StorageTable::take_entry() {
   std::unique_ptr<Entry> entry = std::move(spare_.back());
   spare_.pop_back();
   return entry;
-}
-
-void StorageTable::set_missing(Entry& entry, Cause cause) {
-  missing_ += (cause != nullptr ? 1 : 0);
-  missing_ -= (entry.missing != nullptr ? 1 : 0);
-  entry.missing = std::move(cause);
 }
 
 void StorageTable::leave_to_replies(Entry& entry) {

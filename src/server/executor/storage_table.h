@@ -37,19 +37,21 @@ class StorageTable {
 
   // A storage without a name, for the time in which a program runs. The number of those is limited
   // by the program.
-  std::unique_ptr<Entry> make_temporary(uint64_t nbytes, c10::Device device, uint8_t number,
-                                        Origin made);
-  void free_temporary(std::unique_ptr<Entry> entry);
+  struct FreeTemporary {
+    StorageTable* table = nullptr;
+    void operator()(Entry* entry) const { table->end(std::unique_ptr<Entry>(entry)); }
+  };
+
+  using Temporary = std::unique_ptr<Entry, FreeTemporary>;
+
+  Temporary make_temporary(uint64_t nbytes, c10::Device device, uint8_t number, Origin made);
 
   // Takes value and memory from a storage that is made anew; it is not missing afterwards.
   void release(Entry& entry);
 
   bool contains(uint64_t name) const { return entries_.find(name) != entries_.end(); }
 
-  // A null cause: it has a value.
-  void set_missing(Entry& entry, Cause cause);
-
-  bool has_missing() const { return missing_ != 0; }
+  MissingStorages& missing() { return missing_; }
 
   // Note [One resolve]
   //
@@ -89,9 +91,7 @@ class StorageTable {
   // Writes what has arrived of uploads, so that staging holds only bytes still on the way.
   void write_arrived();
 
-  StorageTotals totals() const { return account_.totals(entries_.size()); }
-
-  MemoryUse& memory_use(uint8_t device) { return account_.use(device); }
+  StorageAccount& account() { return account_; }
 
   // Gives memory to those storages of the device that have none. Throws OutOfMemoryError.
   void allocate_all(uint8_t device);
@@ -110,8 +110,7 @@ class StorageTable {
   std::unique_ptr<Entry> take_entry();
   // Counts a new storage, and what a freed one had.
   void begin(Entry& entry, uint64_t nbytes, c10::Device device, uint8_t number, Origin made);
-  void end(Entry& entry);
-  void keep_spare(std::unique_ptr<Entry> entry);
+  void end(std::unique_ptr<Entry> entry);
   // The storage loses its memory. Replies that are sent from it keep it.
   static void leave_to_replies(Entry& entry);
   void ensure_memory(Entry& entry);
@@ -131,7 +130,7 @@ class StorageTable {
   ska::flat_hash_map<uint64_t, std::unique_ptr<Entry>, NameHash> entries_;
   std::vector<std::unique_ptr<Entry>> spare_;  // of freed storages, to be used again
   std::vector<Entry*> uploading_;              // entries that expect, or have expected, an upload
-  uint64_t missing_ = 0;                       // entries without a value
+  MissingStorages missing_;
 };
 
 }  // namespace torch_remote::server

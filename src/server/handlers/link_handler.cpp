@@ -167,7 +167,7 @@ void LinkHandler::receive(uint64_t request, const wire::PeerQuery& query) {
   const at::Tensor view = storages.resolve(
       entry, marshal::make_tensor_recipe(spec_of_bytes(query.length)), query.offset);
   receive_into(*link, view);
-  storages.set_missing(entry, nullptr);
+  storages.missing().clear(entry);
   answer_peer(session_.replies, request, {}, query.action);
 }
 

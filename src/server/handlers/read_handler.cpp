@@ -72,7 +72,7 @@ void ReadHandler::answer(const wire::Read& read) {
   const at::Tensor view =
       storages.resolve(entry, marshal::make_tensor_recipe(read.spec), read.offset);
   if (!had_memory)
-    leave_room_for_upload(entry, storages.totals(), session_.uploads);
+    leave_room_for_upload(entry, storages.account().totals(), session_.uploads);
   if (!view.is_cpu())
     return answer_from_device(read.request, view, entry);
   const std::shared_ptr<const void> token = token_for(view, entry);

@@ -27,8 +27,8 @@ SessionState::SessionState(const Devices& devices, const OperatorTable& operator
 
 SessionState::~SessionState() = default;
 
-wire::Counters SessionState::counters() const {
-  const StorageTotals totals = storages.totals();
+wire::Counters SessionState::counters() {
+  const StorageTotals totals = storages.account().totals();
   return {executor.calls(), executor.mispredicted(), totals.storages, totals.bytes};
 }
 

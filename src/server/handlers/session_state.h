@@ -42,7 +42,7 @@ struct SessionState {
   SessionState(const SessionState&) = delete;
   SessionState& operator=(const SessionState&) = delete;
 
-  wire::Counters counters() const;
+  wire::Counters counters();
   // Waits until the devices are done. False: one failed, and the request is answered with that.
   bool finish_work(uint64_t request);
 

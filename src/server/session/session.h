@@ -68,7 +68,7 @@ class Session : private transport::Connection::Handler {
   // Any thread: sends the client the reason and ends.
   void stop(const std::string& reason, std::chrono::milliseconds wait);
 
-  wire::Counters counters() const { return interpreter_.counters(); }
+  wire::Counters counters() { return interpreter_.counters(); }
 
  private:
   struct Frame {

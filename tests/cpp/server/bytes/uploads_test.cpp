@@ -148,10 +148,10 @@ TEST(Uploads, ABlockThatIsUsedAgainCountsWithItsWholeSize) {
 
   EXPECT_EQ(upload_all(uploads, storages, small, 8, 2), block);
 
-  EXPECT_EQ(storages.totals().held, 9 * kBlock);
-  EXPECT_EQ(storages.totals().bytes, 8 * kBlock);
+  EXPECT_EQ(storages.account().totals().held, 9 * kBlock);
+  EXPECT_EQ(storages.account().totals().bytes, 8 * kBlock);
   storages.free(2);
-  EXPECT_EQ(storages.totals().held, 0);
+  EXPECT_EQ(storages.account().totals().held, 0);
   EXPECT_EQ(uploads.memory().kept_bytes(), 9 * kBlock);
 }
 
@@ -332,8 +332,8 @@ TEST(StorageTable, AResizeWithoutMemoryChangesNothing) {
     const NoMemory none;
     EXPECT_ANY_THROW(storages.resize(entry, 48));
   }
-  EXPECT_EQ(storages.totals().held, 16);
-  EXPECT_EQ(storages.totals().bytes, 16);
+  EXPECT_EQ(storages.account().totals().held, 16);
+  EXPECT_EQ(storages.account().totals().bytes, 16);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ class StorageTableTest : public ::testing::Test {
 TEST_F(StorageTableTest, MemoryIsAllocatedAtFirstUse) {
   Entry& entry = storages.make(1, 8, kCpu, 0, {});
   EXPECT_FALSE(entry.storage);
-  EXPECT_EQ(storages.totals().bytes, 8);
+  EXPECT_EQ(storages.account().totals().bytes, 8);
 
   resolve(entry, spec({2}));
 
@@ -150,7 +150,7 @@ TEST_F(StorageTableTest, NamesAreUniqueKnownAndNeverZero) {
   storages.free(1);
   EXPECT_THROW(storages.find(1), ProtocolError);
   EXPECT_THROW(storages.free(1), ProtocolError);
-  EXPECT_EQ(storages.totals().bytes, 0);
+  EXPECT_EQ(storages.account().totals().bytes, 0);
 }
 
 TEST_F(StorageTableTest, AStorageThatIsBeingSentGoesOnInACopyWhenItIsWritten) {
@@ -249,8 +249,8 @@ TEST_F(StorageTableTest, APinnedStorageIsResizedInTheMemoryThatItHas) {
   storages.resize(entry, 8);
   EXPECT_EQ(floats(entry).sum().item<float>(), 1);
   EXPECT_THROW(resolve(entry, spec({3})), Refused);
-  EXPECT_EQ(storages.totals().bytes, 8);
-  EXPECT_EQ(storages.totals().held, 16);
+  EXPECT_EQ(storages.account().totals().bytes, 8);
+  EXPECT_EQ(storages.account().totals().held, 16);
   storages.resize(entry, 0);
   storages.resize(entry, 16);
 
@@ -283,7 +283,7 @@ TEST_F(StorageTableTest, AStorageMovesAgainWhenNobodyPinsIt) {
 
   EXPECT_FALSE(entry.is_pinned());
   storages.resize(entry, 16);
-  EXPECT_EQ(storages.totals().held, 16);
+  EXPECT_EQ(storages.account().totals().held, 16);
   EXPECT_EQ(resolve(entry, spec({2})).sum().item<float>(), 1);
   floats(entry).resize_({5});  // as a kernel would
   storages.settle_growth(entry, true);
@@ -293,7 +293,7 @@ TEST_F(StorageTableTest, AStorageMovesAgainWhenNobodyPinsIt) {
 TEST_F(StorageTableTest, AFreedStorageIsPinnedNoMore) {
   const auto held = pinned(counting(1, 3));
   storages.free(1);
-  EXPECT_EQ(storages.totals().held, 0);
+  EXPECT_EQ(storages.account().totals().held, 0);
   EXPECT_FALSE(counting(1, 3).is_pinned());
 }
 
