@@ -115,7 +115,8 @@ void add_memory_figures(wire::Error& failure, StorageTable& storages, uint8_t de
   shortage.capacity = host_figure("MemTotal:");
   shortage.free = host_figure("MemAvailable:");
   const auto named = static_cast<uint64_t>(use.bytes.current);
-  shortage.allocated = std::min(named, storages.account().totals().held);  // without those to be allocated
+  const uint64_t held = storages.account().totals().held;
+  shortage.allocated = std::min(named, held);  // without those to be allocated
   const uint64_t without_memory = named - shortage.allocated;
   shortage.reserved = static_cast<uint64_t>(use.reserved.current) - without_memory;
   failure.message = describe_shortage("CPU", shortage) + " (" + failure.message + ")";

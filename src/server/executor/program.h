@@ -92,7 +92,7 @@ class ProgramStorages {
   const Devices& devices_;
   StorageTable& table_;
   Origin run_;
-  std::vector<Entry*> entries_;                      // null: a temporary that is not there
+  std::vector<Entry*> entries_;                       // null: a temporary that is not there
   std::vector<StorageTable::Temporary> temporaries_;  // by number
 };
 

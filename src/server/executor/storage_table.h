@@ -39,6 +39,7 @@ class StorageTable {
   // by the program.
   struct FreeTemporary {
     StorageTable* table = nullptr;
+
     void operator()(Entry* entry) const { table->end(std::unique_ptr<Entry>(entry)); }
   };
 
