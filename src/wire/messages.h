@@ -45,9 +45,9 @@ namespace torch_remote::wire {
 //
 // Note [Numbers of calls]
 //
-// CALL, QUERY kCall and kCheckedCall, BEGIN, RESIZE and RUN are numbered together from 1, in the order
-// sent. Client and server both count. An error has the number of the call that failed, by which the
-// client finds the user's line.
+// CALL, QUERY kCall and kCheckedCall, BEGIN, RESIZE and RUN are numbered together from 1, in the
+// order sent. Client and server both count. An error has the number of the call that failed, by
+// which the client finds the user's line.
 //
 // Note [Fail-stop]
 //

@@ -19,9 +19,10 @@ namespace torch_remote::wire {
 //   PROGRAM program:varint n:varint storage*n m:varint step*m
 //   RUN     program:varint n:varint (number:varint storage:varint)*n
 //   DROP    program:varint
-//   storage := name:varint [device:u8 nbytes:varint]    name 0: a temporary; the rest is for it only
-//   step    := 0:varint settings                        as in CONTEXT
-//            | (slot + 1):varint slots                  a call
+//   storage := name:varint                     of the client's
+//            | 0:varint device:u8 nbytes:varint  a temporary
+//   step    := 0:varint settings                 as in CONTEXT
+//            | (slot + 1):varint slots           a call
 //
 // A program numbers its storages from 0, in the order of the list. In its slots the numbers stand
 // where a CALL has names (Note [Slots]); the differences start at 0. A step makes no storage but by

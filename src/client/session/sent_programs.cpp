@@ -8,10 +8,10 @@
 namespace torch_remote::client {
 namespace {
 
-// What all programs of a session may have together. The server's form of a step takes some 700
-// bytes, of a byte of slots 16 at most, and of a byte of a signature, which a program may hold
-// longer than its slot does, some hundred at worst: kMaxProgramMemory and kMaxSignatureMemory of the
-// server.
+// What all programs of a session may have together. In the server's memory a step takes some 700
+// bytes, a byte of slots 16 at most, and a byte of a signature some hundred at worst; a program may
+// keep a signature longer than the table does. So the sums stay below the server's
+// kMaxProgramMemory and kMaxSignatureMemory.
 constexpr uint64_t kMostSteps = 1 << 20;
 constexpr uint64_t kMostBytes = 16 << 20;
 
