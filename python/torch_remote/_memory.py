@@ -50,6 +50,30 @@ __all__ = [
 
 _ASK, _EMPTY_CACHE, _RESET_PEAKS, _RESET_TOTALS = range(4)
 
+# The names that torch.cuda.memory_stats() always has.
+_OF_POOLS = (
+    "active",
+    "active_bytes",
+    "allocated_bytes",
+    "allocation",
+    "inactive_split",
+    "inactive_split_bytes",
+    "requested_bytes",
+    "reserved_bytes",
+    "segment",
+)
+_COUNTED = [f"{name}.{pool}" for name in _OF_POOLS for pool in ("all", "large_pool", "small_pool")]
+_COUNTED += ["oversize_allocations", "oversize_segments"]
+_STATS = {
+    "num_alloc_retries": 0,
+    "num_ooms": 0,
+    **{
+        f"{name}.{figure}": 0
+        for name in _COUNTED
+        for figure in ("current", "peak", "allocated", "freed")
+    },
+}
+
 
 def _figures(device: DeviceLike, action: int = _ASK) -> dict[str, int]:
     refuse_in_bad_fork()
@@ -78,8 +102,11 @@ def max_memory_reserved(device: DeviceLike = None) -> int:
 
 
 def memory_stats(device: DeviceLike = None) -> dict[str, Any]:
-    """All figures of the server's allocator by name, as `torch.cuda.memory_stats`."""
-    stats = _figures(device)
+    """All figures of the server's allocator by name, as `torch.cuda.memory_stats`.
+
+    What the server does not count is zero, and so is everything before the first tensor.
+    """
+    stats = {**_STATS, **_figures(device)}
     memory = {key: value for key, value in stats.items() if key not in ("free", "total")}
     return collections.OrderedDict(sorted(memory.items()))
 

@@ -127,11 +127,6 @@ def test_the_capability_has_the_dtypes_that_a_tensor_can_have() -> None:
     assert torch.accelerator.get_device_capability("remote:0")["supported_dtypes"] == dtypes
 
 
-def test_a_graph_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="Graph is not supported on device type: remote"):
-        torch.accelerator.Graph()
-
-
 def test_the_device_module_is_found() -> None:
     for device in ("remote", torch.device("remote"), torch.device("remote", 0), None):
         assert torch.get_device_module(device) is torch.remote

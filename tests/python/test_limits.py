@@ -244,7 +244,7 @@ def test_memory_kept_for_uploads_is_given_up_for_tensors(tmp_path: Path) -> None
 
 def test_a_program_far_ahead_needs_no_more_memory_than_a_local_one(tmp_path: Path) -> None:
     with (
-        serving(f"unix://{tmp_path}/s", "--max-memory", "16MiB") as url,
+        serving(f"unix://{tmp_path}/s", "--max-memory", "24MiB") as url,
         torch_remote.connect(url) as machine,
         torch_remote.count() as counted,
     ):

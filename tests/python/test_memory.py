@@ -139,15 +139,57 @@ def test_empty_memory_is_got_at_once_where_calls_block(tmp_path: Path) -> None:
 
 
 def test_a_read_of_memory_that_the_server_does_not_have_says_so(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--max-memory", "32MiB")
+    with (
+        serving(f"unix://{tmp_path}/server.sock", *options) as url,
+        torch_remote.connect(url) as machine,
+    ):
+        # Before the first call a factory of little memory does not wait for the server.
+        x = torch.empty(40 * MIB, dtype=torch.uint8, device=machine.devices[0])
+        with pytest.raises(torch.OutOfMemoryError, match=r"out of memory\. Tried to") as raised:
+            x[0].item()
+        assert "test_memory.py" in str(raised.value)
+
+
+def test_a_servers_limit_is_the_devices_size_and_the_call_over_it_raises(tmp_path: Path) -> None:
     options = ("--device", "cpu", "--max-memory", "64MiB")
     with (
         serving(f"unix://{tmp_path}/server.sock", *options) as url,
         torch_remote.connect(url) as machine,
     ):
-        x = torch.empty(100 * MIB, dtype=torch.uint8, device=machine.devices[0])
-        with pytest.raises(torch.OutOfMemoryError, match=r"out of memory\. Tried to") as raised:
-            x[0].item()
-        assert "test_memory.py" in str(raised.value)
+        device = machine.devices[0]
+        assert torch.remote.get_device_properties(device).total_memory == 64 * MIB
+        x = torch.ones(20 * MIB, dtype=torch.uint8, device=device)
+        for make in (
+            lambda: torch.empty(60 * MIB, dtype=torch.uint8, device=device),
+            lambda: torch.zeros(60 * MIB, dtype=torch.uint8, device=device),
+            lambda: torch.cat([x, x, x]),
+            lambda: x.float(),
+            lambda: x.to(torch.float64, copy=True),
+        ):
+            with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
+                make()  # nothing is read
+        assert x.sum().item() == 20 * MIB
+
+
+def test_all_of_cudas_figures_are_there_before_the_first_tensor() -> None:
+    assert_runs(
+        """
+        import torch, torch_remote
+        def names():
+            return set(torch.remote.memory_stats())
+        before = names()
+        for kind in ("allocated_bytes", "reserved_bytes", "active", "inactive_split", "segment"):
+            for pool in ("all", "small_pool", "large_pool"):
+                for figure in ("current", "peak", "allocated", "freed"):
+                    assert torch.remote.memory_stats()[f"{kind}.{pool}.{figure}"] == 0
+        assert torch.remote.memory_stats()["num_ooms"] == 0
+        x = torch.ones(2, device="remote")
+        assert torch.remote.memory_stats()["allocated_bytes.all.current"] >= x.nbytes
+        assert names() == before
+        """,
+        anew=True,
+    )
 
 
 def test_a_resize_that_does_not_fit_raises_and_is_not_counted(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ bool find_out_whether_it_fits(Session& session, uint8_t device) {
   const auto& devices = session.welcome().devices;
   if (device >= devices.size())
     return false;
-  const auto half = static_cast<int64_t>(devices[device].total_memory / 2);
+  const auto total = static_cast<int64_t>(devices[device].total_memory);
+  const int64_t half = total / 2;
   memory.set_mark(half, false);
   if (memory.live() <= half || (session.welcome().capabilities & wire::kMemoryCapability) == 0)
     return memory.is_above_limit();
@@ -84,7 +85,8 @@ bool find_out_whether_it_fits(Session& session, uint8_t device) {
       cached = stat.current;
   }
   const int64_t free = static_cast<int64_t>(figures.free) + std::max<int64_t>(cached - used, 0);
-  memory.set_mark(used + free - std::max(free / 20, std::min(kSmall, free)), true);
+  const int64_t margin = std::max(free / 20, std::min({kSmall, total / 16, free}));
+  memory.set_mark(used + free - margin, true);
   return memory.is_above_mark();
 }
 

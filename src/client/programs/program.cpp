@@ -68,7 +68,7 @@ void Program::run() {
       record->note_made(call, thread);
   }
   if (is_blocking())
-    session.synchronize();
+    session.synchronize({.is_failed_call = true});
 }
 
 SentPrograms::Size Program::size() const {

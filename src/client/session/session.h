@@ -29,6 +29,9 @@ struct Uses {
   const Capture* capture = nullptr;
   uint64_t storage = 0;
 
+  // The call itself is what failed, not an earlier one.
+  bool is_failed_call = false;
+
   bool any_of(const std::vector<uint64_t>& names) const;
 };
 
@@ -122,7 +125,7 @@ class Session : private Link::Handler {
   [[noreturn]] void raise_failed(const Request& request, const Capture* used = nullptr);
   // Everything sent is done on the server, pending downloads are here, and no upload reads the
   // user's memory any more. Raises the first failure that the user has not been told of.
-  void synchronize();
+  void synchronize(const Uses& uses = {});
   // Before stop(): the failures that were never raised, as a text. Waits for everything to be done,
   // for at most `patience`, unless the session is lost or the user presses Ctrl-C.
   std::string report_untold(std::chrono::milliseconds patience);

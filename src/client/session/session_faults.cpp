@@ -25,6 +25,8 @@ std::string describe_discarded(uint64_t calls) {
 }  // namespace
 
 bool Uses::any_of(const std::vector<uint64_t>& names) const {
+  if (is_failed_call)
+    return true;
   const auto is_named = [&](uint64_t name) {
     return std::ranges::find(names, name) != names.end();
   };
@@ -150,7 +152,7 @@ bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since) {
 
 // --- synchronize
 
-void Session::synchronize() {
+void Session::synchronize(const Uses& uses) {
   check_not_recording("synchronize");
   const auto pending = PendingDownloads::instance().of(*this);
   finish_uploads(*this, requests_.next_id());
@@ -158,7 +160,7 @@ void Session::synchronize() {
   for (const auto& request : pending)
     wait_until([&] { return request->done.load(); }, "a download");
   SentSources::instance().free_done();
-  tell_failure();
+  tell_failure(uses);
   if (const auto download = find_failed_download()) {
     PendingDownloads::instance().forget_cause(*this, download->error.call, download.get());
     raise_failed(*download);

@@ -1,5 +1,6 @@
 #include "server/session/serve.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
@@ -44,7 +45,7 @@ constexpr std::chrono::milliseconds kClientSilence = std::chrono::minutes(10);
 
 wire::Welcome make_welcome(const Greeting& greeting, const Identity& identity,
                            std::chrono::milliseconds lease, const Devices& devices,
-                           const OperatorTable& table) {
+                           const OperatorTable& table, uint64_t max_memory) {
   wire::Welcome welcome;
   welcome.version = greeting.version;
   welcome.session = identity.id;
@@ -56,6 +57,9 @@ wire::Welcome make_welcome(const Greeting& greeting, const Identity& identity,
   describe_libraries(welcome);
   welcome.operators = table.digest();
   welcome.devices = devices.properties();
+  // So a client knows without asking when its tensors may not fit.
+  for (wire::DeviceProperties& device : welcome.devices)
+    device.total_memory = std::min(device.total_memory, max_memory);
   return welcome;
 }
 
@@ -159,7 +163,8 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
        {"client_torch", greeting.torch_version},
        {"devices", devices.count()},
        {"sandbox", sandbox.describe()}});
-  send_welcome(*stream, make_welcome(greeting, identity, lease, devices, prepared.table));
+  send_welcome(*stream, make_welcome(greeting, identity, lease, devices, prepared.table,
+                                     options.max_memory));
   const auto on_work = [&use](bool begins) {
     use.is_busy = begins;
     use.note();
