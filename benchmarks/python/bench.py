@@ -27,6 +27,7 @@ COUNTS = {
     "schedule": ("counts", "signatures_of_a_learning_rate_schedule"),
     "kv-cache": ("counts", "signatures_of_a_kv_cache"),
     "bytes": ("counts", "bytes_per_call"),
+    "replay": ("graphs", "messages_of_a_replay"),
 }
 TIMES = {
     "cached": ("client_time", "time_per_cached_call"),
@@ -37,6 +38,8 @@ TIMES = {
     "bulk": ("bulk", "rate_of_bulk_copies"),
     "tls": ("tls", "figures_of_tls"),
     "network": ("training", "training_over_a_slow_network"),
+    "replay-time": ("graphs", "time_of_a_replay"),
+    "replay-network": ("graphs", "replays_over_a_slow_network"),
     "redirect": ("redirect", "cost_of_redirected_calls"),
 }
 GROUPS = COUNTS | TIMES

@@ -49,7 +49,14 @@ class GPT(nn.Module):
 
 
 def gpt_step(
-    device: str, *, layers: int, width: int, batch: int, length: int, vocabulary: int = 512
+    device: str,
+    *,
+    layers: int,
+    width: int,
+    batch: int,
+    length: int,
+    vocabulary: int = 512,
+    capturable: bool = False,
 ) -> Step:
     """An AdamW step on one batch that is on the device. Returns the loss, unread."""
     torch.manual_seed(0)
@@ -57,7 +64,7 @@ def gpt_step(
         model = GPT(layers, width, heads=4, length=length, vocabulary=vocabulary)
         tokens = torch.randint(vocabulary, (batch, length + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=capturable)
 
     def step() -> Tensor:
         optimizer.zero_grad()
@@ -69,8 +76,8 @@ def gpt_step(
     return step
 
 
-def small_gpt_step(device: str) -> Step:
-    return gpt_step(device, layers=2, width=128, batch=2, length=32)
+def small_gpt_step(device: str, *, capturable: bool = False) -> Step:
+    return gpt_step(device, layers=2, width=128, batch=2, length=32, capturable=capturable)
 
 
 def gpt2_shaped_step(device: str) -> Step:

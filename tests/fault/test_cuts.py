@@ -60,6 +60,28 @@ def test_a_session_cut_at_every_byte_boundary_of_a_header_ends_as_an_uncut_one(
     )
 
 
+# Promise 9.
+def test_a_graph_cut_at_every_byte_of_its_messages_runs_once_for_each_replay(server: str) -> None:
+    """Connection n is cut n bytes after the first frame that it sends, or sends again, begins."""
+    cuts, replays = 400, 0
+    with (
+        FaultProxy(server, lambda n: Fault("cut", THERE, n, frame=0)) as proxy,
+        torch_remote.connect(proxy.url) as machine,
+    ):
+        x = torch.zeros(2, dtype=torch.int64, device=machine.devices[0])
+        y = torch.ones_like(x)
+        while proxy.fired < cuts:
+            graph = torch_remote.Graph()
+            with graph:
+                z = x.add_(y) * 3
+            for _ in range(2):  # PROGRAM and RUN, then RUN alone
+                graph.replay()
+                replays += 1
+                assert z.tolist() == [3 * replays] * 2
+        assert x.tolist() == [replays] * 2
+    assert replays > 0
+
+
 def test_a_session_whose_line_is_truncated_ends_as_an_uncut_one(server: str, uncut: Uncut) -> None:
     plan = at_random_bytes(seed=9, cuts=20, kinds=("truncate", "cut"))
     assert_survives(FaultProxy(server, plan), uncut, 30, faults=20)

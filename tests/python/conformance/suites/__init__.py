@@ -17,6 +17,7 @@ SUITES = (
         "nested",
         "modules",
         "optimizers",
+        "graphs",
         "functorch",
         "trace",
         "compile",
