@@ -223,6 +223,22 @@ def test_tensors_of_the_cpu_are_computed_at_once_and_are_no_part_of_a_graph() ->
     assert x.tolist() == [2, 2, 2]
 
 
+def test_one_element_from_the_host_is_a_constant_of_the_graph() -> None:
+    x = torch.ones(3, device="remote")
+    rate = torch.tensor(0.5, dtype=torch.float64)
+    graph, results = recorded(
+        lambda: [
+            x * rate.to("remote", non_blocking=True),
+            x.mul(rate),
+            x + torch.tensor(2 + 1j, device="remote"),
+            x.clone().fill_(rate).add(torch.tensor([True]).to("remote")),
+        ]
+    )
+    rate.fill_(9)
+    graph.replay()
+    assert [each.tolist() for each in results] == [[0.5] * 3, [0.5] * 3, [3 + 1j] * 3, [1.5] * 3]
+
+
 # --- views, aliases, in-place, lives of tensors
 
 

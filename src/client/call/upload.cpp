@@ -127,6 +127,10 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
   const auto bytes = bytes_of(source);
   if (bytes.empty())
     return;
+  if (current_recording() != nullptr && source.numel() == 1) [[unlikely]] {
+    destination.fill_(source.item());  // a constant of the program
+    return;
+  }
   check_not_recording("a copy from the memory of this process");
   StorageRecord& record = *record_of(destination);
   if (bytes.size() != record.nbytes)
