@@ -1,5 +1,6 @@
 #include "bindings/graphs.h"
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "client/backend/graphs.h"
