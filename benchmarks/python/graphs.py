@@ -1,4 +1,4 @@
-"""A training step as a graph: bytes and client time of a replay, and replays over a slow network."""
+"""A step as a graph: bytes and client time of a replay, and replays over a slow network."""
 
 from __future__ import annotations
 

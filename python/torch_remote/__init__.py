@@ -81,7 +81,7 @@ from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  #
 from ._explain import Explanation, explain  # noqa: E402
 from ._gpus import GPUChoice, GPUType, choose_gpu  # noqa: E402
 from ._graphs import Graph  # noqa: E402
-from ._machines import Machine, connect, machines, server_path, synchronize  # noqa: E402
+from ._machines import Machine, cancel, connect, machines, server_path, synchronize  # noqa: E402
 from ._reads import ReadFuture, read  # noqa: E402
 from ._stats import Stats, count, stats  # noqa: E402
 from ._waits import Waits, WaitTable, waits, waits_by_line  # noqa: E402
@@ -106,6 +106,7 @@ __all__ = [
     "Waits",
     "__version__",
     "backends",
+    "cancel",
     "choose_gpu",
     "connect",
     "count",

@@ -87,6 +87,7 @@ BY_KIND = (
     RemoteError,  # the server refused it
     RemoteLinAlgError,
     RemoteAcceleratorError,
+    RemoteError,  # dropped by cancel()
 )
 
 # What PyTorch raises locally, in the same order.
@@ -100,4 +101,5 @@ LOCAL_BY_KIND = (
     RuntimeError,
     torch.linalg.LinAlgError,
     torch.AcceleratorError,
+    RuntimeError,
 )

@@ -215,6 +215,18 @@ def machines() -> list[Machine]:
     return [Machine(each) for each in ids if each not in others]
 
 
+def cancel() -> None:
+    """Drops the calls that were sent to any machine and have not begun, of every thread.
+
+    Returns when what had begun is done. What a dropped call would have made is missing: using it
+    raises. Tensors that it would have changed keep their values, and optimizers are as they were
+    before the steps that were dropped. Another thread whose calls were dropped is told at its next
+    call. Raises what failed before.
+    """
+    for machine_id in _C.machine_ids():
+        _C.cancel(machine_id)
+
+
 def synchronize() -> None:
     """Waits for every device of every machine. Raises failures that were not raised yet."""
     for machine_id in _C.machine_ids():

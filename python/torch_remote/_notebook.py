@@ -1,4 +1,4 @@
-"""Tells the extension which file is which cell of a notebook, so that errors name the cell.
+"""Tells the extension that this is a notebook, and which file is which cell, for errors.
 
 ipykernel compiles each cell under a file name of its own, `/tmp/ipykernel_PID/HASH.py`, which says
 nothing to the user.
@@ -19,6 +19,7 @@ def watch_cells() -> None:
     shell = interactive.get_ipython() if interactive is not None else None
     if shell is None:
         return
+    _C.set_in_notebook(getattr(shell, "kernel", None) is not None)
     # Both are IPython's own, and may be missing in other versions: then files are named.
     with suppress(Exception):
         for file, number in shell.compile._filename_map.items():

@@ -186,6 +186,12 @@ void synchronize(int index) {
   place.session->synchronize();
 }
 
+void cancel(int machine) {
+  const auto session = machine_session(machine);
+  if (session->order().submitted() != 0)
+    session->cancel();
+}
+
 py::object default_generator(int index) {
   return py::reinterpret_steal<py::object>(
       THPGenerator_Wrap(client::default_generator(static_cast<c10::DeviceIndex>(index))));
@@ -311,6 +317,8 @@ PYBIND11_MODULE(_C, module) {
     return before;
   });
   module.def("synchronize", torch::wrap_pybind_function(synchronize));
+  module.def("cancel", torch::wrap_pybind_function(cancel));
+  module.def("set_in_notebook", [](bool is_one) { client::is_in_notebook = is_one; });
   module.def("device_properties", torch::wrap_pybind_function(properties_of));
   module.def("announced_generators", torch::wrap_pybind_function(announced_generators));
   module.def("default_generator", torch::wrap_pybind_function(default_generator));

@@ -136,6 +136,22 @@ void check_signals() {
   throw error;
 }
 
+void name_interrupt(const std::string& text) {
+  const TakingGil taking;
+  py::gil_scoped_acquire gil;
+  try {
+    throw;
+  } catch (python_error& error) {
+    if (PyErr_GivenExceptionMatches(error.type, PyExc_KeyboardInterrupt) == 0)
+      return;
+    PyErr_NormalizeException(&error.type, &error.value, &error.traceback);
+    const py::handle value = error.value;
+    if (py::len(value.attr("args")) == 0)
+      value.attr("args") = py::make_tuple(text);
+  } catch (...) {
+  }
+}
+
 // Calls a Python function whose errors must not hide what the caller does: they are printed. Raises
 // KeyboardInterrupt and SystemExit.
 template <typename... Arguments>
@@ -229,6 +245,7 @@ void install_python_hooks() {
   client::python_hooks.release_gil = &release_gil;
   client::python_hooks.acquire_gil = &acquire_gil;
   client::python_hooks.check_signals = &check_signals;
+  client::python_hooks.name_interrupt = &name_interrupt;
   client::python_hooks.find_line = &find_line;
   client::python_hooks.find_stack = &find_stack;
   client::python_hooks.take_back = &take_back;

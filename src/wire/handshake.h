@@ -68,13 +68,15 @@ constexpr uint64_t kRouteProofCapability = 1 << 4;  // Preamble::route_proof
 constexpr uint64_t kProfileCapability = 1 << 5;     // QUERY kProfile
 constexpr uint64_t kGroupsCapability = 1 << 7;      // QUERY kGroup, operators of collectives
 constexpr uint64_t kProgramsCapability = 1 << 9;    // PROGRAM, RUN, DROP (program.h)
+constexpr uint64_t kCancelCapability = 1 << 11;     // CANCEL
 // Only of servers that were started for it, so not in kCapabilities: --peers (QUERY kPeer), --cache
 // (QUERY kCachedUploads).
 constexpr uint64_t kPeersCapability = 1 << 6;
 constexpr uint64_t kUploadCacheCapability = 1 << 8;
 constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability |
                                    kTelemetryCapability | kRouteProofCapability |
-                                   kProfileCapability | kGroupsCapability | kProgramsCapability;
+                                   kProfileCapability | kGroupsCapability | kProgramsCapability |
+                                   kCancelCapability;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;

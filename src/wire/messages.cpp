@@ -31,12 +31,12 @@ Form form_of(const Begin& begin) {
 
 const char* to_text(Tag value) {
   static constexpr std::array kNames = {
-      "unknown",   "HELLO",   "PROOF",  "WELCOME", "SIGNATURE", "CALL", "CONTEXT",
-      "GENERATOR", "RESIZE",  "STREAM", "BEGIN",   "CHUNK",     "FREE", "READ",
-      "QUERY",     "PROGRAM", "GO_ON",  "REPLY",   "ERROR",     "ACK",  "PING",
-      "CLOSE",     "THREAD",  "RUN",    "DROP",
+      "unknown",   "HELLO",   "PROOF",  "WELCOME", "SIGNATURE", "CALL",   "CONTEXT",
+      "GENERATOR", "RESIZE",  "STREAM", "BEGIN",   "CHUNK",     "FREE",   "READ",
+      "QUERY",     "PROGRAM", "GO_ON",  "REPLY",   "ERROR",     "ACK",    "PING",
+      "CLOSE",     "THREAD",  "RUN",    "DROP",    "PROGRESS",  "CANCEL",
   };
-  static_assert(kNames.size() == static_cast<size_t>(Tag::kDrop) + 1);
+  static_assert(kNames.size() == static_cast<size_t>(Tag::kCancel) + 1);
   const auto number = static_cast<size_t>(value);
   return kNames[number < kNames.size() ? number : 0];
 }
@@ -244,7 +244,7 @@ void encode(Writer& writer, const Error& error) {
 
 Error decode_error(Reader& reader) {
   Error error;
-  error.kind = checked_enum(reader.u8(), ErrorKind::kAccelerator, "error kind");
+  error.kind = checked_enum(reader.u8(), ErrorKind::kCancelled, "error kind");
   error.call = reader.varint();
   error.operator_name = readable_line(reader.bytes(kMaxErrorText, "operator name"));
   error.message = reader.readable_text(kMaxErrorText, "error text");
@@ -270,6 +270,32 @@ void encode_thread(Writer& writer, uint64_t thread) {
 void encode_go_on(Writer& writer, uint64_t thread) {
   const Message framed(writer, Tag::kGoOn);
   writer.varint(thread);
+}
+
+void encode_progress(Writer& writer, uint64_t call) {
+  const Message framed(writer, Tag::kProgress);
+  writer.varint(call);
+}
+
+uint64_t decode_progress(Reader& reader) {
+  return reader.varint();
+}
+
+void encode_cancel(Writer& writer, uint64_t call) {
+  const Message framed(writer, Tag::kCancel);
+  writer.varint(call);
+}
+
+uint64_t decode_cancel(Reader& reader) {
+  return reader.varint();
+}
+
+std::optional<uint64_t> find_cancel(std::span<const std::byte> payload) {
+  if (payload.empty() || static_cast<Tag>(payload.front()) != Tag::kCancel)
+    return std::nullopt;
+  Reader reader(payload);
+  ReceivedMessage message = next_message(reader);
+  return decode_cancel(message.body);
 }
 
 uint64_t decode_thread(Reader& reader) {

@@ -35,9 +35,12 @@ namespace torch_remote::wire {
 //     PROGRAM, RUN, DROP                                    a list of calls (program.h)
 //     STREAM    action:u8 device:u8 stream:varint …         (streams.h)
 //     GO_ON     thread:varint                               its failure was raised: run its calls
+//     CANCEL    call:varint                                 Note [Cancelled calls]
 //   server → client
 //     REPLY     request:varint body:bytes                   READ: elements; QUERY: see QueryKind
 //     ERROR     request:varint error                        request 0: not an answer
+//     PROGRESS  call:varint                                 the last call that is done, while a
+//                                                           frame takes long; four a second at most
 //
 // CHUNK is sent as a bulk frame (transport/frame.h) with lane = upload (to the server) or request
 // (to the client). ACK, PING and CLOSE are kinds of frames too; HELLO, PROOF and WELCOME are in
@@ -60,6 +63,12 @@ namespace torch_remote::wire {
 // generators, and runs calls and uploads that only fill new storages (constants). It answers READ
 // and QUERY for values with the error. A call that the client waits for (QUERY kCall, kCheckedCall)
 // is answered with its error and stops nothing.
+//
+// Note [Cancelled calls]
+//
+// CANCEL is first in its frame, and only for servers with kCancelCapability. It counts when it is
+// received, before the frames that wait to be applied: a CALL, QUERY kCall, kCheckedCall or RUN up
+// to its number that has not begun fails (ErrorKind::kCancelled), and so stops its thread.
 enum class Tag : uint8_t {
   kHello = 1,
   kProof = 2,
@@ -85,6 +94,8 @@ enum class Tag : uint8_t {
   kThread = 22,
   kRun = 23,
   kDrop = 24,
+  kProgress = 25,
+  kCancel = 26,
 };
 
 const char* to_text(Tag value);
@@ -399,6 +410,7 @@ enum class ErrorKind : uint8_t {
   kRefused = 6,  // by the server: a limit, an operator not allowed, an unknown name
   kLinalg = 7,
   kAccelerator = 8,
+  kCancelled = 9,  // by CANCEL
 };
 
 //   error := kind:u8 call:varint operator:text message:text signature:varint first:varint
@@ -424,6 +436,14 @@ uint64_t decode_error_request(Reader& reader);
 
 void encode_thread(Writer& writer, uint64_t thread);
 void encode_go_on(Writer& writer, uint64_t thread);
+
+void encode_progress(Writer& writer, uint64_t call);
+uint64_t decode_progress(Reader& reader);
+
+void encode_cancel(Writer& writer, uint64_t call);
+uint64_t decode_cancel(Reader& reader);
+// The number in the CANCEL that the frame begins with; none if it begins with something else.
+std::optional<uint64_t> find_cancel(std::span<const std::byte> payload);
 uint64_t decode_thread(Reader& reader);  // of THREAD and GO_ON
 
 void encode_reply(Writer& writer, uint64_t request, std::span<const std::byte> body);

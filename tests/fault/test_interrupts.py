@@ -207,8 +207,8 @@ def test_after_control_c_a_daemon_threads_wait_does_not_hold_up_the_exit() -> No
 
 
 LONG_WAITS = {
-    "read": ("x.item()", "add_ at <string>:4, 3 calls behind it"),
-    "synchronize": ("torch_remote.synchronize()", "add_ at <string>:4, 3 calls behind it"),
+    "read": ("x.item()", "add_ at <string>:4, 4 of 4 calls left"),
+    "synchronize": ("torch_remote.synchronize()", "add_ at <string>:4, 4 of 4 calls left"),
     "upload": ("torch.ones(15_000_000).to('remote')", "add_ at <string>:4, "),
     "stream": ("torch.remote.current_stream().synchronize()", "add_ at <string>:4, "),
 }
@@ -233,6 +233,34 @@ def test_a_long_wait_tells_the_terminal_what_it_is_for(wait: str, terminal: Term
     terminal.wait_for("interrupted")
     terminal.run("go_on()\nassert x.item() == 24\nsay('usable')")
     terminal.wait_for("usable")
+
+
+def test_what_control_c_leaves_running_can_be_dropped(terminal: Terminal) -> None:
+    """The server is a hundred products behind, of which each takes a while."""
+    terminal.run(f"{ZEROS}large = torch.rand(1500, 1500, device='remote')\nlarge.sum().item()")
+    terminal.run("""
+        products = [large @ large for _ in range(100)]
+        x.add_(1)
+        try:
+            x.item()
+        except KeyboardInterrupt as error:
+            said = str(error)
+    """)
+    terminal.wait_for_text("torch_remote: waiting for mm at <string>:2, ")
+    terminal.press_control_c()
+    terminal.run("""
+        assert said.startswith("while waiting for mm at <string>:"), said
+        assert said.endswith(
+            "calls left; what was sent goes on (torch_remote.cancel() drops it)"), said
+        torch_remote.cancel()
+        assert x.item() == 0
+        try:
+            products[-1].sum().item()
+        except RuntimeError as error:
+            assert "dropped by torch_remote.cancel()" in str(error)
+            say("dropped")
+    """)
+    terminal.wait_for("dropped")
 
 
 def test_a_long_wait_says_nothing_where_there_is_no_terminal() -> None:

@@ -70,6 +70,7 @@ void fuzz_free(Bytes bytes) {
 }
 
 void fuzz_messages(Bytes bytes) {
+  find_cancel(bytes);
   for (Reader reader(bytes); !reader.empty();)
     next_message(reader);
 }

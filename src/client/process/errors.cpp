@@ -7,6 +7,8 @@ namespace torch_remote::client {
 
 PythonHooks python_hooks;
 
+std::atomic<bool> is_in_notebook{false};
+
 void raise(ErrorClass kind, const std::string& text) {
   if (python_hooks.raise != nullptr)
     python_hooks.raise(kind, text);

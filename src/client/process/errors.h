@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct PythonHooks {
   void (*acquire_gil)(void* state) = nullptr;
   // Throws if the user has interrupted; call it with the GIL released.
   void (*check_signals)() = nullptr;
+  // In a handler of what check_signals() threw: a KeyboardInterrupt without a text gets this one.
+  void (*name_interrupt)(const std::string& text) = nullptr;
   // The LineId (lines.h) of this thread's topmost frame outside torch. Needs no GIL.
   uint32_t (*find_line)() = nullptr;
   // Called before this thread is told of the failure that has stopped it at the call `since`. Takes
@@ -36,6 +39,9 @@ struct PythonHooks {
 };
 
 extern PythonHooks python_hooks;
+
+// Standard error is shown in a notebook, so long waits are printed though it is no terminal.
+extern std::atomic<bool> is_in_notebook;
 
 [[noreturn]] void raise(ErrorClass kind, const std::string& text);
 [[noreturn]] void raise_remote(const wire::Error& error, const std::string& text, bool as_local);

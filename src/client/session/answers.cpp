@@ -7,7 +7,8 @@ void refuse_answer(Session& session, const ProtocolError& error) {
     WithoutGil without_gil;
     session.link().end_and_close(ErrorClass::kProtocol, error.what());
   }
-  session.raise_lost();
+  session.check_not_lost();
+  throw error;  // not reached: the session has ended
 }
 
 }  // namespace torch_remote::client

@@ -1,6 +1,7 @@
 #include "client/session/call_window.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace torch_remote::client {
 namespace {
@@ -18,7 +19,8 @@ void CallWindow::progress(const Totals& calls, Clock::time_point now) noexcept {
     measure(*busy_, calls, now);
   // A slow server may have no backlog only because the client had to wait: keep the small window.
   const bool is_held_back = has_refused && busy_ && busy_->rate;
-  if (calls.received - calls.applied < kBacklog && !is_held_back) {
+  const bool is_slow_now = calls.is_in_frame || (busy_ && is_slow(*busy_));
+  if (calls.received - calls.applied < kBacklog && !is_held_back && !is_slow_now) {
     busy_.reset();
     const uint64_t window = calls.applied < kFirst ? kFirst + 2 * calls.applied : kFull;
     return window_.store(window, std::memory_order_relaxed);
@@ -33,19 +35,30 @@ CallWindow::Busy CallWindow::begin_busy(const Totals& calls, Clock::time_point n
   busy.since = now;
   busy.applied = calls.applied;
   busy.submitted = calls.submitted;
-  busy.allowed = 2 * (calls.submitted - calls.applied);
+  const uint64_t under_way = calls.submitted - calls.applied;
+  busy.allowed = calls.is_in_frame ? under_way : 2 * under_way;
   return busy;
 }
 
+bool CallWindow::is_slow(const Busy& busy) noexcept {
+  return busy.rate && *busy.rate * kAhead.count() < kFirst;
+}
+
 void CallWindow::measure(Busy& busy, const Totals& calls, Clock::time_point now) noexcept {
-  const Clock::duration elapsed = now - busy.since;
+  const bool was_idle = std::exchange(busy.was_idle, calls.received == calls.applied);
+  const std::chrono::duration<double> elapsed = now - busy.since;
   const uint64_t applied = calls.applied - busy.applied;
-  // The calls of a frame count when all are done, so a long frame gives no rate before.
-  if (elapsed < kShortest || applied == 0)
-    return;
-  busy.rate = static_cast<double>(applied) / std::chrono::duration<double>(elapsed).count();
-  if (elapsed < kLongest)
-    return;
+  const double rate = static_cast<double>(applied) / std::max(elapsed.count(), 1e-6);
+  if (was_idle) {  // the interval has time without work in it: the server may be faster
+    if (busy.rate)
+      busy.rate = std::max(*busy.rate, rate);
+  } else {
+    if (elapsed < kShortest || applied == 0)
+      return;
+    busy.rate = rate;
+    if (elapsed < kLongest)
+      return;
+  }
   busy.since = now;
   busy.applied = calls.applied;
 }
@@ -55,7 +68,7 @@ uint64_t CallWindow::window_for(const Busy& busy, const Totals& calls) noexcept 
     return std::clamp(busy.allowed, kFirst, kFull);
   const auto ahead = static_cast<uint64_t>(std::min<double>(*busy.rate * kAhead.count(), kFull));
   const uint64_t on_the_wire = std::max(busy.submitted, calls.received) - calls.received;
-  return std::min(std::max(ahead, kFirst) + on_the_wire, kFull);
+  return std::min(std::max(ahead, kLeast) + on_the_wire, kFull);
 }
 
 }  // namespace torch_remote::client

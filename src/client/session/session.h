@@ -85,9 +85,6 @@ class Session : private Link::Handler {
       raise_lost();
   }
 
-  // For a session that has ended.
-  [[noreturn]] void raise_lost();
-
   // A bulk upload: BEGIN is first in a frame, the bytes go on a lane. Waits while very many bytes
   // of uploads are on their way; calls do not wait for them.
   void upload(const wire::Begin& begin, CallSite site, UploadSource source,
@@ -126,6 +123,9 @@ class Session : private Link::Handler {
   // Everything sent is done on the server, pending downloads are here, and no upload reads the
   // user's memory any more. Raises the first failure that the user has not been told of.
   void synchronize(const Uses& uses = {});
+  // Drops the calls that have not begun, and waits for those that have. What this thread's would
+  // have made is missing; another thread is told at its next call.
+  void cancel();
   // Before stop(): the failures that were never raised, as a text. Waits for everything to be done,
   // for at most `patience`, unless the session is lost or the user presses Ctrl-C.
   std::string report_untold(std::chrono::milliseconds patience);
@@ -139,13 +139,17 @@ class Session : private Link::Handler {
 
   friend KnownUploads& known_uploads(Session& session);
   friend void finish_uploads(Session& session, uint64_t before);
+  friend uint64_t calls_done(Session& session);
 
   const std::string& url() const { return link_.endpoint().url; }
 
   // The device failed at one of the calls first … call and cannot be used any more.
+  // For a session that has ended.
+  [[noreturn]] void raise_lost();
   void lose_device(const wire::Error& error);
   void on_error(wire::Reader& reader);
   void on_reply(const wire::Reply& reply);
+  void on_reported(uint64_t call);
   bool has_credit();
   bool has_upload_credit();
   void wait_for_upload_credit();
@@ -159,15 +163,17 @@ class Session : private Link::Handler {
                   Waiter waiter = Waiter::kUser);
   // False: the session is lost, the user has interrupted, or it is too late.
   bool wait_at_exit(const std::function<bool()>& ready, const char* what, Clock::time_point end);
-  void look_for_interrupt();
+  // Raises KeyboardInterrupt, which says what was waited for.
+  void look_for_interrupt(const char* what, uint64_t all);
   // For a QUERY kCall whose wait was interrupted: frees what the answer names, when it is here.
   void abandon(const RequestPtr& request);
   uint64_t calls_left();
   std::string describe_oldest_call();
-  std::string describe_wait(const char* what);
+  // `all`: how many calls were left when the wait began.
+  std::string describe_wait(const char* what, uint64_t all);
   std::string describe_unconfirmed();
   std::string describe_known_failures();
-  void say_wait(const char* what, Clock::duration waited);
+  void say_wait(const char* what, uint64_t all, Clock::duration waited);
   void say_exit_wait();
 
   RequestPtr find_failed_download();
@@ -175,6 +181,8 @@ class Session : private Link::Handler {
   void free_results(const Request& request);
   void tell_known_failure(const Uses& uses);
   [[noreturn]] void tell(const Failure& failure, const Uses& uses);
+  // All of tell() but raising: the thread goes on. How many of its calls were discarded.
+  uint64_t go_on_after(const Failure& failure);
   std::optional<CallSite> site_of(const wire::Error& error);
   // Where the graph was replayed whose call has failed; empty if it was no graph's.
   std::string describe_run(const wire::Error& error);
@@ -196,6 +204,7 @@ class Session : private Link::Handler {
   Requests requests_;
   MessageOrder order_;
   CallWindow call_window_;
+  std::atomic<uint64_t> reported_{0};  // the last call that PROGRESS says is done
   std::atomic<int> credit_waiters_{0};
   // Bytes of uploads that the server has not received completely, and what of them is our memory.
   std::atomic<uint64_t> bulk_bytes_{0};

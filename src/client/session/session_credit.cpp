@@ -23,8 +23,10 @@ bool Session::has_credit() {
   if (connection == nullptr)
     return bytes < kByteWindow && call_window_.has_room(submitted);
   const auto flight = connection->in_flight();
+  const uint64_t applied =
+      std::max(flight.calls_applied, reported_.load(std::memory_order_relaxed));
   return flight.bytes + bytes < kByteWindow &&
-         call_window_.has_room(std::max(submitted, flight.calls_applied) - flight.calls_applied);
+         call_window_.has_room(std::max(submitted, applied) - applied);
 }
 
 bool Session::has_upload_credit() {
@@ -71,9 +73,20 @@ void Session::on_progress() {
     return;  // the link is about to open
   const auto flight = connection->in_flight();
   const uint64_t submitted = std::max(order_.submitted(), flight.calls_received);
-  call_window_.progress({submitted, flight.calls_received, flight.calls_applied}, Clock::now());
+  // A frame is acknowledged after its first call may have been reported.
+  const uint64_t reported = std::min(reported_.load(std::memory_order_relaxed), submitted);
+  const bool is_in_frame = reported > flight.calls_applied;
+  call_window_.progress({submitted, std::max(flight.calls_received, reported),
+                         std::max(flight.calls_applied, reported), is_in_frame},
+                        Clock::now());
   if (credit_waiters_.load() != 0)
     requests_.wake();
+}
+
+void Session::on_reported(uint64_t call) {
+  if (call > reported_.load(std::memory_order_relaxed))  // the reader thread writes it alone
+    reported_.store(call, std::memory_order_relaxed);
+  on_progress();
 }
 
 // --- uploads

@@ -69,6 +69,15 @@ void Session::raise_failed(const Request& request, const Capture* used) {
 
 void Session::tell(const Failure& failure, const Uses& uses) {
   const wire::Error& error = failure.error;
+  const uint64_t discarded = go_on_after(failure);
+  std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
+  if (owner_ != nullptr && owner_->has_others(this))
+    text += "\n(what this thread did on other machines meanwhile stays done)";
+  raise_remote(error, text, uses.any_of(error.results));
+}
+
+uint64_t Session::go_on_after(const Failure& failure) {
+  const wire::Error& error = failure.error;
   if (error.signature != 0)
     order_.with_signatures([&](SignatureTable& table) { table.mark_failed(error.signature - 1); });
   uint64_t last = 0;
@@ -83,10 +92,6 @@ void Session::tell(const Failure& failure, const Uses& uses) {
     MemoryHistory::instance().note_out_of_memory(this, site.device, error.message, site.line);
   }
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
-  const uint64_t discarded = order_.count_calls(error.since, last, error.thread);
-  std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
-  if (owner_ != nullptr && owner_->has_others(this))
-    text += "\n(what this thread did on other machines meanwhile stays done)";
   try {
     if (python_hooks.take_back != nullptr)
       python_hooks.take_back(*this, error.since);
@@ -95,7 +100,27 @@ void Session::tell(const Failure& failure, const Uses& uses) {
     throw;
   }
   faults_.note_raised(error);
-  raise_remote(error, text, uses.any_of(error.results));
+  return order_.count_calls(error.since, last, error.thread);
+}
+
+void Session::cancel() {
+  check_not_recording("cancel");
+  TORCH_CHECK_NOT_IMPLEMENTED((welcome().capabilities & wire::kCancelCapability) != 0,
+                              "cancel() on ", describe(0),
+                              ": this server does not drop calls; update it");
+  {
+    Submission at(*this);
+    at.cut_frame();
+    wire::encode_cancel(at.writer(), at.last_call());
+    at.cut_frame();
+  }
+  query(wire::QueryKind::kBarrier, "cancel");
+  const auto failure = faults_.take(current_thread());
+  if (!failure.has_value())
+    return;
+  if (failure->error.kind != wire::ErrorKind::kCancelled)
+    tell(*failure, {});
+  go_on_after(*failure);
 }
 
 std::string Session::describe(const wire::Error& error, std::optional<CallSite> site,

@@ -42,19 +42,20 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
     return;
   WithoutGil without_gil;
   const Clock::time_point begin = Clock::now();
+  const uint64_t all = calls_left();
   bool was_told = false;
   bool is_ready = false;
   const auto is_over = [&] { return (is_ready = ready()) || link_.is_lost(); };
   TransferProgress::update();
   while (!requests_.wait_for(is_over, kSignalInterval)) {
-    look_for_interrupt();
+    look_for_interrupt(what, all);
     TransferProgress::update();
     if (Clock::now() - begin < kFirstNotice || TransferProgress::is_shown())
       continue;
     if (waiter == Waiter::kExit && !was_told)
       say_exit_wait();
     else
-      say_wait(what, Clock::now() - begin);
+      say_wait(what, all, Clock::now() - begin);
     was_told = true;
   }
   if (is_ready)
@@ -125,13 +126,16 @@ std::vector<std::byte> Session::query(wire::QueryKind kind, const std::string& w
   return std::move(request->body);
 }
 
-void Session::look_for_interrupt() {
+void Session::look_for_interrupt(const char* what, uint64_t all) {
   if (python_hooks.check_signals == nullptr)
     return;
   try {
     python_hooks.check_signals();
   } catch (...) {
     last_notice_ = Clock::time_point();  // the next wait prints after a second
+    if (python_hooks.name_interrupt != nullptr)
+      python_hooks.name_interrupt("while waiting for " + describe_wait(what, all) +
+                                  "; what was sent goes on (torch_remote.cancel() drops it)");
     throw;
   }
 }
@@ -142,7 +146,8 @@ uint64_t calls_done(Session& session) {
   const uint64_t confirmed = session.requests().confirmed();
   const transport::Connection* const connection = session.link().connection();
   return connection == nullptr ? confirmed
-                               : std::max(confirmed, connection->in_flight().calls_applied);
+                               : std::max({confirmed, connection->in_flight().calls_applied,
+                                           session.reported_.load(std::memory_order_relaxed)});
 }
 
 uint64_t Session::calls_left() {
@@ -157,31 +162,30 @@ std::string Session::describe_oldest_call() {
   return (name.empty() ? "a copy" : name) + (line.empty() ? "" : " at " + line);
 }
 
-std::string Session::describe_wait(const char* what) {
+std::string Session::describe_wait(const char* what, uint64_t all) {
   if (!link_.is_open())
     return url() + " to answer";
   const uint64_t left = calls_left();
   if (link_.is_resuming())
     return "the connection to " + url() + ", " + counted(left) + " not confirmed";
-  if (left > 1)
-    return describe_oldest_call() + ", " + counted(left - 1) + " behind it";
-  if (left == 1)
-    return describe_oldest_call();
+  if (left != 0)
+    return describe_oldest_call() + ", " + std::to_string(left) + " of " +
+           counted(std::max(all, left)) + " left";
   const uint64_t bytes = bulk_bytes_.load(std::memory_order_relaxed);
   return bytes == 0 ? what : std::to_string((bytes >> 20) + 1) + " MiB of uploads";
 }
 
 // From one thread if several wait.
-void Session::say_wait(const char* what, Clock::duration waited) {
+void Session::say_wait(const char* what, uint64_t all, Clock::duration waited) {
   const bool is_silent =
       !link_.is_open() && waited >= (link_.endpoint().has_listener ? kSilence : kSilenceAtStart);
-  if (!is_silent && isatty(STDERR_FILENO) == 0)
+  if (!is_silent && !is_in_notebook && isatty(STDERR_FILENO) == 0)
     return;
   const Clock::time_point now = Clock::now();
   Clock::time_point last = last_notice_.load(std::memory_order_relaxed);
   if (now - last < kBetweenNotices || !last_notice_.compare_exchange_strong(last, now))
     return;
-  say("waiting for " + describe_wait(what));
+  say("waiting for " + describe_wait(what, all));
 }
 
 // --- the exit

@@ -61,6 +61,10 @@ void Replies::error(uint64_t request, const wire::Error& error) {
   append([&](wire::Writer& writer) { wire::encode_error(writer, request, error); });
 }
 
+void Replies::progress(uint64_t call) {
+  append([&](wire::Writer& writer) { wire::encode_progress(writer, call); });
+}
+
 void Replies::tensor(uint64_t request, const at::Tensor& tensor,
                      std::shared_ptr<const void> token) {
   const at::Tensor plain = tensor.resolve_conj().resolve_neg().contiguous();

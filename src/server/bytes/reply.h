@@ -32,6 +32,8 @@ class Replies {
 
   void reply(uint64_t request, std::span<const std::byte> body);
   void error(uint64_t request, const wire::Error& error);
+  // The call with this number is done, and the frame that it is in is not.
+  void progress(uint64_t call);
   // Sends the elements of a CPU tensor in order. Small ones go inside a REPLY, others as bulk bytes
   // on lane `request`, without a REPLY. These are sent from the tensor's own memory if it is
   // contiguous, else from a copy; `token` is held until they are sent.

@@ -31,6 +31,11 @@ Cause Executor::run(const Call& call) {
     discard(signature.plan, threads_.cause());
     return threads_.cause();
   }
+  if (C10_UNLIKELY(is_cancelled())) {
+    const Cause cause = fail_cancelled(signature.operation->name, call.is_waited_for);
+    discard(signature.plan, cause);
+    return cause;
+  }
   if (C10_UNLIKELY(storages_.missing().any())) {
     if (const Cause cause = find_missing(call))
       return call.is_waited_for ? cause : stop(*cause);
@@ -142,11 +147,15 @@ bool Executor::is_constant(const Call& call) const {
 }
 
 void Executor::discard(const marshal::Plan& plan, const Cause& cause) {
-  for (const TensorRecipe& view : plan.tensors) {
-    Entry& entry = bindings_.storage_of(view);
-    if (view.is_written && entry.holds_nothing() && threads_.is_made_since(entry.made))
-      storages_.missing().set(entry, cause);
-  }
+  for (const TensorRecipe& view : plan.tensors)
+    if (view.is_written)
+      discard(bindings_.storage_of(view), cause);
+}
+
+void Executor::discard(Entry& entry, const Cause& cause) {
+  const bool is_cancelled = cause->kind == wire::ErrorKind::kCancelled;
+  if (entry.holds_nothing() && (is_cancelled || threads_.is_made_since(entry.made)))
+    storages_.missing().set(entry, cause);
 }
 
 // --- failures
@@ -194,6 +203,15 @@ Cause Executor::cause_of(wire::Error failure, bool is_waited_for) {
     return stop(std::move(failure));
   ++failed_;
   return threads_.keep(std::move(failure));
+}
+
+Cause Executor::fail_cancelled(std::string what, bool is_waited_for) {
+  wire::Error failure;
+  failure.kind = wire::ErrorKind::kCancelled;
+  failure.operator_name = std::move(what);
+  failure.message = "dropped by torch_remote.cancel() before it began";
+  failure.call = number_;
+  return cause_of(std::move(failure), is_waited_for);
 }
 
 Cause Executor::stop(wire::Error failure) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
+#include <string>
 #include <vector>
 
 #include "server/executor/bindings.h"
@@ -57,6 +59,13 @@ class Executor {
   // RUN. The step that fails stops the client's thread, as the failure of a call does.
   void run(const Program& program);
 
+  // Note [Cancelled calls] in wire/messages.h. From any thread.
+  void cancel_to(uint64_t call) {
+    uint64_t before = cancelled_.load(std::memory_order_relaxed);
+    while (before < call && !cancelled_.compare_exchange_weak(before, call))
+      continue;
+  }
+
   // RESIZE and BEGIN, which have numbers like calls.
   void resize(const wire::Resize& message);
   // `put_in(entry)` writes the bytes to the storage, unless they are discarded.
@@ -103,6 +112,11 @@ class Executor {
   // results. Otherwise the cause, and the thread is stopped unless the client waits for the call.
   Cause run(const Call& call);
   Cause run_known(const Call& call);
+
+  bool is_cancelled() const { return number_ <= cancelled_.load(std::memory_order_relaxed); }
+
+  // For a call or run that does not begin.
+  Cause fail_cancelled(std::string what, bool is_waited_for);
   // For what a queried call has made. Throws Refused, and then has named nothing.
   void name_fresh(std::vector<at::Tensor> fresh, c10::Device device, uint64_t first,
                   uint64_t names);
@@ -129,6 +143,9 @@ class Executor {
 
   // For a call of a stopped thread: what it should have made is missing.
   void discard(const marshal::Plan& plan, const Cause& cause);
+  // Of what the call writes. In a local program storages that are older than the error would have
+  // no value either; those of cancelled calls are missing all the same.
+  void discard(Entry& entry, const Cause& cause);
   // Handles the failure of the call that ran last.
   Cause fail(std::exception_ptr cause, const Call& call);
   // Handles the failure of a RESIZE or BEGIN. `has_lost_it`: the storage's value is lost.
@@ -147,6 +164,7 @@ class Executor {
   uint64_t failed_ = 0;
   uint64_t number_ = 0;  // Note [Numbers of calls] in wire/messages.h
   uint64_t last_good_ = 0;
+  std::atomic<uint64_t> cancelled_{0};  // the last call of CANCEL
   const Operator* last_operation_ = nullptr;
 };
 

@@ -48,6 +48,8 @@ void Executor::run(const Program& program) {
   const RunScope scope(program_storages_, program, here());
   if (C10_UNLIKELY(threads_.cause() != nullptr))
     return discard(program, threads_.cause());
+  if (C10_UNLIKELY(is_cancelled()))
+    return discard(program, fail_cancelled("a graph", false));
   if (C10_UNLIKELY(storages_.missing().any())) {
     if (const Cause cause = find_missing(program))
       return lose_made(program, stop(*cause));
@@ -117,11 +119,8 @@ void Executor::discard(const Program& program, const Cause& cause) {
     if (entry.holds_nothing() && entry.missing == nullptr)
       storages_.missing().set(entry, cause);
   }
-  for (const uint32_t number : program.written()) {
-    Entry& entry = program_storages_.at(program, number);
-    if (entry.holds_nothing() && threads_.is_made_since(entry.made))
-      storages_.missing().set(entry, cause);
-  }
+  for (const uint32_t number : program.written())
+    discard(program_storages_.at(program, number), cause);
 }
 
 void Executor::lose_made(const Program& program, const Cause& cause) {

@@ -25,6 +25,9 @@ class Interpreter {
   // bytes that our client never sends.
   void apply(std::span<const std::byte> payload);
 
+  // Calls up to this number that have not begun are dropped. From any thread.
+  void cancel_to(uint64_t call) { state_.executor.cancel_to(call); }
+
   // No link or process group, nor a thread of one, is left afterwards.
   void close_links();
 
@@ -40,6 +43,10 @@ class Interpreter {
 
  private:
   void on_query(wire::Reader& reader);
+  // CANCEL was heard when it was received: cancel_to().
+  void on_cancel(wire::Reader& reader);
+  // Tells the client how far the frame is, if it was told nothing for a while.
+  void tell_progress();
   // For a message of a newer client.
   void skip(wire::Tag tag);
 
@@ -47,6 +54,7 @@ class Interpreter {
   HandlerTable table_;
   std::vector<std::unique_ptr<Handler>> handlers_;
   uint64_t skipped_ = 0;  // messages with an unknown tag
+  uint64_t told_at_ = 0;  // in ms: when the frame began, or the client was told of progress
 };
 
 }  // namespace torch_remote::server

@@ -183,6 +183,8 @@ std::vector<std::byte> Session::take_messages(uint32_t& calls) {
 
 void Session::on_messages(uint64_t sequence, std::vector<std::byte> payload) {
   uploads_.expect_from(payload);
+  if (const auto call = wire::find_cancel(payload))
+    interpreter_.cancel_to(*call);
   {
     MutexLock lock(mutex_);
     queued_bytes_ += cost_of(payload);

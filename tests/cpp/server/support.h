@@ -256,6 +256,12 @@ class FrameText {
     return *this;
   }
 
+  FrameText& cancel(uint64_t call) {
+    end_message();
+    wire::encode_cancel(writer, call);
+    return *this;
+  }
+
   FrameText& free(const std::vector<uint64_t>& freed) {
     end_message();
     wire::encode_free(writer, freed);
@@ -316,6 +322,8 @@ inline std::vector<Reply> decode_replies(std::span<const std::byte> payload) {
   wire::Reader reader(payload);
   while (!reader.empty()) {
     wire::ReceivedMessage message = wire::next_message(reader);
+    if (message.tag == wire::Tag::kProgress)  // whether there is one is a matter of time
+      continue;
     Reply reply;
     reply.failed = message.tag == wire::Tag::kError;
     if (reply.failed) {

@@ -262,6 +262,28 @@ TEST(Messages, ThreadsThatStopAndGoOnHaveGoldenBytes) {
   EXPECT_THROW(decoded(from_hex("00"), decode_thread), ProtocolError);
 }
 
+TEST(Messages, ProgressAndCancelledCallsHaveGoldenBytes) {
+  Writer writer;
+  encode_progress(writer, 300);
+  encode_cancel(writer, 300);
+  EXPECT_EQ(hex(writer.view()), "1902ac021a02ac02");
+  EXPECT_EQ(decoded(from_hex("ac02"), decode_progress), 300);
+  EXPECT_EQ(decoded(from_hex("ac02"), decode_cancel), 300);
+}
+
+TEST(Messages, ACancelIsFoundOnlyAtTheBeginOfAFrame) {
+  Writer writer;
+  EXPECT_EQ(find_cancel(writer.view()), std::nullopt);
+  encode_cancel(writer, 300);
+  EXPECT_EQ(find_cancel(writer.view()), 300);
+  Writer later;
+  encode_thread(later, 1);
+  encode_cancel(later, 300);
+  EXPECT_EQ(find_cancel(later.view()), std::nullopt);
+  EXPECT_THROW(find_cancel(from_hex("1a02ac")), ProtocolError);
+  EXPECT_THROW(find_cancel(from_hex("1a00")), ProtocolError);
+}
+
 TEST(Messages, RepliesAndErrorsHaveGoldenBytes) {
   Writer writer;
   encode_reply(writer, 4, from_hex("0102"));
@@ -283,7 +305,7 @@ TEST(Messages, ALongErrorIsCutByTheSender) {
 }
 
 TEST(Messages, AnUnknownErrorKindIsRefused) {
-  EXPECT_THROW(decoded(from_hex("0900000000"), decode_error), ProtocolError);
+  EXPECT_THROW(decoded(from_hex("0a00000000"), decode_error), ProtocolError);
 }
 
 // --- results of a queried call

@@ -336,6 +336,13 @@ void Script::go_on() {
   }
 }
 
+// In a frame of its own. What is cancelled stops thread 1.
+void Script::cancel() {
+  end_frame();
+  wire::encode_cancel(writer_, draw_.rarely(8) ? draw_.number() : draw_.below(64));
+  end_frame();
+}
+
 void Script::end_frame() {
   end_message();
   if (!writer_.empty())
@@ -345,7 +352,7 @@ void Script::end_frame() {
 
 void Script::step() {
   using Step = void (Script::*)();
-  constexpr std::array<Step, 36> kSteps = {
+  constexpr std::array<Step, 37> kSteps = {
       &Script::resize,    &Script::resize,       &Script::resize,      &Script::upload,
       &Script::upload,    &Script::begin_upload, &Script::send_chunk,  &Script::send_chunk,
       &Script::signature, &Script::signature,    &Script::signature,   &Script::signature,
@@ -355,6 +362,7 @@ void Script::step() {
       &Script::query,     &Script::generator,    &Script::context,     &Script::thread,
       &Script::stream,    &Script::end_frame,    &Script::end_frame,   &Script::end_frame,
       &Script::program,   &Script::run_program,  &Script::run_program, &Script::drop_program,
+      &Script::cancel,
   };
   // What leads to calls, without the messages that end most sessions.
   constexpr std::array<Step, 18> kTameSteps = {

@@ -60,6 +60,7 @@ class Script {
   void run_program();
   void drop_program();
   void go_on();
+  void cancel();
   void end_frame();
 
   wire::Signature decode(const wire::Writer& body, const Naming& naming);

@@ -19,6 +19,8 @@ class Session : public Receiver {
 
   void frame(std::span<const std::byte> payload) override {
     expect_upload(payload);
+    if (const auto call = wire::find_cancel(payload))
+      interpreter_.cancel_to(*call);
     interpreter_.apply(payload);
     read_replies();
   }

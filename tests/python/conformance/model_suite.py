@@ -3,8 +3,8 @@
     python tests/python/conformance/model_suite.py [--model NAME] [--json FILE]
 
 Each model: initialisation, five training steps, the same steps of which all but two are replays of
-a graph, and, for generators, twenty tokens, greedy and sampled. Exits 1 if something differs, is mispredicted, waits without a read, or is inferred by a
-Python Meta kernel.
+a graph, and, for generators, twenty tokens, greedy and sampled. Exits 1 if something differs, is
+mispredicted, waits without a read, or is inferred by a Python Meta kernel.
 """
 
 from __future__ import annotations

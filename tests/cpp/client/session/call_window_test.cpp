@@ -95,7 +95,46 @@ TEST_F(CallWindowTest, ASlowServerThatWaitsForUsIsNotFlooded) {
   learn(milliseconds(0), {256, 256, 0});
   ASSERT_FALSE(window.has_room(600));
   learn(milliseconds(2560), {512, 256, 256});  // one frame of 10 ms each, and the next is coming
-  EXPECT_EQ(room(), CallWindow::kFirst);
+  EXPECT_EQ(room(), 200U);
+}
+
+TEST_F(CallWindowTest, CallsThatTakeLongGetTwoSecondsTooThoughTheirFrameIsNotDone) {
+  learn(milliseconds(20), {256, 256, 0});
+  learn(milliseconds(25), {256, 256, 1, true});
+  EXPECT_EQ(room(), 2 * CallWindow::kFirst);  // no rate is known
+  learn(milliseconds(600), {256, 256, 6, true});
+  EXPECT_EQ(room(), 20U);  // 100 ms each
+}
+
+TEST_F(CallWindowTest, ACallOfSecondsLeavesRoomForOneThatWaits) {
+  learn(milliseconds(20), {60, 60, 0});
+  learn(milliseconds(5000), {60, 60, 1, true});
+  learn(milliseconds(10000), {60, 60, 2, true});
+  EXPECT_EQ(room(), CallWindow::kLeast);
+}
+
+TEST_F(CallWindowTest, ASlowServerStaysSlowWhenItHasNothingToDo) {
+  learn(milliseconds(0), {60, 60, 0, true});
+  learn(milliseconds(1000), {60, 60, 10, true});
+  learn(milliseconds(6000), {60, 60, 60});
+  EXPECT_EQ(room(), 20U);
+  learn(std::chrono::hours(1), {70, 70, 60});  // an hour without work
+  EXPECT_EQ(room(), 20U);
+  learn(std::chrono::hours(1) + milliseconds(500), {70, 70, 65, true});
+  EXPECT_EQ(room(), 20U);
+}
+
+TEST_F(CallWindowTest, AServerThatWasSlowOnceGetsAFullWindowAfterAFewRoundTrips) {
+  learn(milliseconds(0), {10, 10, 0, true});
+  learn(milliseconds(5000), {10, 10, 1, true});
+  learn(milliseconds(5001), {10, 10, 10});
+  uint64_t done = 10;
+  int round_trips = 0;
+  for (milliseconds at(5150); room() < 10000U; at += milliseconds(150), ++round_trips) {
+    ASSERT_LT(round_trips, 6);
+    done += room();
+    learn(at, {done, done, done});
+  }
 }
 
 TEST_F(CallWindowTest, AServerThatCatchesUpWhileTheClientDoesNotWaitGetsAFullWindow) {

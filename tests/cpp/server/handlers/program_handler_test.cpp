@@ -245,6 +245,27 @@ TEST_F(ProgramHandlerTest, ARunOfAStoppedThreadIsDiscarded) {
   EXPECT_TRUE(server.read(10, spec({1})).failed);
 }
 
+TEST_F(ProgramHandlerTest, ACancelledRunDoesNotBegin) {
+  send(ProgramText(1, {named(4), named(5), named(10)})
+           .call(1)
+           .storage(0)
+           .storage(1)
+           .whole(1)
+           .call(0)
+           .storage(0)
+           .storage(1)
+           .real(1)
+           .output(2));
+  server.apply(FrameText().resize(10, 4));
+  server.interpreter.cancel_to(1000);
+  run(1);
+  ASSERT_EQ(server.notices.size(), 1);
+  EXPECT_EQ(server.notices[0].kind, wire::ErrorKind::kCancelled);
+  server.apply(FrameText().go_on(1));
+  EXPECT_EQ(server.read(10, spec({1})).error.kind, wire::ErrorKind::kCancelled);
+  EXPECT_THAT(value_of(4), ElementsAre(5));
+}
+
 TEST_F(ProgramHandlerTest, ARunThatUsesWhatIsMissingStopsItsThreadAndRunsNothing) {
   set_index(7);
   server.apply(FrameText().call(2).storage(8).storage(9).output(11).go_on(1));
