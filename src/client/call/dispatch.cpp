@@ -161,7 +161,7 @@ void prepare_indices(torch::jit::Stack* stack, size_t arguments) {
 void alert_if_not_deterministic(const OperatorInfo& info, Arguments arguments) {
   if (!at::globalContext().deterministicAlgorithms())
     return;
-  const bool is_cuda = kernels::is_on_cuda_server(arguments[0].toTensor());
+  const bool is_cuda = is_on_cuda_server(arguments[0].toTensor());
   if (info.alert->concerns(arguments, is_cuda))
     at::globalContext().alertNotDeterministic(info.alert->caller);
 }

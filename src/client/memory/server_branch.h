@@ -16,7 +16,7 @@
 // subclasses with __torch_dispatch__. They have our device but no storage of ours, and their sizes
 // may be symbolic. So such a kernel uses place_of() to find the server and sym_size() for sizes,
 // and leaves all work to operators that it calls through the dispatcher.
-namespace torch_remote::client::kernels {
+namespace torch_remote::client {
 
 // The session and server device of a tensor; for a wrapped tensor, those of its device index.
 inline DevicePlace place_of(const at::Tensor& tensor) {
@@ -47,4 +47,4 @@ inline bool accepts_cudnn(const at::Tensor& tensor) {
          server_of(tensor).cudnn != 0 && tensor.sym_numel() != 0;
 }
 
-}  // namespace torch_remote::client::kernels
+}  // namespace torch_remote::client

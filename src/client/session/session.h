@@ -143,9 +143,9 @@ class Session : private Link::Handler {
 
   const std::string& url() const { return link_.endpoint().url; }
 
-  // The device failed at one of the calls first … call and cannot be used any more.
-  // For a session that has ended.
+  // For a session that has ended: raises why.
   [[noreturn]] void raise_lost();
+  // The device failed at one of the calls error.first … error.call and cannot be used any more.
   void lose_device(const wire::Error& error);
   void on_error(wire::Reader& reader);
   void on_reply(const wire::Reply& reply);

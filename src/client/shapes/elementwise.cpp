@@ -28,8 +28,7 @@ bool log_sigmoid_forward(Arguments arguments, Outputs& outputs) {
   if (!is_standard(input) || !at::isFloatingType(input.scalar_type()))
     return false;
   outputs.push_back(like(input));
-  outputs.push_back(kernels::is_on_cpu_server(input) ? like(input)
-                                                     : contiguous(input.scalar_type(), {0}));
+  outputs.push_back(is_on_cpu_server(input) ? like(input) : contiguous(input.scalar_type(), {0}));
   return true;
 }
 

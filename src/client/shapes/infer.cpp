@@ -138,7 +138,7 @@ void cast_as_cpu_does(const OperatorInfo& info, Arguments arguments, torch::jit:
     return;
   const size_t at = a.scalar_type() == at::native::result_type(at::ITensorListRef({a, b})) ? 1 : 0;
   const at::Tensor& cast = arguments[at].toTensor();
-  if (cast.is_non_overlapping_and_dense() || !kernels::is_on_cpu_server(cast))
+  if (cast.is_non_overlapping_and_dense() || !is_on_cpu_server(cast))
     return;
   const Output dense = shapes::like(cast);
   stack[at] =

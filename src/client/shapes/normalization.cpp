@@ -22,7 +22,7 @@ bool is_float(const at::Tensor& tensor) {
 at::ScalarType statistics_dtype(const at::Tensor& input, const at::Tensor& weight) {
   if (is_full_float(input))
     return input.scalar_type();
-  if (!kernels::is_on_cpu_server(input))
+  if (!is_on_cpu_server(input))
     return at::kFloat;
   return weight.defined() ? weight.scalar_type() : input.scalar_type();
 }
@@ -109,7 +109,7 @@ at::ScalarType batch_norm_dtype(const at::Tensor& input, const at::Tensor& weigh
 // In evaluation mode a CPU returns no statistics.
 void batch_norm_outputs(const at::Tensor& input, at::ScalarType dtype, bool training,
                         Outputs& outputs) {
-  const bool has_statistics = training || !kernels::is_on_cpu_server(input);
+  const bool has_statistics = training || !is_on_cpu_server(input);
   const Sizes statistics = {has_statistics ? input.size(1) : 0};
   outputs.push_back(like(input));
   outputs.push_back(contiguous(dtype, statistics));
@@ -148,7 +148,7 @@ bool batch_norm_backward(Arguments arguments, Outputs& outputs) {
     return false;
   const bool is_standard_call = is_standard(input) && is_standard(tensor(arguments, 0));
   // On CUDA the layout depends on which kernel runs.
-  if (!is_standard_call && !kernels::is_on_cpu_server(input))
+  if (!is_standard_call && !is_on_cpu_server(input))
     return false;
   return gradients(arguments[9], {input, weight, weight}, outputs);
 }
