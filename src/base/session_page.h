@@ -16,9 +16,9 @@ namespace torch_remote {
 // Counters and last calls of a session, in memory shared between the session's process and the one
 // that started it, which can read them also after the session was killed. No other process maps it.
 //
-// One thread of the session writes. A reader takes what it reads for the words of a stranger, since
-// a session that was taken over can write anything here: every count and length is limited, text is
-// made printable, and no reader reads past the page.
+// One thread of the session writes. Readers do not trust the page, because a session that an
+// attacker controls can write anything here: they limit every count and length, make text printable,
+// and never read past the page.
 class SessionPage {
  public:
   static constexpr size_t kCalls = 64;

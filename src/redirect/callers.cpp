@@ -53,7 +53,7 @@ bool read_policy(PyObject* text, Policy& policy) {
     policy = view == "full" ? Policy::kFull : view == "off" ? Policy::kOff : Policy::kForeign;
     return true;
   }
-  PyErr_Format(PyExc_ValueError, "%s is none of full, foreign and off", name);
+  PyErr_Format(PyExc_ValueError, "a policy is 'full', 'foreign' or 'off', not '%s'", name);
   return false;
 }
 

@@ -268,7 +268,8 @@ Proof make_proof(std::string_view token, Side side, std::span<const std::byte> h
 }
 
 uint64_t route_proof(std::string_view resume_key) {
-  constexpr std::string_view kPurpose = "torch-remote route proof";  // no transcript begins so
+  // A transcript of make_proof() never begins with these bytes: its first byte is a Side.
+  constexpr std::string_view kPurpose = "torch-remote route proof";
   const Proof proof = hmac(resume_key, std::as_bytes(std::span(kPurpose)));
   return Reader(proof).u64();
 }

@@ -83,7 +83,8 @@ Context decode_context(Reader& reader) {
   for (uint64_t i = 0; i < n; ++i) {
     const uint8_t setting = reader.u8();
     if (setting == 0 || setting > kMaxSetting)
-      throw ProtocolError("no such setting");
+      throw ProtocolError("there is no setting " + std::to_string(setting) + " (the last is " +
+                          std::to_string(kMaxSetting) + ")");
     context.settings.push_back({static_cast<Setting>(setting), reader.zigzag()});
   }
   return context;

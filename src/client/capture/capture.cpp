@@ -306,8 +306,10 @@ void refuse_sessions(const StorageRecord& a, const StorageRecord& b) {
     record_lookup.check_session(a);
     record_lookup.check_session(b);
   }
-  TORCH_CHECK(false,
-              "a tensor of a machine that was stopped cannot be used with tensors of another");
+  TORCH_CHECK(
+      false,
+      "one of these tensors is of a machine that was stopped: it cannot be used with tensors "
+      "of another machine");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct StorageRecord {
   std::atomic<uint32_t> made_in{0};
   StorageRecord* next = nullptr;  // in free lists
 
-  // The call that the server first hears of it by is written. Under the submit lock.
+  // Call this when the first call that names the storage is written. Under the submit lock.
   void note_made(uint64_t call, uint64_t thread) {
     announced.store(true, std::memory_order_relaxed);
     made_by.store(call, std::memory_order_relaxed);

@@ -23,7 +23,7 @@ using ShapeFunction = bool (*)(c10::ArrayRef<c10::IValue> arguments,
 // Who tells the outputs of a call.
 enum class Way : uint8_t {
   kShape,      // our shape function
-  kArguments,  // they are arguments, or there are none
+  kArguments,  // each output is one of the arguments, or the operator has no outputs
   kMeta,       // PyTorch's C++ shape code
   kPython,     // its Meta kernel through the dispatcher, often Python and slow
   kServer,

@@ -127,7 +127,8 @@ void note_nodes(LineId line) {
   noted = next;
 }
 
-// What autograd does after a node gets the line of that node.
+// The line of the node that autograd runs. Between two nodes, and in a node that accumulates a
+// gradient, it is the line of the node that ran before.
 LineId line_in_backward() {
   thread_local LineId last = 0;
   const auto node = torch::autograd::get_current_node();

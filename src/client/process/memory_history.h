@@ -49,8 +49,13 @@ struct MemoryEvent {
   Stack stack;
 };
 
-// What has stacks. Each has those of the ones before it.
-enum class RecordedStacks : uint8_t { kNone, kLive, kMade, kFreed };
+// Which stacks are recorded. Each value includes the ones before it.
+enum class RecordedStacks : uint8_t {
+  kNone,
+  kLive,   // where the storages that live were made
+  kMade,   // also those of the events that make storages
+  kFreed,  // also those of the events that free storages
+};
 
 struct HistoryOptions {
   bool is_on = false;

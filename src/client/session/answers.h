@@ -9,8 +9,8 @@
 
 namespace torch_remote::client {
 
-// An answer is none that a server gives: ends the session, as invalid bytes do that the reader
-// thread finds, and raises SessionLost.
+// For an answer that no correct server gives. Ends the session, as the reader thread does when it
+// finds invalid bytes, and raises SessionLost.
 [[noreturn]] void refuse_answer(Session& session, const ProtocolError& error);
 
 // Decodes the body of an answer that only the thread which asked can check. `decode` takes a

@@ -227,11 +227,13 @@ KnownUploads& known_uploads(Session& session);
 // connection reads their sources no more. SentSources::free_done() then frees them.
 void finish_uploads(Session& session, uint64_t before);
 
-// What the call uses may be missing: a discarded call was to make it. Only the server knows.
+// The call may use a storage that is missing, because the call that makes it may have been
+// discarded. Only the server knows.
 bool may_be_missing(Faults& faults, const Capture& capture);
-// It is not missing, for the server has used it.
+// Call this when the server has run the call: notes that no storage that it uses is missing.
 void note_not_missing(const Capture& capture);
-// A call that this thread made after `since` was to make it, and was discarded.
+// The tensor's storage is missing: this thread's call number `since` failed, and the call that makes
+// the storage was the failed one or a later one of this thread, which was discarded.
 bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since);
 
 }  // namespace torch_remote::client

@@ -221,7 +221,8 @@ void PeerLinks::add(const Opening& opening, std::shared_ptr<transport::Stream> s
   if (opening.is_closed)
     throw ConnectionError("the client has closed the link");
   if (!links_.try_emplace(opening.link, std::move(made)).second)
-    throw ConnectionError("a link has the name of another");
+    throw ConnectionError("a link with the number " + std::to_string(opening.link) +
+                          " is open already");
 }
 
 std::shared_ptr<PeerLink> PeerLinks::find(uint64_t link) {

@@ -76,7 +76,7 @@ class CallTimer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  CallLog* const call_log_;  // null: nobody wants to know
+  CallLog* const call_log_;  // null: nothing is measured
   const size_t place_;
   const Clock::time_point begin_ = Clock::now();
 };

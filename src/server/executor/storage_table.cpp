@@ -22,7 +22,7 @@ uint64_t present_bytes(const Entry& entry) {
   return entry.storage ? std::min<uint64_t>(entry.nbytes, entry.storage.nbytes()) : entry.nbytes;
 }
 
-// What of the memory limit the storage takes, once it has memory.
+// How many bytes of the memory limit the storage uses; without memory yet, how many it will use.
 uint64_t held_by(const Entry& entry) {
   if (entry.is_pinned())  // it has all of its memory, whatever its size
     return entry.held;

@@ -9,15 +9,15 @@ namespace torch_remote::server {
 // memory.
 
 at::Tensor new_flat(int64_t numel, const at::Tensor& like);
-// The elements one after another; a copy if they do not lie so.
+// All elements in one dimension, contiguous in memory. Copies the tensor if it is not contiguous.
 at::Tensor flat_input(const at::Tensor& tensor);
-// The elements of all, one tensor after another: a copy.
+// A copy of the elements of all tensors, one tensor after another, in one dimension.
 at::Tensor joined(at::TensorList tensors);
 // Copies the parts of `flat`, one after another, into the tensors.
 void spread(const at::Tensor& flat, at::TensorList tensors);
 
-// A tensor that an engine writes: itself if its elements lie one after another, else a buffer, from
-// which finish() copies them.
+// A tensor that an engine writes. If it is not contiguous, the engine writes a buffer, and finish()
+// copies the buffer into the tensor.
 class Target {
  public:
   explicit Target(const at::Tensor& tensor);

@@ -25,7 +25,7 @@ Listed read_heading(std::string_view heading) {
   if (heading == "runs")
     return {OperatorClass::kRuns, {}};
   if (heading == "trusts")
-    return {OperatorClass::kTrusts, {}};
+    return {OperatorClass::kUnchecked, {}};
   if (heading.starts_with(kRefusedHeading))
     return {OperatorClass::kRefused, heading.substr(kRefusedHeading.size())};
   throw std::logic_error("operator_list.txt has the heading " + std::string(heading));

@@ -6,9 +6,9 @@
 namespace torch_remote::server {
 
 enum class OperatorClass : uint8_t {
-  kUnlisted,  // nobody has read it: refused
-  kRuns,
-  kTrusts,  // runs, and trusts what it is given
+  kUnlisted,   // not in the list, so nobody has checked its kernels: refused
+  kRuns,       // its kernels check their arguments
+  kUnchecked,  // runs, but its kernels do not check all of their arguments
   kRefused,
 };
 

@@ -57,7 +57,7 @@ std::string may_not(std::string_view reason) {
 }
 
 bool runs(const Listed& listed) {
-  return listed.kind == OperatorClass::kRuns || listed.kind == OperatorClass::kTrusts;
+  return listed.kind == OperatorClass::kRuns || listed.kind == OperatorClass::kUnchecked;
 }
 
 bool is_sent(const c10::OperatorHandle& operation) {

@@ -26,8 +26,9 @@ using PreambleBytes = std::array<std::byte, wire::kPreambleBytes>;
 // The handshakes under way. Thread-safe.
 class Handshakes {
  public:
-  // Ends another handshake if there are too many; one of a client that has shown the proof of the
-  // route only for another that has. Nothing: there is no place. `stream` must live until end().
+  // Starts to count a handshake. `is_known`: its client has shown the proof of the route. If there
+  // are too many, this ends another one; for a client that is not known it ends none of a known
+  // client. Nothing: none could be ended. `stream` must live until end().
   std::optional<uint64_t> begin(transport::Stream& stream, const std::string& peer, bool is_known)
       EXCLUDES(mutex_) {
     MutexLock lock(mutex_);

@@ -82,7 +82,7 @@ std::vector<c10::OperatorHandle> callable_operators(bool is_trusting) {
   for (const c10::OperatorHandle& operation : all_operators()) {
     const auto kind = server::find_listed(c10::toString(operation.operator_name())).kind;
     if (kind == server::OperatorClass::kRuns ||
-        (is_trusting && kind == server::OperatorClass::kTrusts))
+        (is_trusting && kind == server::OperatorClass::kUnchecked))
       callable.push_back(operation);
   }
   return callable;
