@@ -13,8 +13,8 @@ import torch
 
 # What to add to an error that says that this device has too little memory.
 hint_for_memory: Callable[[int], str] = lambda device: ""  # noqa: E731
-# What to add to an error that says that a session is lost: why, as its provider says.
-hint_for_loss: Callable[[str], str] = lambda text: ""  # noqa: E731
+# What to add to an error that says that a machine's session is lost: why, as its provider says.
+hint_for_loss: Callable[[int, str], str] = lambda machine, text: ""  # noqa: E731
 
 
 class RemoteError(RuntimeError):
@@ -27,8 +27,8 @@ class RemoteError(RuntimeError):
 class SessionLost(RemoteError):
     """The session is lost, and with it all tensors on that server."""
 
-    def __init__(self, text: str = "") -> None:
-        super().__init__(text + hint_for_loss(text))
+    def __init__(self, text: str = "", machine: int | None = None) -> None:
+        super().__init__(text + ("" if machine is None else hint_for_loss(machine, text)))
 
 
 class ProtocolError(RemoteError):

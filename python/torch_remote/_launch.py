@@ -223,17 +223,15 @@ def stop_all() -> None:
         stop_launched_or_tell(machine)
 
 
-def _why_lost(text: str) -> str:
+def _why_lost(machine: int, text: str) -> str:
     """For the error of a lost session: what its provider says of the machine, asked once."""
-    for machine, one in list(launched.items()):
-        for each in (machine, *one.others):
-            url, _, state = _C.machine_summary(each)
-            if state == "lost" and url in text:
-                if one.lost is None:
-                    one.lost = ""  # if asking fails, nobody asks again
-                    with suppress(Exception):
-                        one.lost = _ask(one, text)
-                return "" if one.lost in ("", text) else f" ({one.lost})"
+    for first, one in list(launched.items()):
+        if machine in (first, *one.others) and _C.machine_summary(machine)[2] == "lost":
+            if one.lost is None:
+                one.lost = ""  # if asking fails, nobody asks again
+                with suppress(Exception):
+                    one.lost = _ask(one, text)
+            return "" if one.lost in ("", text) else f" ({one.lost})"
     return ""
 
 

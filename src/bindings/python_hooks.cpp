@@ -1,5 +1,6 @@
 #include "bindings/python_hooks.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -18,6 +19,8 @@ namespace py = pybind11;
 
 namespace torch_remote::bindings {
 namespace {
+
+using client::Machines;
 
 // Never released.
 std::vector<PyObject*> exception_classes;  // by client::ErrorClass
@@ -70,6 +73,7 @@ py::object to_python(const std::string& text) {
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
+// `value`: the exception, or the tuple of its arguments.
 [[noreturn]] void throw_python(PyObject* type, PyObject* value) {
   PyErr_SetObject(type, value);
   python_error error;
@@ -77,36 +81,41 @@ py::object to_python(const std::string& text) {
   throw error;
 }
 
-[[noreturn]] void raise_python(const std::vector<PyObject*>& classes, size_t which,
-                               const std::string& text) {
+// The id of its machine, which is its position in sessions(). -1: there is none.
+int machine_of(const client::Session& session) {
+  const auto sessions = Machines::instance().sessions();
+  const auto found = std::ranges::find(sessions, &session);
+  return found == sessions.end() ? -1 : static_cast<int>(found - sessions.begin());
+}
+
+// SessionLost and DeviceLost get the id of the machine too, so that its provider can say why.
+void raise(client::ErrorClass kind, const std::string& text, const client::Session& session) {
+  const int machine = machine_of(session);
   const TakingGil taking;
   py::gil_scoped_acquire gil;
-  throw_python(which < classes.size() ? classes[which] : PyExc_RuntimeError, to_python(text).ptr());
-}
-
-void raise(client::ErrorClass kind, const std::string& text) {
-  raise_python(exception_classes, static_cast<size_t>(kind), text);
-}
-
-// What client::reserve() raises for a storage of its own. It names this operator, which is never
-// sent; an operator that failed on the server has a signature.
-bool is_of_this_call(const wire::Error& error) {
-  return error.kind == wire::ErrorKind::kOutOfMemory && error.signature == 0 &&
-         error.operator_name == "aten::empty";
+  const auto which = static_cast<size_t>(kind);
+  PyObject* const type =
+      which < exception_classes.size() ? exception_classes[which] : PyExc_RuntimeError;
+  const bool is_lost =
+      kind == client::ErrorClass::kSessionLost || kind == client::ErrorClass::kDeviceLost;
+  py::tuple arguments = py::make_tuple(to_python(text));
+  if (is_lost)
+    arguments = py::make_tuple(to_python(text), machine);
+  throw_python(type, arguments.ptr());
 }
 
 // Far from its call an error of the local type could be misread: an IndexError ends a loop over
-// __getitem__. So, unless `as_local`, it becomes the __cause__ of a plain RemoteError.
+// __getitem__. So, unless `as.is_local`, it becomes the __cause__ of a plain RemoteError.
 //
 // `is_of_this_call` of the exception tells TorchDevice that the call that raises it found no memory
 // itself, so that it may be made again.
-void raise_remote(const wire::Error& error, const std::string& text, bool as_local) {
+void raise_remote(const wire::Error& error, const std::string& text, client::RaisedAs as) {
   const auto kind = static_cast<size_t>(error.kind);
   const TakingGil taking;
   py::gil_scoped_acquire gil;
-  if (as_local || error.kind == wire::ErrorKind::kOutOfMemory) {
+  if (as.is_local || error.kind == wire::ErrorKind::kOutOfMemory) {
     const py::object raised = py::handle(failure_classes.at(kind))(to_python(text));
-    if (is_of_this_call(error))
+    if (as.is_of_this_call)
       raised.attr("is_of_this_call") = true;
     throw_python(failure_classes[kind], raised.ptr());
   }
@@ -227,7 +236,7 @@ void set_take_back(py::object function) {
 
 void set_start(py::object function) {
   start_function = function.release().ptr();
-  client::Machines::instance().hooks().start = &start_machine;
+  Machines::instance().hooks().start = &start_machine;
 }
 
 void set_progress_hooks(py::object begin, py::object update, py::object end) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/platform.h"
 #include "transport/fd_stream.h"
 #include "transport/socket_address.h"
@@ -132,6 +133,9 @@ Fd listen_on_tcp(Address& address) {
 
 }  // namespace
 
+DialError::DialError(const std::string& address, std::string reason)
+    : ConnectionError("connecting to " + address + ": " + reason), reason_(std::move(reason)) {}
+
 void check_listening(const Address& address) {
   if (address.scheme == "tcp")
     static_cast<void>(loopback_only(address));
@@ -152,7 +156,7 @@ std::unique_ptr<Stream> dial(const Address& address, Clock::time_point deadline,
       return socket_stream(std::move(socket), name);
     }
   }
-  throw_connection_errno("connecting to " + name, error);
+  throw DialError(name, std::generic_category().message(error));
 }
 
 Fd listen_on(Address& address) {

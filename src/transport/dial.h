@@ -3,14 +3,27 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 
+#include "base/error.h"
 #include "base/fd.h"
 #include "transport/address.h"
 #include "transport/stream.h"
 
 namespace torch_remote::transport {
 
-// Connects, or throws ConnectionError by the deadline. Looking up a host name may take longer. The
+// Nothing could be reached at an address: "connecting to ADDRESS: REASON".
+class DialError : public ConnectionError {
+ public:
+  DialError(const std::string& address, std::string reason);
+
+  const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  std::string reason_;
+};
+
+// Connects, or throws by the deadline: DialError, or another ConnectionError. Looking up a host name may take longer. The
 // stream of a tls:// address is the bare one, for tls_stream(). `check` may refuse the socket, once
 // it is connected: it throws.
 std::unique_ptr<Stream> dial(const Address& address, std::chrono::steady_clock::time_point deadline,

@@ -89,15 +89,20 @@ std::string advice_for(const transport::Address& address) {
   return "the server that made this socket has ended: " + start;
 }
 
+// Its errors do not say which address it is, since the error of the session does.
 std::unique_ptr<transport::Stream> dial_with_advice(const Endpoint::Redial& dial,
                                                     const transport::Address& address) {
+  std::string reason;
   try {
     return dial(std::chrono::steady_clock::now() + kDialPatience);
   } catch (const AnotherUser&) {
     throw;
+  } catch (const transport::DialError& error) {
+    reason = error.reason();
   } catch (const ConnectionError& error) {
-    throw ConnectionError(std::string(error.what()) + ". What to do: " + advice_for(address));
+    reason = error.what();
   }
+  throw ConnectionError(reason + ". What to do: " + advice_for(address));
 }
 
 bool is_beyond_loopback(const std::string& url) {

@@ -123,9 +123,12 @@ void reserve(StorageRecord& record) {
   if (!request->failed)
     return;
   wire::Error& error = request->error;
-  if (error.operator_name == "read")
+  const bool is_shortage = error.kind == wire::ErrorKind::kOutOfMemory;
+  if (error.thread == 0) {  // no call that has stopped a thread is the cause
     error.operator_name = "aten::empty";
-  if (error.kind == wire::ErrorKind::kOutOfMemory && MemoryHistory::is_needed())
+    request->is_of_this_call = is_shortage;
+  }
+  if (is_shortage && MemoryHistory::is_needed())
     MemoryHistory::instance().note_out_of_memory(&session, request->device, error.message,
                                                  site.line);
   session.raise_failed(*request);

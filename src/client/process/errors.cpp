@@ -9,15 +9,15 @@ PythonHooks python_hooks;
 
 std::atomic<bool> is_in_notebook{false};
 
-void raise(ErrorClass kind, const std::string& text) {
+void raise(ErrorClass kind, const std::string& text, const Session& session) {
   if (python_hooks.raise != nullptr)
-    python_hooks.raise(kind, text);
+    python_hooks.raise(kind, text, session);
   throw std::runtime_error(text);
 }
 
-void raise_remote(const wire::Error& error, const std::string& text, bool as_local) {
+void raise_remote(const wire::Error& error, const std::string& text, RaisedAs as) {
   if (python_hooks.raise_remote != nullptr)
-    python_hooks.raise_remote(error, text, as_local);
+    python_hooks.raise_remote(error, text, as);
   throw std::runtime_error(text);
 }
 

@@ -13,12 +13,18 @@ class Session;
 
 enum class ErrorClass { kRemote, kSessionLost, kProtocol, kConnection, kDeviceLost };
 
+// How an error of the server is raised.
+struct RaisedAs {
+  bool is_local = false;         // the exception is also of the local operator's type
+  bool is_of_this_call = false;  // the call that raises it found no memory itself
+};
+
 // How to raise our exceptions and release the GIL. `bindings` fills it in. Without Python (C++
 // tests) exceptions are std::runtime_error, and the rest does nothing.
 struct PythonHooks {
-  void (*raise)(ErrorClass kind, const std::string& text) = nullptr;  // does not return
-  // Does not return. `as_local`: the exception is also of the local operator's type.
-  void (*raise_remote)(const wire::Error& error, const std::string& text, bool as_local) = nullptr;
+  // These two do not return. `session` is the one that is lost or could not be opened.
+  void (*raise)(ErrorClass kind, const std::string& text, const Session& session) = nullptr;
+  void (*raise_remote)(const wire::Error& error, const std::string& text, RaisedAs as) = nullptr;
   void* (*release_gil)() = nullptr;  // null when this thread does not hold it
   void (*acquire_gil)(void* state) = nullptr;
   // Throws if the user has interrupted; call it with the GIL released.
@@ -43,8 +49,8 @@ extern PythonHooks python_hooks;
 // Standard error is shown in a notebook, so long waits are printed though it is no terminal.
 extern std::atomic<bool> is_in_notebook;
 
-[[noreturn]] void raise(ErrorClass kind, const std::string& text);
-[[noreturn]] void raise_remote(const wire::Error& error, const std::string& text, bool as_local);
+[[noreturn]] void raise(ErrorClass kind, const std::string& text, const Session& session);
+[[noreturn]] void raise_remote(const wire::Error& error, const std::string& text, RaisedAs as);
 
 // Releases the GIL, if this thread holds it, during its lifetime.
 class WithoutGil {

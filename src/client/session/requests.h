@@ -30,8 +30,9 @@ struct Request {
   std::atomic<bool> done = false;     // set last, under the lock of Requests
   // Under the lock of Requests until done:
   bool failed = false;
-  bool is_abandoned = false;  // nobody waits: what still comes is dropped
-  uint64_t received = 0;      // bulk bytes so far, which come in order
+  bool is_of_this_call = false;  // failed for lack of memory, and no earlier call is the cause
+  bool is_abandoned = false;     // nobody waits: what still comes is dropped
+  uint64_t received = 0;         // bulk bytes so far, which come in order
   std::vector<std::byte> body;
   std::vector<wire::Result> results;  // in place of the body, of a QUERY kCall
   wire::Error error;

@@ -124,15 +124,15 @@ void Session::raise_lost() {
   if (kind == ErrorClass::kSessionLost || kind == ErrorClass::kDeviceLost) {
     const std::string name = id.empty() ? "the session" : "session " + id;
     const std::string first = link_.was_stopped() ? "" : "stop() its machine, ";
-    raise(kind, name + " on " + url() + " is lost: " + text +
-                    "; the values of its tensors are lost too; to go on, " + first +
-                    "call torch_remote.connect(...) and make them anew");
+    raise(kind,
+          name + " on " + url() + " is lost: " + text +
+              "; the values of its tensors are lost too; to go on, " + first +
+              "call torch_remote.connect(...) and make them anew",
+          *this);
   }
   if (owner_ != nullptr)
     owner_->drop_unreached(this);
-  const std::string dialling = "connecting to " + url() + ": ";
-  raise(kind, "cannot use " + url() + ": " +
-                  (text.starts_with(dialling) ? text.substr(dialling.size()) : text));
+  raise(kind, "cannot use " + url() + ": " + text, *this);
 }
 
 bool Session::release() {

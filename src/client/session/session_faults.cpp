@@ -64,7 +64,7 @@ void Session::raise_failed(const Request& request, const Capture* used) {
     faults_.note_raised(error);
   }
   raise_remote(error, describe(error, faults_.site_of(error.call), request.device),
-               uses.any_of(error.results));
+               {uses.any_of(error.results), request.is_of_this_call});
 }
 
 void Session::tell(const Failure& failure, const Uses& uses) {
@@ -73,7 +73,7 @@ void Session::tell(const Failure& failure, const Uses& uses) {
   std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
   if (owner_ != nullptr && owner_->has_others(this))
     text += "\n(what this thread did on other machines meanwhile stays done)";
-  raise_remote(error, text, uses.any_of(error.results));
+  raise_remote(error, text, {.is_local = uses.any_of(error.results)});
 }
 
 uint64_t Session::go_on_after(const Failure& failure) {
@@ -199,7 +199,7 @@ void Session::synchronize(const Uses& uses) {
     text += "\n(calls of " + std::to_string(others) +
             (others == 1 ? " more thread" : " more threads") +
             " failed; each later synchronize() raises one of them)";
-  raise_remote(failure->error, text, false);
+  raise_remote(failure->error, text, {});
 }
 
 void finish_uploads(Session& session, uint64_t before) {
