@@ -102,7 +102,7 @@ at::Tensor in_memory_order_of(const at::Tensor& destination, const at::Tensor& s
 
 void download_later(const at::Tensor& destination, const at::Tensor& source) {
   const at::Tensor view = in_memory_order_of(destination, source);
-  session_of(*record_of(view))->wait_for_credit({nullptr, record_of(view)->name});
+  session_of(*record_of(view))->begin_call({nullptr, record_of(view)->name});
   keep_pending(start_download(view, memory_of(destination), nullptr), destination.storage());
 }
 

@@ -30,8 +30,8 @@ class DirectCopy {
 
   // Why the link failed; empty: the bytes are there.
   std::string run() {
-    from_.wait_for_credit({nullptr, from_record_.name});
-    to_.wait_for_credit();
+    from_.begin_call({nullptr, from_record_.name});
+    to_.begin_call();
     query_.action = wire::PeerAction::kSend;
     std::string reason = ask(from_, from_record_);
     if (!reason.empty())

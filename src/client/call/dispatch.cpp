@@ -325,7 +325,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     check_match(*signature->match, info, arguments, *place.session);
   if (C10_UNLIKELY(recording != nullptr))
     return record(*recording, info, std::move(signature), capture, stack, device, place);
-  place.session->wait_for_credit({&capture});
+  place.session->begin_call({&capture});
   if (!signature->outputs_known)
     return ask_server(info, std::move(signature), capture, stack, device, place);
   Outputs outputs(*signature, capture, device, place);

@@ -53,7 +53,7 @@ class Relay {
     const int64_t count = std::min(most, source_.numel() - asked_);
     const auto memory =
         std::make_shared<at::Tensor>(empty_for_download({count}, {1}, source_.scalar_type()));
-    from_.wait_for_credit({nullptr, record_of(source_)->name});
+    from_.begin_call({nullptr, record_of(source_)->name});
     const at::Tensor part = source_.narrow(0, asked_, count);
     arriving_.push_back({start_download(part, memory_of(*memory), memory), memory});
     asked_ += count;
@@ -63,7 +63,7 @@ class Relay {
     from_.wait(arriving_.front().download.request, "a copy to another server");
     const std::shared_ptr<at::Tensor> memory = std::move(arriving_.front().memory);
     arriving_.pop_front();
-    to_.wait_for_credit();
+    to_.begin_call();
     leaving_.push_back(upload_part(destination_, sent_, memory_of(*memory), memory));
     sent_ += memory->nbytes();
   }

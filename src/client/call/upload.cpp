@@ -136,7 +136,7 @@ void upload(const at::Tensor& destination, const at::Tensor& source, bool non_bl
   if (bytes.size() != record.nbytes)
     check_exists(destination);
   Session& session = *session_of(record);
-  session.wait_for_credit();
+  session.begin_call();
   Upload upload(destination, 0);
   if (bytes.size() <= wire::kMaxInlineBytes / 4)
     return upload.send_inline(bytes);

@@ -20,7 +20,7 @@ void check_exists(const at::Tensor& tensor);
 
 // Bytes into a dense remote tensor, from byte `begin` of it on. Returns at once. The request ends
 // when the server has received them; `owner` keeps them alive until then. Call check_exists() and
-// Session::wait_for_credit() before.
+// Session::begin_call() before.
 RequestPtr upload_part(const at::Tensor& destination, uint64_t begin,
                        std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
 

@@ -55,7 +55,7 @@ void Program::run() {
   check_not_recording("the replay of a graph");
   RECORD_FUNCTION("torch_remote::replay", {});
   Session& session = *recorded_.session;
-  session.wait_for_credit();
+  session.begin_call();
   const CallSite site{current_line(), recorded_.device, kRunSite};
   {
     Submission at(session);

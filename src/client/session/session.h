@@ -92,8 +92,9 @@ class Session : private Link::Handler {
 
   // --- waiting: client/session/session_waits.cpp, client/session/session_credit.cpp
 
-  // Before every call: raises this thread's failure, if there is one, and waits for credit.
-  void wait_for_credit(const Uses& uses = {});
+  // Before every call: raises the failure that has stopped this thread, if there is one, and waits
+  // for credit. If the thread is stopped meanwhile, raises that failure.
+  void begin_call(const Uses& uses = {});
 
   RequestPtr make_request(std::span<std::byte> destination, std::shared_ptr<const void> owner) {
     return requests_.make(destination, std::move(owner), order_.submitted());
@@ -152,7 +153,8 @@ class Session : private Link::Handler {
   void on_reported(uint64_t call);
   bool has_credit();
   bool has_upload_credit();
-  void wait_for_upload_credit();
+  // As begin_call(), for an upload.
+  void begin_upload();
   void wait_until_credit(bool (Session::*has)());
 
   enum class Waiter { kUser, kExit };

@@ -34,7 +34,7 @@ bool Session::has_upload_credit() {
          our_bulk_bytes_.load(std::memory_order_relaxed) < kByteWindow && has_credit();
 }
 
-void Session::wait_for_credit(const Uses& uses) {
+void Session::begin_call(const Uses& uses) {
   tell_failure(uses);
   if (has_credit())
     return;
@@ -42,7 +42,7 @@ void Session::wait_for_credit(const Uses& uses) {
   tell_failure(uses);
 }
 
-void Session::wait_for_upload_credit() {
+void Session::begin_upload() {
   tell_failure();
   if (has_upload_credit())
     return;
@@ -94,7 +94,7 @@ void Session::on_reported(uint64_t call) {
 void Session::upload(const wire::Begin& begin, CallSite site, UploadSource source,
                      std::function<void(bool)> on_acknowledged) {
   welcome();  // bulk bytes need an open connection
-  wait_for_upload_credit();
+  begin_upload();
   {
     Submission at(*this);
     at.use_current_stream(site.device);  // or STREAM would come between the cut and BEGIN

@@ -11,7 +11,7 @@ namespace torch_remote::client {
 enum class IfLost : uint8_t { kRaise, kWrite };
 
 // A thread's place in a session's order of messages: has the submit lock while it lives, and then
-// has what was appended sent soon. Nothing need be appended. Call Session::wait_for_credit() first.
+// has what was appended sent soon. Nothing need be appended. Call Session::begin_call() first.
 // Drop no tensor reference while it lives.
 //
 // An exception meanwhile takes nothing back. Messages that are complete are sent. One that is cut

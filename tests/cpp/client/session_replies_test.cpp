@@ -218,8 +218,8 @@ TEST_F(SessionTest, AFailureIsToldToItsThreadBeforeTheNextCallAndOnce) {
   server.reply(request->id);  // behind the report
   session.wait(request, "an answer");
 
-  EXPECT_THAT(error_of([&] { session.wait_for_credit(); }), HasSubstr("no memory"));
-  session.wait_for_credit();
+  EXPECT_THAT(error_of([&] { session.begin_call(); }), HasSubstr("no memory"));
+  session.begin_call();
   EXPECT_EQ(server.wait_for_messages(3).back().tag, wire::Tag::kGoOn);
 }
 
@@ -245,7 +245,7 @@ TEST_F(SessionTest, AFailureOfAnotherThreadIsToldBySynchronizeOnlyAndOnce) {
       answer.join();
     });
   };
-  session.wait_for_credit();
+  session.begin_call();
   EXPECT_THAT(synchronize(2), HasSubstr("no memory"));
   EXPECT_EQ(synchronize(3), "(no error)");
   end.set_value();

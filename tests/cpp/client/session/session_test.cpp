@@ -213,7 +213,7 @@ TEST_F(SessionTest, WithoutCreditItWaitsUntilTheServerHasAppliedWhatItGot) {
   server.wait_for_frames(1);
   std::atomic<bool> is_applied = false;
   auto waiting = std::async(std::launch::async, [&] {
-    session.wait_for_credit();
+    session.begin_call();
     return is_applied.load();
   });
 
@@ -225,7 +225,7 @@ TEST_F(SessionTest, WithoutCreditItWaitsUntilTheServerHasAppliedWhatItGot) {
 
 TEST_F(SessionTest, CreditIsTakenBeforeTheConnectionIsThere) {
   submit(1, kCallWindow);
-  auto waiting = std::async(std::launch::async, [&] { session.wait_for_credit(); });
+  auto waiting = std::async(std::launch::async, [&] { session.begin_call(); });
   connect();
   server.wait_for_frames(1);
   server.apply_all();
@@ -235,7 +235,7 @@ TEST_F(SessionTest, CreditIsTakenBeforeTheConnectionIsThere) {
 TEST_F(SessionTest, BelowTheWindowNobodyWaits) {
   connect();
   submit(1, CallWindow::kFirst - 1);
-  session.wait_for_credit();
+  session.begin_call();
 }
 
 TEST_F(SessionTest, TheFirstBurstWaitsForAServerThatHasAppliedNothing) {
@@ -243,7 +243,7 @@ TEST_F(SessionTest, TheFirstBurstWaitsForAServerThatHasAppliedNothing) {
   std::atomic<uint64_t> submitted = 0;
   auto burst = std::async(std::launch::async, [&] {
     for (; submitted < 4000; ++submitted) {
-      session.wait_for_credit();
+      session.begin_call();
       submit(1);
     }
   });
@@ -257,7 +257,7 @@ TEST_F(SessionTest, WhoWaitsForCreditLearnsOfTheServersDeath) {
   connect();
   submit(1, kCallWindow);
   auto waiting =
-      std::async(std::launch::async, [&] { return error_of([&] { session.wait_for_credit(); }); });
+      std::async(std::launch::async, [&] { return error_of([&] { session.begin_call(); }); });
   server.wait_for_frames(1);
   server.die();
   EXPECT_THAT(waiting.get(), HasSubstr("is lost"));
