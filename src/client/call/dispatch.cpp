@@ -192,7 +192,7 @@ void bump_versions(const c10::IValue& list) {
       "PyTorch's operators (view, as_strided, ...)");
 }
 
-enum class Step { kDone, kAgain };
+enum class Attempt { kDone, kAgain };
 
 // Of sparse tensors only the server knows the results, but for `dense.add_(sparse)`, by which
 // optimizers apply sparse gradients, where nothing can be wrong with the call.
@@ -222,8 +222,8 @@ void check_knows_sparse(const OperatorInfo& info, Session& session) {
 }
 
 // The server runs the call and tells its outputs, and how it resized `out=` tensors.
-Step ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture& capture,
-                torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
+Attempt ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture& capture,
+                   torch::jit::Stack* stack, c10::Device device, DevicePlace place) {
   const size_t count = info.arguments.size();
   log_route(
       info, "server, waited for",
@@ -233,9 +233,9 @@ Step ask_server(const OperatorInfo& info, SignaturePtr signature, const Capture&
   std::optional<Results> results = query_call(*place.session, info, std::move(signature), capture,
                                               torch::jit::last(*stack, count), device, place);
   if (!results.has_value())
-    return Step::kAgain;
+    return Attempt::kAgain;
   replace_stack(stack, count, *results);
-  return Step::kDone;
+  return Attempt::kDone;
 }
 
 // Whether to wait for the outcome, so that the call itself raises: because the user asked for that,
@@ -272,9 +272,9 @@ bool announce_elsewhere(Session& session, const Capture& capture) {
 }
 
 // While the thread captures a graph: keeps the call, and does not send it.
-Step record(Recording& recording, const OperatorInfo& info, SignaturePtr signature,
-            const Capture& capture, torch::jit::Stack* stack, c10::Device device,
-            DevicePlace place) {
+Attempt record(Recording& recording, const OperatorInfo& info, SignaturePtr signature,
+               const Capture& capture, torch::jit::Stack* stack, c10::Device device,
+               DevicePlace place) {
   if (!signature->outputs_known)
     refuse_while_recording(recording, info.name.c_str());
   place.session->tell_failure({&capture});
@@ -285,10 +285,10 @@ Step record(Recording& recording, const OperatorInfo& info, SignaturePtr signatu
                                          torch::jit::last(*stack, count), outputs.results(), site});
   log_route(info, "server", "recorded");
   replace_stack(stack, count, outputs.results());
-  return Step::kDone;
+  return Attempt::kDone;
 }
 
-Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
+Attempt try_once(const OperatorInfo& info, torch::jit::Stack* stack) {
   CaptureScope scope;
   Capture& capture = *scope;
   const size_t count = info.arguments.size();
@@ -301,7 +301,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
   capture.set_server_device(place.device);
   if (C10_UNLIKELY(are_streams_used()) && recording == nullptr &&
       announce_elsewhere(*place.session, capture))
-    return Step::kAgain;
+    return Attempt::kAgain;
   const uint64_t hash = hash_bytes(capture.key());
   SignaturePtr signature = place.session->order().with_signatures(
       [&](SignatureTable& table) { return table.find(hash, capture.key()); });
@@ -312,7 +312,7 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
     Inference inference = capture.sparse().empty() ? infer(info, arguments, capture.impls())
                                                    : infer_sparse(info, arguments, capture);
     if (inference.result == Inferred::kResized)
-      return Step::kAgain;
+      return Attempt::kAgain;
     if (inference.by == Way::kPython)
       ++place.session->order().counters().inferred_by_meta;
     if (log_enabled(LogLevel::kDebug))
@@ -343,13 +343,13 @@ Step step(const OperatorInfo& info, torch::jit::Stack* stack) {
                  {current_line(), place.device, info.site_number}, outcome.get())) {
     if (outcome != nullptr)
       place.session->requests().forget(*outcome);
-    return Step::kAgain;
+    return Attempt::kAgain;
   }
   log_route(info, "server", "streamed");
   replace_stack(stack, count, outputs.results());
   if (C10_UNLIKELY(outcome != nullptr))
     wait_for_outcome(*place.session, info, *signature, capture, outcome);
-  return Step::kDone;
+  return Attempt::kDone;
 }
 
 }  // namespace
@@ -365,7 +365,7 @@ void dispatch(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   c10::IValue written;
   if (C10_UNLIKELY(info.writes_list))
     written = torch::jit::last(*stack, info.arguments.size())[0];
-  while (step(info, stack) == Step::kAgain) {
+  while (try_once(info, stack) == Attempt::kAgain) {
   }
   if (C10_UNLIKELY(info.writes_list))
     bump_versions(written);
