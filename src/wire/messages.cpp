@@ -51,14 +51,15 @@ void encode_signature(Writer& writer, const SignatureParts& parts) {
   encode(writer, parts);
 }
 
-void encode_empty_signature(Writer& writer, uint32_t slot, uint32_t operator_id, size_t arguments) {
+void encode_empty_signature(Writer& writer, uint32_t index, uint32_t operator_id,
+                            size_t arguments) {
   Writer key;
   encode_key_head(key, 0, 0, arguments);
   for (size_t i = 0; i < arguments; ++i)
     encode_kind(key, ValueKind::kNone);
   key.varint(0);  // storages
   SignatureParts parts;
-  parts.slot = slot;
+  parts.index = index;
   parts.operator_id = operator_id;
   parts.key = key.view();
   encode_signature(writer, parts);
@@ -202,7 +203,7 @@ Query decode_query(Reader& reader) {
 
 QueriedCall decode_queried_call(Reader& reader) {
   QueriedCall call;
-  call.slot = reader.varint();
+  call.index = reader.varint();
   call.first = reader.varint();
   call.names = reader.count(kMaxTensors, "names for results");
   return call;

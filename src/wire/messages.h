@@ -23,7 +23,7 @@ namespace torch_remote::wire {
 //
 //   client → server
 //     SIGNATURE signature                                   (signature.h)
-//     CALL      slot:varint slots
+//     CALL      index:varint slots
 //     CONTEXT   n:varint (setting:u8 value:zigzag)*n
 //     GENERATOR name:varint action:u8 [seed:u64 | state:bytes]
 //     RESIZE    storage:varint device:u8 nbytes:varint      makes the storage if it is not there
@@ -127,15 +127,15 @@ struct ReceivedMessage {
 ReceivedMessage next_message(Reader& reader);
 
 void encode_signature(Writer& writer, const SignatureParts& parts);
-// A SIGNATURE that is never called. It takes the slot of one that the client has given up, so that
+// A SIGNATURE that is never called. It takes the index of one that the client has given up, so that
 // the server can free that one. The server knows its operator already; every argument is none.
-void encode_empty_signature(Writer& writer, uint32_t slot, uint32_t operator_id, size_t arguments);
+void encode_empty_signature(Writer& writer, uint32_t index, uint32_t operator_id, size_t arguments);
 
 // CALL. `write_slots()` appends the slots and the names of the fresh outputs (Note [Slots]).
 template <typename WriteSlots>
-void encode_call(Writer& writer, uint64_t slot, WriteSlots&& write_slots) {
+void encode_call(Writer& writer, uint64_t index, WriteSlots&& write_slots) {
   const Message framed(writer, Tag::kCall);
-  writer.varint(slot);
+  writer.varint(index);
   write_slots();
 }
 
@@ -261,11 +261,11 @@ struct Read {
 void encode(Writer& writer, const Read& message);
 Read decode_read(Reader& reader);
 
-//   kCall         slot:varint first:varint names:varint slots  fresh outputs: first, first+1, …
+//   kCall         index:varint first:varint names:varint slots  fresh outputs: first, first+1, …
 //   kBarrier                                                   when everything before is done
 //   kCounters                                                  counters of the session
 //   kGenerator    name:varint                                  state of a generator
-//   kCheckedCall  slot:varint slots                            a call with known outputs, when done
+//   kCheckedCall  index:varint slots                           a call with known outputs, when done
 //   kContext                                                   every setting on the server
 //   kOperators                                                 all operators (wire/operators.h)
 //   kOperator     name:text overload:text                      one operator
@@ -318,16 +318,16 @@ void encode_query(Writer& writer, const Query& query, WriteFields&& write_fields
 Query decode_query(Reader& reader);
 
 template <typename WriteSlots>
-void encode_checked_call(Writer& writer, uint64_t request, uint64_t slot,
+void encode_checked_call(Writer& writer, uint64_t request, uint64_t index,
                          WriteSlots&& write_slots) {
   encode_query(writer, {request, QueryKind::kCheckedCall}, [&] {
-    writer.varint(slot);
+    writer.varint(index);
     write_slots();
   });
 }
 
 struct QueriedCall {
-  uint64_t slot = 0;
+  uint64_t index = 0;  // of the signature
   uint64_t first = 0;  // the name of the first fresh output
   uint64_t names = 0;  // how many names may be used
 };
@@ -336,7 +336,7 @@ template <typename WriteSlots>
 void encode_queried_call(Writer& writer, uint64_t request, const QueriedCall& call,
                          WriteSlots&& write_slots) {
   encode_query(writer, {request, QueryKind::kCall}, [&] {
-    writer.varint(call.slot);
+    writer.varint(call.index);
     writer.varint(call.first);
     writer.varint(call.names);
     write_slots();
@@ -420,7 +420,7 @@ struct Error {
   uint64_t call = 0;  // Note [Numbers of calls]; 0: something else failed, such as a READ
   std::string operator_name;
   std::string message;
-  uint64_t signature = 0;           // its slot + 1; 0: no call
+  uint64_t signature = 0;           // its index + 1; 0: no call
   uint64_t first = 0;               // not 0: one of the calls first … call has ended the session
   uint64_t thread = 0;              // the thread that it has stopped; 0: none
   uint64_t since = 0;               // number of the call that stopped the thread

@@ -22,7 +22,7 @@ namespace torch_remote::wire {
 //   storage := name:varint                     of the client's
 //            | 0:varint device:u8 nbytes:varint  a temporary
 //   step    := 0:varint settings                 as in CONTEXT
-//            | (slot + 1):varint slots           a call
+//            | (index + 1):varint slots          a call
 //
 // A program numbers its storages from 0, in the order of the list. In its slots the numbers stand
 // where a CALL has names (Note [Slots]); the differences start at 0. A step makes no storage but by
@@ -82,7 +82,7 @@ struct ProgramHead {
 };
 
 ProgramHead decode_program_head(Reader& reader);
-// A step's first number: 0, then settings follow (decode_context()), or the signature's slot + 1.
+// A step's first number: 0, then settings follow (decode_context()), or the signature's index + 1.
 uint64_t decode_step(Reader& reader);
 
 // From then on the program's storage with this number is the client's storage with this name.

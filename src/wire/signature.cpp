@@ -233,7 +233,7 @@ void encode(Writer& writer, const Output& output) {
 }
 
 void encode(Writer& writer, const SignatureParts& parts) {
-  writer.varint(parts.slot);
+  writer.varint(parts.index);
   writer.varint(parts.operator_id);
   if (parts.introduction != nullptr) {
     writer.text(parts.introduction->name);
@@ -256,7 +256,7 @@ void encode(Writer& writer, const SignatureParts& parts) {
 
 Signature decode_signature(Reader& reader, uint32_t next_operator) {
   Signature signature;
-  signature.slot = static_cast<uint32_t>(reader.count(kMaxSignatures - 1, "signature slot"));
+  signature.index = static_cast<uint32_t>(reader.count(kMaxSignatures - 1, "signature index"));
   signature.operator_id = static_cast<uint32_t>(reader.count(kMaxOperators - 1, "operator id"));
   if (signature.operator_id > next_operator)
     throw ProtocolError("an operator id is skipped");

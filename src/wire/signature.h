@@ -14,7 +14,7 @@ namespace torch_remote::wire {
 
 // A signature is the part that calls have in common which differ only in their slots.
 //
-//   signature := slot:varint operator:varint [introduction] defaults key:bytes outputs
+//   signature := index:varint operator:varint [introduction] defaults key:bytes outputs
 //   introduction := name:text overload:text n:varint argument-name:text*n    when operator is new
 //   defaults  := n:varint argument:varint*n      arguments that equal their schema's default
 //   key       := number:varint device:u8 environment:u8 n:varint value*n n:varint storage*n
@@ -111,7 +111,7 @@ struct Introduction {
 };
 
 struct Signature {
-  uint32_t slot = 0;
+  uint32_t index = 0;  // its place in the tables of both ends
   uint32_t operator_id = 0;
   std::optional<Introduction> introduction;
   std::vector<uint32_t> defaults;
@@ -125,7 +125,7 @@ struct Signature {
 
 // What SIGNATURE has besides the key.
 struct SignatureParts {
-  uint32_t slot = 0;
+  uint32_t index = 0;  // its place in the tables of both ends
   uint32_t operator_id = 0;
   const Introduction* introduction = nullptr;  // null: the server knows the operator
   std::span<const uint32_t> defaults;

@@ -13,7 +13,7 @@ namespace {
 
 void check(const torch_remote::wire::Signature& signature) {
   using namespace torch_remote::wire;  // NOLINT
-  if (signature.slot >= kMaxSignatures || signature.device >= kMaxDevices)
+  if (signature.index >= kMaxSignatures || signature.device >= kMaxDevices)
     std::abort();
   int64_t tensors = 0;
   const auto count = [&](const Value& value) {

@@ -23,7 +23,7 @@ bool prepare(Submission& at, SignaturePtr& signature, const Capture& capture,
              c10::ArrayRef<c10::IValue> arguments, bool outputs_known) {
   if (!capture.is_current())
     return false;
-  if (signature->slot == Signature::kNotOnWire)
+  if (signature->index == Signature::kNotOnWire)
     signature = at.signatures().add(signature);
   if (signature->outputs_known != outputs_known)
     return false;  // another thread has added it, or has learned its outputs
@@ -61,10 +61,10 @@ bool send_call(Session& session, SignaturePtr& signature, const Capture& capture
     outputs.encode_names(at.writer(), at.names(), call, thread);
   };
   if (outcome == nullptr) {
-    wire::encode_call(at.writer(), signature->slot, write_slots);
+    wire::encode_call(at.writer(), signature->index, write_slots);
   } else {
     outcome->call = call;
-    wire::encode_checked_call(at.writer(), outcome->id, signature->slot, write_slots);
+    wire::encode_checked_call(at.writer(), outcome->id, signature->index, write_slots);
   }
   capture.mark_announced(call, thread);
   return true;
@@ -96,7 +96,7 @@ std::optional<Results> query_call(Session& session, const OperatorInfo& info,
     sent = prepare(at, signature, capture, arguments, false);
     if (sent) {
       request->call = at.number_call(site).call;
-      wire::encode_queried_call(at.writer(), request->id, {signature->slot, first, names},
+      wire::encode_queried_call(at.writer(), request->id, {signature->index, first, names},
                                 [&] { capture.encode_slots(at.writer(), at.names()); });
       capture.mark_announced(0, 0);  // it is waited for
     }

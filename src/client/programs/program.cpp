@@ -92,7 +92,7 @@ void Program::send(Submission& at, CallSite site) {
           if (step.signature == nullptr)
             wire::encode_step(at.writer(), step.settings);
           else
-            wire::encode_step(at.writer(), step.signature->slot, [&] {
+            wire::encode_step(at.writer(), step.signature->index, [&] {
               wire::append_slots(at.writer(), slots.subspan(step.begin, step.end - step.begin));
             });
         }

@@ -15,7 +15,7 @@ namespace torch_remote::client {
 struct OperatorInfo;
 struct OperatorMatch;
 
-// What all calls with one key have in common. Immutable but for its slot. Calls hold a reference,
+// What all calls with one key have in common. Immutable but for its index. Calls hold a reference,
 // so replacing it in the table is safe.
 struct Signature : c10::intrusive_ptr_target {
   std::vector<std::byte> key;
@@ -28,9 +28,9 @@ struct Signature : c10::intrusive_ptr_target {
   std::vector<uint64_t> output_bytes;  // bytes of each fresh storage, in order
 
   static constexpr uint32_t kNotOnWire = UINT32_MAX;
-  uint32_t slot = kNotOnWire;  // under the submit lock
-  bool announced = false;      // the server has it in that slot; under the submit lock
-  bool used = false;           // since the clock hand passed it; under the submit lock
+  uint32_t index = kNotOnWire;  // under the submit lock
+  bool announced = false;       // the server has it at that index; under the submit lock
+  bool used = false;            // since the clock hand passed it; under the submit lock
 
   // The next call is waited for, so that it raises its own failure: the last failure of this
   // signature was told, or it is new and find_overlaps() doubts it.
@@ -53,20 +53,20 @@ class SignatureTable {
 
   // Null if there is none.
   SignaturePtr find(uint64_t hash, std::span<const std::byte> key);
-  // Gives it a slot, if need be that of the least recently used. If another thread has added the
+  // Gives it an index, if need be that of the least recently used. If another thread has added the
   // same key, returns that one.
   SignaturePtr add(SignaturePtr signature);
   // The same for one whose outputs are known; one with the same key whose outputs are not is
   // replaced.
   SignaturePtr add_known(SignaturePtr signature);
 
-  // The server gets the signature in this slot, with a message of so many bytes. Returns the slots
-  // of signatures that were given up for it: the server is to keep nothing there.
-  std::vector<uint32_t> count_announced(uint32_t slot, uint64_t bytes);
+  // The server gets the signature at this index, with a message of so many bytes. Returns the
+  // indices of signatures that were given up for it: the server is to keep nothing there.
+  std::vector<uint32_t> count_announced(uint32_t index, uint64_t bytes);
 
-  // A call of the signature in this slot has failed. If another has taken the slot since, that one
+  // A call of the signature at this index has failed. If another has taken the index since, that one
   // is waited for once, without need.
-  void mark_failed(uint64_t slot);
+  void mark_failed(uint64_t index);
 
   // Replaces the signature with the same key, if it is still there.
   void replace(SignaturePtr known);
@@ -80,18 +80,18 @@ class SignatureTable {
  private:
   size_t bucket_of(uint64_t hash) const { return hash & (buckets_.size() - 1); }
 
-  void unlink(uint32_t slot);
-  void link(uint32_t slot);
-  uint32_t slot_to_use();
-  // The slot of the next signature that is not in use, which loses it.
+  void unlink(uint32_t index);
+  void link(uint32_t index);
+  uint32_t index_to_use();
+  // The index of the next signature that is not in use, which loses it.
   uint32_t give_up_next(uint32_t kept);
 
   uint64_t most_bytes_;
-  uint64_t bytes_ = 0;                // of the messages in all slots
-  std::vector<SignaturePtr> slots_;   // null: given up
-  std::vector<uint64_t> sizes_;       // of the messages, by slot
-  std::vector<uint32_t> free_slots_;  // of those given up
-  std::vector<uint32_t> buckets_;     // slot + 1, chained by next_
+  uint64_t bytes_ = 0;                    // of the messages of all signatures
+  std::vector<SignaturePtr> signatures_;  // null: given up
+  std::vector<uint64_t> sizes_;           // of the messages, by index
+  std::vector<uint32_t> free_indices_;    // of those given up
+  std::vector<uint32_t> buckets_;         // index + 1, chained by next_
   std::vector<uint32_t> next_;
   uint32_t hand_ = 0;
 };

@@ -23,7 +23,7 @@ void Submission::announce(Signature& signature, std::span<const uint32_t> defaul
     table.wire_operators.resize(info.id + 1, 0);
   uint32_t& known = table.wire_operators[info.id];
   wire::SignatureParts parts;
-  parts.slot = signature.slot;
+  parts.index = signature.index;
   parts.introduction = known == 0 ? &info.introduction : nullptr;
   if (known == 0)
     known = ++table.operators_introduced;
@@ -34,9 +34,9 @@ void Submission::announce(Signature& signature, std::span<const uint32_t> defaul
   parts.outputs = signature.outputs;
   const size_t before = messages_.writer.size();
   wire::encode_signature(messages_.writer, parts);
-  for (const uint32_t slot :
-       table.count_announced(signature.slot, messages_.writer.size() - before))
-    wire::encode_empty_signature(messages_.writer, slot, parts.operator_id,
+  for (const uint32_t index :
+       table.count_announced(signature.index, messages_.writer.size() - before))
+    wire::encode_empty_signature(messages_.writer, index, parts.operator_id,
                                  info.introduction.arguments.size());
   signature.announced = true;
   ++order_.counters().signatures_sent;

@@ -8,8 +8,8 @@
 
 namespace torch_remote::server {
 
-// What the calls of one signature have in common. Immutable. Its memory counts as long as a slot or
-// a program holds it.
+// What the calls of one signature have in common. Immutable. Its memory counts as long as the table
+// of plans or a program holds it.
 struct CallPlan {
   CallPlan() = default;
 
@@ -23,7 +23,7 @@ struct CallPlan {
 
   marshal::Plan plan;
   const Operator* operation = nullptr;  // lives as long as the session
-  uint64_t slot = 0;                    // the client's number for the signature
+  uint64_t index = 0;                   // the client's number for the signature
   uint64_t bytes = 0;                   // about how much memory this takes
   std::shared_ptr<uint64_t> counted;    // of all plans, with those bytes; null: is not counted
 };

@@ -164,7 +164,7 @@ Cause Executor::fail(std::exception_ptr cause, const Call& call) {
   run_.drop_results();
   const CallPlan& signature = call.signature;
   wire::Error failure = describe_failure(std::move(cause), signature.operation->name);
-  failure.signature = signature.slot + 1;
+  failure.signature = signature.index + 1;
   note_shortage(failure, signature.plan.device);
   failure.call = number_;
   const auto add_result = [&](uint64_t name) {

@@ -21,7 +21,7 @@ class CallHandler : public Handler {
   void query_call(uint64_t request, wire::Reader& reader);
   void query_checked_call(uint64_t request, wire::Reader& reader);
   // The plan of the call, whose slots are read.
-  const CallPlan& read_call(uint64_t slot, wire::Reader& reader);
+  const CallPlan& read_call(uint64_t index, wire::Reader& reader);
 
   SessionState& session_;
 };
@@ -31,8 +31,8 @@ void CallHandler::on_signature(wire::Reader& reader) {
   session_.plans.add(wire::decode_signature(reader, session_.plans.operators()), encoded);
 }
 
-const CallPlan& CallHandler::read_call(uint64_t slot, wire::Reader& reader) {
-  const CallPlan& call = session_.plans.find(slot);
+const CallPlan& CallHandler::read_call(uint64_t index, wire::Reader& reader) {
+  const CallPlan& call = session_.plans.find(index);
   marshal::read_slots(call.plan, reader, session_.names, session_.slots);
   return call;
 }
@@ -54,7 +54,7 @@ void CallHandler::query_checked_call(uint64_t request, wire::Reader& reader) {
 
 void CallHandler::query_call(uint64_t request, wire::Reader& reader) {
   const wire::QueriedCall query = wire::decode_queried_call(reader);
-  const CallPlan& call = read_call(query.slot, reader);
+  const CallPlan& call = read_call(query.index, reader);
   const Executor::Answer answer =
       session_.executor.query(call, session_.slots, query.first, query.names);
   if (answer.failure != nullptr)

@@ -31,14 +31,14 @@ void CallPlans::add(wire::Signature signature, uint64_t encoded) {
   const Operator& operation = *operators_.at(signature.operator_id);
   auto call = std::make_shared<CallPlan>();
   call->operation = &operation;
-  call->slot = signature.slot;
+  call->index = signature.index;
   call->plan = marshal::make_plan(signature, operation.callee, devices_.device(signature.device));
   call->bytes = marshal::memory_of(call->plan, encoded);
-  if (signature.slot >= plans_.size())
-    plans_.resize(signature.slot + 1);
+  if (signature.index >= plans_.size())
+    plans_.resize(signature.index + 1);
   *plan_bytes_ += call->bytes;
   call->counted = plan_bytes_;
-  plans_[signature.slot] = std::move(call);
+  plans_[signature.index] = std::move(call);
   wire::check_limit("bytes of signatures", introduced_bytes_ + *plan_bytes_, kMaxSignatureMemory);
 }
 

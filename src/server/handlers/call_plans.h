@@ -17,7 +17,7 @@ namespace torch_remote::server {
 // gives up signatures before it gets there (client/session/signature_table.h).
 constexpr uint64_t kMaxSignatureMemory = uint64_t{2} << 30;
 
-// What the signatures of a session have become, by slot, and the operators that they call. Confined
+// What the signatures of a session have become, by index, and the operators that they call. Confined
 // to the executor thread.
 class CallPlans {
  public:
@@ -28,19 +28,19 @@ class CallPlans {
   // How many operators the client has introduced, which a SIGNATURE may name.
   uint32_t operators() const { return static_cast<uint32_t>(operators_.size()); }
 
-  // Takes the place of the plan that the slot has. `encoded`: the signature's bytes.
+  // Replaces the plan at that index. `encoded`: the signature's bytes.
   void add(wire::Signature signature, uint64_t encoded);
 
-  const CallPlan& find(uint64_t slot) const {
-    if (slot >= plans_.size() || plans_[slot] == nullptr) [[unlikely]]
+  const CallPlan& find(uint64_t index) const {
+    if (index >= plans_.size() || plans_[index] == nullptr) [[unlikely]]
       throw ProtocolError("a call uses a signature that was never sent");
-    return *plans_[slot];
+    return *plans_[index];
   }
 
-  // For a program, which may call it when the slot has another.
-  std::shared_ptr<const CallPlan> shared(uint64_t slot) const {
-    find(slot);
-    return plans_[slot];
+  // For a program, which may call it when another plan is at the index.
+  std::shared_ptr<const CallPlan> shared(uint64_t index) const {
+    find(index);
+    return plans_[index];
   }
 
  private:
@@ -50,7 +50,7 @@ class CallPlans {
   const OperatorTable& table_;
   CallLog* const call_log_;
   std::vector<std::unique_ptr<const Operator>> operators_;  // by the client's numbers
-  std::vector<std::shared_ptr<const CallPlan>> plans_;      // by slot
+  std::vector<std::shared_ptr<const CallPlan>> plans_;      // by index
   uint64_t introduced_bytes_ = 0;                           // of operators_
   const std::shared_ptr<uint64_t> plan_bytes_ = std::make_shared<uint64_t>(0);
 };

@@ -17,31 +17,31 @@ using wire::ErrorKind;
 using wire::ValueKind;
 
 // The kernel itself finds that the index is out of range.
-SignatureText index_select(uint32_t slot, uint32_t operation) {
-  SignatureText text(slot, operation, "aten::index_select", "");
+SignatureText index_select(uint32_t index, uint32_t operation) {
+  SignatureText text(index, operation, "aten::index_select", "");
   text.tensor("self", spec({2}), 0)
       .integer("dim", 0)
       .tensor("index", spec({1}, wire::Dtype::kInt64), 1);
   return text.outputs({fresh(spec({1}))});
 }
 
-// aten::add_ of one element: call(slot).storage(self).storage(other).whole(1).
-SignatureText add_in_place(uint32_t slot, uint32_t operation) {
-  SignatureText add(slot, operation, "aten::add_", "Tensor");
+// aten::add_ of one element: call(index).storage(self).storage(other).whole(1).
+SignatureText add_in_place(uint32_t index, uint32_t operation) {
+  SignatureText add(index, operation, "aten::add_", "Tensor");
   add.tensor("self", spec({1}), 0)
       .tensor("other", spec({1}), 1)
       .value("alpha", ValueKind::kScalarInt);
   return add.outputs({same_tensor(0)});
 }
 
-SignatureText fill_one(uint32_t slot, uint32_t operation) {
-  SignatureText fill(slot, operation, "aten::fill_", "Scalar");
+SignatureText fill_one(uint32_t index, uint32_t operation) {
+  SignatureText fill(index, operation, "aten::fill_", "Scalar");
   fill.tensor("self", spec({1}), 0).value("value", ValueKind::kScalarInt);
   return fill.outputs({same_tensor(0)});
 }
 
 // Storages 4 and 5 hold 5 and 7. Then a call of thread 1 fails that should make storage 3: it reads
-// index 7 of two elements. Slot 1 is add_, slot 2 fill_.
+// index 7 of two elements. Signature 1 is add_, signature 2 fill_.
 class FailStop : public ::testing::Test {
  protected:
   FailStop() {

@@ -255,16 +255,16 @@ TEST(ServerLimits, WhatASessionDoesAtItsEndMayTakeTimeOnTheThreadThatCallsIt) {
 TEST(ServerLimits, BytesOfSignatures) {
   Server server;
   const std::string text(wire::kMaxText, 'x');
-  const auto send = [&](uint32_t slot) {
-    SignatureText signature(slot, slot, "aten::nothing", "");
+  const auto send = [&](uint32_t index) {
+    SignatureText signature(index, index, "aten::nothing", "");
     for (int i = 0; i < 120; ++i)
       signature.text("a", text);
     server.apply(FrameText().signature(signature));
   };
   send(0);
   const std::string refused = refusal([&] {
-    for (uint32_t slot = 1; slot < 20; ++slot)
-      send(slot);
+    for (uint32_t index = 1; index < 20; ++index)
+      send(index);
   });
   EXPECT_THAT(refused, HasSubstr("bytes of signatures: "));
 }

@@ -37,11 +37,11 @@ inline wire::Output same_tensor(uint64_t tensor) {
   return output;
 }
 
-// One SIGNATURE: `SignatureText(slot, operator, "aten::add", "Tensor").tensor("self", …)…`.
+// One SIGNATURE: `SignatureText(index, operator, "aten::add", "Tensor").tensor("self", …)…`.
 class SignatureText {
  public:
-  SignatureText(uint32_t slot, uint32_t operation, std::string name, std::string overload)
-      : slot_(slot), operator_(operation) {
+  SignatureText(uint32_t index, uint32_t operation, std::string name, std::string overload)
+      : index_(index), operator_(operation) {
     introduction_.name = std::move(name);
     introduction_.overload = std::move(overload);
   }
@@ -128,7 +128,7 @@ class SignatureText {
     key.varint(storages_);
     key.raw(storage_list_.view());
     wire::SignatureParts parts;
-    parts.slot = slot_;
+    parts.index = index_;
     parts.operator_id = operator_;
     parts.introduction = is_known_ ? nullptr : &introduction_;
     parts.key = key.view();
@@ -143,7 +143,7 @@ class SignatureText {
     values_.u8(static_cast<uint8_t>(kind));
   }
 
-  uint32_t slot_;
+  uint32_t index_;
   uint32_t operator_;
   uint8_t device_ = 0;
   bool is_known_ = false;
@@ -164,9 +164,9 @@ class FrameText {
     return *this;
   }
 
-  FrameText& call(uint32_t slot) {
+  FrameText& call(uint32_t index) {
     tag(wire::Tag::kCall);
-    writer.varint(slot);
+    writer.varint(index);
     return *this;
   }
 
@@ -177,16 +177,16 @@ class FrameText {
     return *this;
   }
 
-  FrameText& query_call(uint64_t request, uint32_t slot, uint64_t first, uint64_t count) {
+  FrameText& query_call(uint64_t request, uint32_t index, uint64_t first, uint64_t count) {
     query(request, wire::QueryKind::kCall);
-    for (const uint64_t field : {uint64_t{slot}, first, count})
+    for (const uint64_t field : {uint64_t{index}, first, count})
       writer.varint(field);
     return *this;
   }
 
-  FrameText& checked_call(uint64_t request, uint32_t slot) {
+  FrameText& checked_call(uint64_t request, uint32_t index) {
     query(request, wire::QueryKind::kCheckedCall);
-    writer.varint(slot);
+    writer.varint(index);
     return *this;
   }
 
@@ -378,8 +378,8 @@ class Server {
   std::vector<wire::Error> notices;  // what the server has said unasked
 };
 
-inline SignatureText add_signature(uint32_t slot, uint32_t operation, std::vector<int64_t> sizes) {
-  SignatureText text(slot, operation, "aten::add", "Tensor");
+inline SignatureText add_signature(uint32_t index, uint32_t operation, std::vector<int64_t> sizes) {
+  SignatureText text(index, operation, "aten::add", "Tensor");
   text.tensor("self", spec(sizes), 0).tensor("other", spec(sizes), 1);
   text.value("alpha", wire::ValueKind::kScalarFloat).outputs({fresh(spec(sizes))});
   return text;

@@ -37,7 +37,7 @@ std::string over(const std::string& what, uint64_t limit) {
          std::to_string(limit);
 }
 
-// A SIGNATURE of slot and operator 0, introduced as "a", whose key has these arguments.
+// A SIGNATURE of index and operator 0, introduced as "a", whose key has these arguments.
 std::string refusal_of_key(const std::function<void(Writer&)>& write_arguments) {
   return refusal(
       [&](Writer& writer) {
@@ -63,7 +63,7 @@ void kind(Writer& writer, ValueKind value) {
 TEST(Limits, SignaturesAndOperatorsOfASession) {
   const auto decode = [](Reader& reader) { decode_signature(reader, kMaxOperators); };
   EXPECT_EQ(refusal([](Writer& writer) { writer.varint(kMaxSignatures); }, decode),
-            over("signature slot", kMaxSignatures - 1));
+            over("signature index", kMaxSignatures - 1));
   EXPECT_EQ(refusal(
                 [](Writer& writer) {
                   writer.varint(0);

@@ -222,7 +222,7 @@ TEST(Messages, AQueriedCallComesBackAndHasGoldenBytes) {
   Reader body = next_message(reader).body;
   EXPECT_EQ(decode_query(body).kind, QueryKind::kCall);
   const QueriedCall back = decode_queried_call(body);
-  EXPECT_EQ(back.slot, 300);
+  EXPECT_EQ(back.index, 300);
   EXPECT_EQ(back.first, 5);
   EXPECT_EQ(back.names, 2);
 }

@@ -56,7 +56,7 @@ TEST(Signature, ItComesBackWithItsIntroductionDefaultsAndOutputs) {
                              "00"
                              "0108");
   SignatureParts parts;
-  parts.slot = 300;
+  parts.index = 300;
   parts.introduction = &introduction;
   parts.defaults = defaults;
   parts.key = key_bytes;
@@ -69,7 +69,7 @@ TEST(Signature, ItComesBackWithItsIntroductionDefaultsAndOutputs) {
   const Signature signature = decode_signature(reader, 0);
 
   reader.finish();
-  EXPECT_EQ(signature.slot, 300);
+  EXPECT_EQ(signature.index, 300);
   EXPECT_EQ(signature.introduction->name, "aten::relu");
   EXPECT_THAT(signature.introduction->arguments, ElementsAre("self", "out"));
   EXPECT_THAT(signature.defaults, ElementsAre(1));
@@ -90,7 +90,7 @@ TEST(Signature, GoldenBytes) {
   fresh.spec.strides = {1};
   const std::vector<Output> outputs = {fresh};
   SignatureParts parts;
-  parts.slot = 1;
+  parts.index = 1;
   parts.introduction = &introduction;
   parts.key = key_bytes;
   parts.outputs_known = true;

@@ -252,7 +252,7 @@ const std::vector<c10::OperatorHandle>& all_operators() {
 void draw_signature(Draw& draw, const c10::OperatorHandle& operation, const Naming& naming,
                     Writer& writer) {
   const c10::FunctionSchema& schema = operation.schema();
-  writer.varint(naming.slot);
+  writer.varint(naming.index);
   writer.varint(naming.number);
   if (!naming.is_introduced)
     draw_introduction(draw, schema, writer);

@@ -19,7 +19,7 @@ const std::vector<c10::OperatorHandle>& all_operators();
 
 // How a signature is named; what it says beside that is drawn.
 struct Naming {
-  uint64_t slot = 0;
+  uint64_t index = 0;
   uint32_t number = 0;         // the client's, for the operator
   bool is_introduced = false;  // before this signature
 };
@@ -28,7 +28,7 @@ struct Naming {
 void draw_signature(Draw& draw, const c10::OperatorHandle& operation, const Naming& naming,
                     wire::Writer& writer);
 
-// Draws what follows the slot number of a call. `next_name` chooses old or new storages.
+// Draws what follows the index in a call. `next_name` chooses old or new storages.
 void draw_slots(Draw& draw, const wire::Signature& signature, wire::Writer& writer,
                 wire::NameState& names, const std::function<uint64_t(bool is_new)>& next_name);
 

@@ -46,7 +46,7 @@ uint64_t Script::new_name() {
   return next_name_++;
 }
 
-const wire::Signature* Script::choose_signature(bool outputs_known, uint64_t& slot) {
+const wire::Signature* Script::choose_signature(bool outputs_known, uint64_t& index) {
   if (signatures_.empty())
     return nullptr;
   const size_t first = draw_.below(signatures_.size());
@@ -54,7 +54,7 @@ const wire::Signature* Script::choose_signature(bool outputs_known, uint64_t& sl
     const auto& [at, signature] = signatures_[(first + i) % signatures_.size()];
     if (signature.outputs_known != outputs_known && !draw_.rarely(64))
       continue;
-    slot = at;
+    index = at;
     return &signature;
   }
   return nullptr;
@@ -121,7 +121,7 @@ wire::Signature Script::decode(const wire::Writer& body, const Naming& naming) {
 
 void Script::signature() {
   Naming naming;
-  naming.slot = draw_.rarely(32) ? draw_.number() : draw_.below(8);
+  naming.index = draw_.rarely(32) ? draw_.number() : draw_.below(8);
   naming.is_introduced = !operators_.empty() && draw_.rarely(2);
   naming.number = static_cast<uint32_t>(naming.is_introduced ? draw_.below(operators_.size())
                                                              : operators_.size());
@@ -132,13 +132,13 @@ void Script::signature() {
   tag(Tag::kSignature);
   writer_.raw(body.view());
   wire::Signature decoded = decode(body, naming);
-  std::erase_if(signatures_, [&](const auto& known) { return known.first == naming.slot; });
-  signatures_.emplace_back(naming.slot, std::move(decoded));
+  std::erase_if(signatures_, [&](const auto& known) { return known.first == naming.index; });
+  signatures_.emplace_back(naming.index, std::move(decoded));
 }
 
 void Script::call() {
-  uint64_t slot = 0;
-  const wire::Signature* const chosen = choose_signature(true, slot);
+  uint64_t index = 0;
+  const wire::Signature* const chosen = choose_signature(true, index);
   if (chosen == nullptr)
     return signature();
   if (draw_.rarely(4)) {
@@ -148,20 +148,20 @@ void Script::call() {
   } else {
     tag(Tag::kCall);
   }
-  writer_.varint(slot);
+  writer_.varint(index);
   draw_slots(draw_, *chosen, writer_, names_,
              [this](bool is_new) { return is_new ? new_name() : old_name(); });
 }
 
 void Script::query_call() {
-  uint64_t slot = 0;
-  const wire::Signature* const chosen = choose_signature(false, slot);
+  uint64_t index = 0;
+  const wire::Signature* const chosen = choose_signature(false, index);
   if (chosen == nullptr)
     return signature();
   tag(Tag::kQuery);
   writer_.varint(next_request_++);
   writer_.u8(static_cast<uint8_t>(wire::QueryKind::kCall));
-  writer_.varint(slot);
+  writer_.varint(index);
   const uint64_t names = draw_.rarely(16) ? draw_.number() : draw_.below(6);
   writer_.varint(draw_.rarely(32) ? draw_.number() : next_name_);
   writer_.varint(names);
@@ -301,12 +301,12 @@ void Script::program() {
       writer_, draw_.rarely(32) ? draw_.number() : ++programs_, storages, steps,
       [&](wire::NameState& names) {
         for (uint64_t i = 0; i < steps; ++i) {
-          uint64_t slot = 0;
-          const wire::Signature* const chosen = choose_signature(true, slot);
+          uint64_t index = 0;
+          const wire::Signature* const chosen = choose_signature(true, index);
           if (chosen == nullptr || draw_.rarely(8))
             wire::encode_step(writer_, wire::Context{{{wire::Setting::kDeterministic, 1}}});
           else
-            wire::encode_step(writer_, static_cast<uint32_t>(slot),
+            wire::encode_step(writer_, static_cast<uint32_t>(index),
                               [&] { draw_slots(draw_, *chosen, writer_, names, number); });
         }
       });

@@ -71,7 +71,7 @@ class Script {
 
   uint64_t old_name();
   uint64_t new_name();
-  const wire::Signature* choose_signature(bool outputs_known, uint64_t& slot);
+  const wire::Signature* choose_signature(bool outputs_known, uint64_t& index);
 
   struct Lane {
     uint64_t upload;

@@ -42,9 +42,9 @@ TEST_F(SignatureTableTest, AnEmptyTableFindsNothing) {
 }
 
 TEST_F(SignatureTableTest, SlotsAreGivenInOrder) {
-  EXPECT_EQ(table.add(make(10))->slot, 0);
-  EXPECT_EQ(table.add(make(20))->slot, 1);
-  EXPECT_EQ(find(20)->slot, 1);
+  EXPECT_EQ(table.add(make(10))->index, 0);
+  EXPECT_EQ(table.add(make(20))->index, 1);
+  EXPECT_EQ(find(20)->index, 1);
 }
 
 TEST_F(SignatureTableTest, AFailureMarksTheSignatureInThatSlotOnly) {
@@ -59,19 +59,19 @@ TEST_F(SignatureTableTest, AFailureMarksTheSignatureInThatSlotOnly) {
 TEST_F(SignatureTableTest, MoreBytesThanAllowedGiveUpTheLeastRecentlyUsed) {
   SignatureTable small(8, 100);
   const auto announce = [&](uint64_t number, uint64_t bytes) {
-    return small.count_announced(small.add(make(number))->slot, bytes);
+    return small.count_announced(small.add(make(number))->index, bytes);
   };
   EXPECT_TRUE(announce(10, 40).empty());
   EXPECT_TRUE(announce(20, 40).empty());
   EXPECT_EQ(announce(30, 50), std::vector<uint32_t>{0});
   EXPECT_FALSE(small.find(10, key_of(10)));
   small.mark_failed(0);  // there is none now
-  EXPECT_EQ(small.find(20, key_of(20))->slot, 1);
+  EXPECT_EQ(small.find(20, key_of(20))->index, 1);
 
   EXPECT_TRUE(announce(40, 5).empty());
-  EXPECT_EQ(small.find(40, key_of(40))->slot, 0);  // that of the one given up
-  EXPECT_EQ(announce(50, 1000).size(), 3);         // one alone may have more
-  EXPECT_EQ(small.find(50, key_of(50))->slot, 3);
+  EXPECT_EQ(small.find(40, key_of(40))->index, 0);  // that of the one given up
+  EXPECT_EQ(announce(50, 1000).size(), 3);          // one alone may have more
+  EXPECT_EQ(small.find(50, key_of(50))->index, 3);
 }
 
 TEST_F(SignatureTableTest, AHashIsNotEnoughToBeFound) {
@@ -86,7 +86,7 @@ TEST_F(SignatureTableTest, AddingAKeyThatIsThereGivesTheOneThatIsThere) {
   const SignaturePtr first = table.add(make(1));
   const SignaturePtr second = make(1);
   EXPECT_EQ(table.add(second), first);
-  EXPECT_EQ(second->slot, Signature::kNotOnWire);
+  EXPECT_EQ(second->index, Signature::kNotOnWire);
 }
 
 TEST_F(SignatureTableTest, AReplacementTakesTheSlotAndIsToBeAnnounced) {
@@ -98,9 +98,9 @@ TEST_F(SignatureTableTest, AReplacementTakesTheSlotAndIsToBeAnnounced) {
   table.replace(known);
 
   EXPECT_EQ(find(2), known);
-  EXPECT_EQ(known->slot, 1);
+  EXPECT_EQ(known->index, 1);
   EXPECT_FALSE(known->announced);
-  EXPECT_EQ(old->slot, Signature::kNotOnWire);
+  EXPECT_EQ(old->index, Signature::kNotOnWire);
   EXPECT_FALSE(old->announced);
 }
 
@@ -108,7 +108,7 @@ TEST_F(SignatureTableTest, AReplacementForOneThatIsNotThereIsNotAdded) {
   const SignaturePtr known = make(1);
   table.replace(known);
   EXPECT_FALSE(find(1));
-  EXPECT_EQ(known->slot, Signature::kNotOnWire);
+  EXPECT_EQ(known->index, Signature::kNotOnWire);
 }
 
 TEST_F(SignatureTableTest, AFullTableGivesUpTheOneTheClockHandMeetsFirst) {
@@ -117,10 +117,10 @@ TEST_F(SignatureTableTest, AFullTableGivesUpTheOneTheClockHandMeetsFirst) {
 
   const SignaturePtr fresh = table.add(make(wire::kMaxSignatures));
 
-  EXPECT_EQ(fresh->slot, 0);
+  EXPECT_EQ(fresh->index, 0);
   EXPECT_FALSE(find(0));
   EXPECT_EQ(find(wire::kMaxSignatures), fresh);
-  EXPECT_EQ(first->slot, Signature::kNotOnWire);
+  EXPECT_EQ(first->index, Signature::kNotOnWire);
   EXPECT_FALSE(first->announced);
   EXPECT_EQ(first->key, key_of(0));  // whoever holds it still has it whole
 }
@@ -132,7 +132,7 @@ TEST_F(SignatureTableTest, WhatWasUsedSinceTheHandPassedIsKept) {
 
   const SignaturePtr fresh = table.add(make(wire::kMaxSignatures + 1));
 
-  EXPECT_EQ(fresh->slot, 2);
+  EXPECT_EQ(fresh->index, 2);
   EXPECT_TRUE(find(1));
   EXPECT_FALSE(find(2));
 }
@@ -144,7 +144,7 @@ TEST_F(SignatureTableTest, OneThatWasGivenUpComesBackInAnotherSlotUnannounced) {
 
   EXPECT_EQ(table.add(evicted), evicted);
 
-  EXPECT_EQ(evicted->slot, 1);
+  EXPECT_EQ(evicted->index, 1);
   EXPECT_FALSE(evicted->announced);
   EXPECT_EQ(find(0), evicted);
 }
@@ -156,7 +156,7 @@ TEST_F(SignatureTableTest, AReplacementKeepsItsPlaceWhenTheHandComes) {
 
   table.add(make(wire::kMaxSignatures));
 
-  EXPECT_EQ(known->slot, Signature::kNotOnWire);
+  EXPECT_EQ(known->index, Signature::kNotOnWire);
   EXPECT_FALSE(find(0));
 }
 
@@ -183,7 +183,7 @@ TEST_F(SignatureTableTest, OnesThatShareABucketAreGivenUpOneByOne) {
 TEST_F(SignatureTableTest, EverNewSignaturesLeaveTheNewestFindable) {
   constexpr uint64_t kAll = 3 * wire::kMaxSignatures;
   for (uint64_t number = 0; number < kAll; ++number)
-    ASSERT_LT(table.add(make(number))->slot, wire::kMaxSignatures);
+    ASSERT_LT(table.add(make(number))->index, wire::kMaxSignatures);
   EXPECT_FALSE(find(0));
   for (uint64_t number = kAll - 1000; number < kAll; ++number)
     EXPECT_TRUE(find(number));

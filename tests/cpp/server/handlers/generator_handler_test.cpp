@@ -18,8 +18,8 @@ FrameText seeded(uint64_t name, uint64_t seed) {
   return frame;
 }
 
-SignatureText uniform(uint32_t slot, uint32_t operation, uint8_t device, bool has_generator) {
-  SignatureText text(slot, operation, "aten::uniform_", "");
+SignatureText uniform(uint32_t index, uint32_t operation, uint8_t device, bool has_generator) {
+  SignatureText text(index, operation, "aten::uniform_", "");
   text.tensor("self", spec({4}), 0)
       .value("from", wire::ValueKind::kFloat)
       .value("to", wire::ValueKind::kFloat);

@@ -89,7 +89,7 @@ SignatureText index_select(uint32_t slot, uint32_t operation) {
   return text.outputs({fresh(spec({1}))});
 }
 
-// Slot 0 is add with a fresh result, slot 1 add_, slot 2 index_select, all of one element. Storages
+// Signature 0 is add with a fresh result, 1 add_, 2 index_select, all of one element. Storages
 // 4 and 5 hold 5 and 7; storage 6 is empty; 8 holds 1 and 2, and 9 the index 1.
 class ProgramHandlerTest : public ::testing::Test {
  protected:
