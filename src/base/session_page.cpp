@@ -94,17 +94,17 @@ SessionPage::Figures SessionPage::figures() const noexcept {
 }
 
 size_t SessionPage::add_operator(std::string_view name) noexcept {
-  const uint64_t place = operator_count_.load(std::memory_order_relaxed);
-  if (place >= kOperators)
+  const uint64_t row = operator_count_.load(std::memory_order_relaxed);
+  if (row >= kOperators)
     return kOperators - 1;
-  if (place == kOperators - 1)
+  if (row == kOperators - 1)
     name = "others";
-  Operator& added = operators_[place];
+  Operator& added = operators_[row];
   const size_t length = std::min(name.size(), kNameBytes);
   name.copy(added.name.data(), length);
   added.length.store(length, std::memory_order_relaxed);
-  operator_count_.store(place + 1, std::memory_order_release);
-  return place;
+  operator_count_.store(row + 1, std::memory_order_release);
+  return row;
 }
 
 std::vector<SessionPage::OperatorTime> SessionPage::operator_times() const {

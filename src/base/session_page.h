@@ -17,15 +17,15 @@ namespace torch_remote {
 // that started it, which can read them also after the session was killed. No other process maps it.
 //
 // One thread of the session writes. Readers do not trust the page, because a session that an
-// attacker controls can write anything here: they limit every count and length, make text printable,
-// and never read past the page.
+// attacker controls can write anything here: they limit every count and length, make text
+// printable, and never read past the page.
 class SessionPage {
  public:
   static constexpr size_t kCalls = 64;
   static constexpr size_t kNameBytes = 56;
   static constexpr size_t kReasonBytes = 300;
   static constexpr size_t kFactBytes = 120;
-  // More different operators than these share the last place.
+  // More different operators than these share the last row.
   static constexpr size_t kOperators = 256;
 
   struct Figures {
@@ -79,11 +79,11 @@ class SessionPage {
     last_.store(number, std::memory_order_release);
   }
 
-  // Returns the place of an operator for note_time().
+  // Returns the row of an operator for note_time().
   size_t add_operator(std::string_view name) noexcept;
 
-  void note_time(size_t place, uint64_t nanoseconds) noexcept {
-    Operator& timed = operators_[place];
+  void note_time(size_t row, uint64_t nanoseconds) noexcept {
+    Operator& timed = operators_[row];
     add(timed.calls, 1);
     add(timed.nanoseconds, nanoseconds);
   }

@@ -19,7 +19,7 @@ c10::intrusive_ptr<c10d::Backend> open_process_group(const StorePtr& store, int 
                                                      int64_t timeout_ms, int device) {
   return c10::make_intrusive<client::ProcessGroup>(
       *store, static_cast<c10::DeviceIndex>(device),
-      client::GroupPlace{rank, size, std::chrono::milliseconds(timeout_ms)});
+      client::GroupOptions{rank, size, std::chrono::milliseconds(timeout_ms)});
 }
 
 }  // namespace

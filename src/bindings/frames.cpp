@@ -196,7 +196,7 @@ const PyObject* table_of(const PyCodeObject& code) {
 #endif
 }
 
-size_t place_of(const void* code, size_t more) {
+size_t bucket_of(const void* code, size_t more) {
   return (reinterpret_cast<uintptr_t>(code) + more) * 0x9E3779B97F4A7C15 >> 55;  // nine bits
 }
 
@@ -211,17 +211,17 @@ Known& known() {
 }
 
 Owner known_owner(const PyCodeObject& code) {
-  KnownCode& place = known().codes[place_of(&code, 0)];
-  if (place.code != &code || place.table != table_of(code))
-    place = {&code, table_of(code), owner_of(code)};
-  return place.owner;
+  KnownCode& kept = known().codes[bucket_of(&code, 0)];
+  if (kept.code != &code || kept.table != table_of(code))
+    kept = {&code, table_of(code), owner_of(code)};
+  return kept.owner;
 }
 
 client::LineId known_line(KnownLines& lines, const PyCodeObject& code, int offset, PyObject* name) {
-  KnownLine& place = lines[place_of(&code, static_cast<size_t>(offset))];
-  if (place.code != &code || place.offset != offset || place.table != table_of(code))
-    place = {&code, table_of(code), offset, intern(code, offset, name)};
-  return place.line;
+  KnownLine& kept = lines[bucket_of(&code, static_cast<size_t>(offset))];
+  if (kept.code != &code || kept.offset != offset || kept.table != table_of(code))
+    kept = {&code, table_of(code), offset, intern(code, offset, name)};
+  return kept.line;
 }
 #endif
 

@@ -73,7 +73,7 @@ struct Recent {
 
 std::array<Recent, 256> recent_calls;
 
-Recent& place_of(const TopFrame& frame, const char* api) {
+Recent& recent_at(const TopFrame& frame, const char* api) {
   const auto mixed = reinterpret_cast<uintptr_t>(frame.code) + static_cast<uintptr_t>(frame.offset);
   const uintptr_t value = mixed ^ reinterpret_cast<uintptr_t>(api);
   return recent_calls[value * 0x9E3779B97F4A7C15 >> 56];
@@ -83,15 +83,15 @@ bool equal(const Situation& one, const Situation& other) {
   return std::bit_cast<uint64_t>(one) == std::bit_cast<uint64_t>(other);
 }
 
-// Whether the place has this very call, with nothing changed since.
-bool matches(const Recent& place, const TopFrame& frame, const Request& request, const char* api,
+// Whether it is this very call, with nothing changed since.
+bool matches(const Recent& recent, const TopFrame& frame, const Request& request, const char* api,
              Policy limit, const Situation& now) {
-  if (place.code != frame.code || place.code == nullptr || place.offset != frame.offset ||
-      place.globals != frame.globals || place.api != api || place.limit != limit ||
-      place.request.kind != request.kind || place.request.index != request.index ||
-      !equal(place.situation, now) || is_child_process())
+  if (recent.code != frame.code || recent.code == nullptr || recent.offset != frame.offset ||
+      recent.globals != frame.globals || recent.api != api || recent.limit != limit ||
+      recent.request.kind != request.kind || recent.request.index != request.index ||
+      !equal(recent.situation, now) || is_child_process())
     return false;  // a worker of a DataLoader inherits what its parent decided
-  return place.decision.index != kCurrent || device_of(place.decision) == place.device;
+  return recent.decision.index != kCurrent || device_of(recent.decision) == recent.device;
 }
 
 // Calls of libraries are not kept: which line of the user's made them differs.
@@ -173,10 +173,10 @@ PyObject* redirect(const Request& request, const char* api, Policy limit) {
   if (!is_foreign && !decide(request, now).is_redirected())
     return nullptr;
   const TopFrame frame = top_frame();
-  Recent& place = place_of(frame, api);
-  if (matches(place, frame, request, api, limit, in_force)) {
-    PyObject* const object = place.object;  // the log may run other calls, which take the place
-    count(*place.site);
+  Recent& recent = recent_at(frame, api);
+  if (matches(recent, frame, request, api, limit, in_force)) {
+    PyObject* const object = recent.object;  // the log may run other calls, which take the place
+    count(*recent.site);
     return object;
   }
   const Policy caller = caller_limit();
@@ -201,8 +201,8 @@ PyObject* redirect(const Request& request, const char* api, Policy limit) {
   PyObject* const object = object_of(device);
   Site* const site = note(api, request, device, decision.reason);
   if (is_kept(frame, request, site))
-    place = {frame.code, frame.globals, api,    frame.offset, limit, request,
-             in_force,   decision,      device, object,       site};
+    recent = {frame.code, frame.globals, api,    frame.offset, limit, request,
+              in_force,   decision,      device, object,       site};
   return object;
 }
 

@@ -261,13 +261,13 @@ ServeOptions options_of(const Arguments& arguments) {
   ::signal(SIGINT, SIG_IGN);
   Fd socket(arguments.session_fd);
   ::fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
-  SessionPlace place;
-  place.route = new_session_route();
-  place.credentials = new_credentials(std::exchange(options.token, {}));
+  SessionSetup setup;
+  setup.route = new_session_route();
+  setup.credentials = new_credentials(std::exchange(options.token, {}));
   if (arguments.page_fd >= 0)
-    place.page = &SessionPage::map(Fd(arguments.page_fd));
+    setup.page = &SessionPage::map(Fd(arguments.page_fd));
   serve_session(transport::socket_stream(std::move(socket), "the parent process"), options,
-                std::nullopt, std::move(place));
+                std::nullopt, std::move(setup));
 }
 
 int run(const Arguments& arguments) {

@@ -23,9 +23,9 @@ class DialError : public ConnectionError {
   std::string reason_;
 };
 
-// Connects, or throws by the deadline: DialError, or another ConnectionError. Looking up a host name may take longer. The
-// stream of a tls:// address is the bare one, for tls_stream(). `check` may refuse the socket, once
-// it is connected: it throws.
+// Connects, or throws DialError or another ConnectionError by the deadline. Looking up a host name
+// may take longer. The stream of a tls:// address is the bare one, for tls_stream(). `check` may
+// refuse the socket, once it is connected: it throws.
 std::unique_ptr<Stream> dial(const Address& address, std::chrono::steady_clock::time_point deadline,
                              const std::function<void(const Fd&)>& check = {});
 

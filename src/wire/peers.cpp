@@ -8,23 +8,23 @@
 namespace torch_remote::wire {
 namespace {
 
-constexpr uint64_t kMaxPlaceText = 256;  // an address in digits, a pin
+constexpr uint64_t kMaxAddressText = 256;  // an address in digits, a pin
 constexpr uint64_t kMaxPort = 65535;
 
-void encode(Writer& writer, const PeerPlace& place) {
-  writer.text(place.host);
-  writer.varint(place.port);
-  writer.text(place.pin);
+void encode(Writer& writer, const PeerAddress& address) {
+  writer.text(address.host);
+  writer.varint(address.port);
+  writer.text(address.pin);
 }
 
-PeerPlace decode_place(Reader& reader) {
-  PeerPlace place;
-  place.host = reader.text(kMaxPlaceText, "characters of a peer's address");
-  place.port = static_cast<uint16_t>(reader.count(kMaxPort, "port of a peer"));
-  place.pin = reader.text(kMaxPlaceText, "characters of a peer's pin");
-  if (place.host.empty() || place.port == 0)
+PeerAddress decode_address(Reader& reader) {
+  PeerAddress address;
+  address.host = reader.text(kMaxAddressText, "characters of a peer's address");
+  address.port = static_cast<uint16_t>(reader.count(kMaxPort, "port of a peer"));
+  address.pin = reader.text(kMaxAddressText, "characters of a peer's pin");
+  if (address.host.empty() || address.port == 0)
     throw ProtocolError("a peer without an address or a port");
-  return place;
+  return address;
 }
 
 bool has_ticket(PeerAction action) {
@@ -39,7 +39,7 @@ void encode(Writer& writer, const PeerQuery& query) {
   if (has_ticket(query.action))
     writer.raw(query.ticket);
   if (query.action == PeerAction::kConnect)
-    encode(writer, query.place);
+    encode(writer, query.address);
   if (query.action != PeerAction::kSend && query.action != PeerAction::kReceive)
     return;
   writer.varint(query.storage);
@@ -60,7 +60,7 @@ PeerQuery decode_peer_query(Reader& reader) {
   if (has_ticket(query.action))
     std::ranges::copy(reader.raw(query.ticket.size()), query.ticket.begin());
   if (query.action == PeerAction::kConnect)
-    query.place = decode_place(reader);
+    query.address = decode_address(reader);
   if (query.action != PeerAction::kSend && query.action != PeerAction::kReceive)
     return query;
   query.storage = reader.name();
@@ -77,7 +77,7 @@ void encode(Writer& writer, const PeerAnswer& answer, PeerAction action) {
   if (!answer.reason.empty())
     writer.text(answer.reason);
   else if (action == PeerAction::kListen)
-    encode(writer, answer.place);
+    encode(writer, answer.address);
 }
 
 PeerAnswer decode_peer_answer(Reader& reader, PeerAction action) {
@@ -90,7 +90,7 @@ PeerAnswer decode_peer_answer(Reader& reader, PeerAction action) {
     if (answer.reason.empty())
       throw ProtocolError("a link is refused without a reason");
   } else if (action == PeerAction::kListen) {
-    answer.place = decode_place(reader);
+    answer.address = decode_address(reader);
   }
   return answer;
 }

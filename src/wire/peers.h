@@ -43,7 +43,7 @@ constexpr std::array<std::byte, 8> kPeerMagic{std::byte{'T'}, std::byte{'R'}, st
 // QUERY kPeer:
 //
 //   query  := action:u8 link:varint …
-//   answer := 0:u8 reason:text | 1:u8 [host:text port:varint pin:text]     the place: to kListen
+//   answer := 0:u8 reason:text | 1:u8 [host:text port:varint pin:text]     the address: to kListen
 //
 // The answer with a reason tells of the link, which is then closed: the client copies in another
 // way. A value that is missing, no memory and the like are answered with an ERROR.
@@ -56,18 +56,18 @@ enum class PeerAction : uint8_t {
 };
 
 // Where a session listens. Without a pin the link is not encrypted, and the host must be loopback.
-struct PeerPlace {
+struct PeerAddress {
   std::string host;  // an address in digits
   uint16_t port = 0;
   std::string pin;
-  bool operator==(const PeerPlace&) const = default;
+  bool operator==(const PeerAddress&) const = default;
 };
 
 struct PeerQuery {
   PeerAction action = PeerAction::kClose;
   uint64_t link = 0;  // the client's name for it
   PeerTicket ticket{};
-  PeerPlace place;
+  PeerAddress address;
   uint64_t storage = 0;
   uint64_t offset = 0;  // kSend: elements; kReceive: bytes
   uint64_t length = 0;  // kReceive
@@ -78,8 +78,8 @@ void encode(Writer& writer, const PeerQuery& query);
 PeerQuery decode_peer_query(Reader& reader);
 
 struct PeerAnswer {
-  std::string reason;  // not empty: the link is closed
-  PeerPlace place;     // to kListen
+  std::string reason;   // not empty: the link is closed
+  PeerAddress address;  // to kListen
 };
 
 void encode(Writer& writer, const PeerAnswer& answer, PeerAction action);

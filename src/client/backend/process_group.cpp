@@ -36,7 +36,7 @@ Tensors flattened(const std::vector<Tensors>& lists) {
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(c10d::Store& store, c10::DeviceIndex device, const GroupPlace& group)
+ProcessGroup::ProcessGroup(c10d::Store& store, c10::DeviceIndex device, const GroupOptions& group)
     : c10d::Backend(group.rank, group.size),
       timeout_(group.timeout),
       device_(device),

@@ -18,7 +18,7 @@ class ProcessGroup : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
   // On the server of remote:`device`. Waits for the other ranks.
-  ProcessGroup(c10d::Store& store, c10::DeviceIndex device, const GroupPlace& group);
+  ProcessGroup(c10d::Store& store, c10::DeviceIndex device, const GroupOptions& group);
 
   const std::string getBackendName() const override { return "remote"; }
 

@@ -59,7 +59,7 @@ std::vector<wire::GroupEntry> take(c10d::Store& store, const std::vector<std::st
 
 }  // namespace
 
-ServerGroup::ServerGroup(DevicePlace place, c10d::Store& store, const GroupPlace& group)
+ServerGroup::ServerGroup(DevicePlace place, c10d::Store& store, const GroupOptions& group)
     : session_(*place.session), name_(new_name()) {
   TORCH_CHECK_NOT_IMPLEMENTED((session_.welcome().capabilities & wire::kGroupsCapability) != 0,
                               "the server of ", session_.describe(place.device),
@@ -74,7 +74,7 @@ ServerGroup::ServerGroup(DevicePlace place, c10d::Store& store, const GroupPlace
   }
 }
 
-void ServerGroup::open(c10d::Store& store, const GroupPlace& group, uint8_t device) {
+void ServerGroup::open(c10d::Store& store, const GroupOptions& group, uint8_t device) {
   wire::GroupQuery query;
   query.group = name_;
   query.device = device;

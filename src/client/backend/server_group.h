@@ -9,7 +9,7 @@
 
 namespace torch_remote::client {
 
-struct GroupPlace {
+struct GroupOptions {
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout{0};  // for the opening, and for each collective
@@ -20,7 +20,7 @@ class ServerGroup {
  public:
   // Opens it. Waits until all ranks have done the same; they share `store`. Raises after the
   // timeout.
-  ServerGroup(DevicePlace place, c10d::Store& store, const GroupPlace& group);
+  ServerGroup(DevicePlace place, c10d::Store& store, const GroupOptions& group);
   // Closes it, and waits until the other ranks have received what was sent to them. Never raises.
   ~ServerGroup();
   ServerGroup(const ServerGroup&) = delete;
@@ -31,7 +31,7 @@ class ServerGroup {
   Session& session() const { return session_; }
 
  private:
-  void open(c10d::Store& store, const GroupPlace& group, uint8_t device);
+  void open(c10d::Store& store, const GroupOptions& group, uint8_t device);
   void close() noexcept;
 
   Session& session_;

@@ -62,7 +62,7 @@ std::string PeerLinks::open(Session& listening, Session& connecting, uint64_t li
   if (!listens.reason.empty())
     return listens.reason;
   query.action = wire::PeerAction::kConnect;
-  query.place = listens.place;
+  query.address = listens.address;
   return ask(connecting, query).reason;
 }
 

@@ -128,13 +128,13 @@ bool Machines::is_awaited(c10::DeviceIndex index) const {
   if (index < 0 || index >= kMaxDevices)
     return false;
   return index == 0 ? !has_had_zero_.load()
-                    : places_[static_cast<size_t>(index)].is_reserved.load();
+                    : remotes_[static_cast<size_t>(index)].is_reserved.load();
 }
 
 // The index stays free while the caller holds opening_.
 c10::DeviceIndex Machines::free_index(c10::DeviceIndex begin) {
-  for (auto i = static_cast<size_t>(begin); i < places_.size(); ++i)
-    if (places_[i].session.load() == nullptr && !places_[i].is_reserved.load())
+  for (auto i = static_cast<size_t>(begin); i < remotes_.size(); ++i)
+    if (remotes_[i].session.load() == nullptr && !remotes_[i].is_reserved.load())
       return static_cast<c10::DeviceIndex>(i);
   TORCH_CHECK(false, "all ", static_cast<int>(kMaxDevices),
               " remote devices are in use; stop a machine first");
@@ -157,10 +157,10 @@ void Machines::publish(int id, Session* session, uint8_t device, c10::DeviceInde
     if (machine.stopped)
       return;
     machine.devices.push_back(index);
-    Place& place = places_[static_cast<size_t>(index)];
-    place.device.store(device);
+    RemoteDevice& remote = remotes_[static_cast<size_t>(index)];
+    remote.device.store(device);
     session->order().set_index(device, index);
-    place.session.store(session, std::memory_order_release);
+    remote.session.store(session, std::memory_order_release);
     if (index == 0)
       has_had_zero_ = true;
   };
@@ -172,13 +172,13 @@ void Machines::publish(int id, Session* session, uint8_t device, c10::DeviceInde
 c10::DeviceIndex Machines::reserve(c10::DeviceIndex begin) {
   MutexLock opening(opening_);
   const c10::DeviceIndex index = free_index(std::max<c10::DeviceIndex>(begin, 1));
-  places_[static_cast<size_t>(index)].is_reserved = true;
+  remotes_[static_cast<size_t>(index)].is_reserved = true;
   return index;
 }
 
 void Machines::unreserve(c10::DeviceIndex index) {
   MutexLock opening(opening_);
-  places_.at(static_cast<size_t>(index)).is_reserved = false;
+  remotes_.at(static_cast<size_t>(index)).is_reserved = false;
 }
 
 int Machines::connect(const std::string& url, std::optional<std::string> token,
@@ -266,7 +266,7 @@ void Machines::drop_unreached(const Session* session) {
     machine.stopped = true;
     ended_.push_back(machine.session);
     for (const c10::DeviceIndex index : machine.devices) {
-      places_[static_cast<size_t>(index)].session.store(nullptr);
+      remotes_[static_cast<size_t>(index)].session.store(nullptr);
       if (index == 0)
         has_had_zero_ = false;
     }
@@ -322,8 +322,8 @@ void Machines::refuse_index(c10::DeviceIndex index) {
   park_if_exiting();
   std::string there;
   int count = 0;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i].session.load() == nullptr)
+  for (size_t i = 0; i < remotes_.size(); ++i) {
+    if (remotes_[i].session.load() == nullptr)
       continue;
     ++count;
     there += (there.empty() ? "" : ", ") +
@@ -344,22 +344,22 @@ void Machines::refuse_index(c10::DeviceIndex index) {
 
 c10::DeviceIndex Machines::device_count() {
   c10::DeviceIndex count = 0;
-  for (size_t i = 0; i < places_.size(); ++i)
-    if (places_[i].session.load() != nullptr)
+  for (size_t i = 0; i < remotes_.size(); ++i)
+    if (remotes_[i].session.load() != nullptr)
       count = static_cast<c10::DeviceIndex>(i + 1);
   return count;
 }
 
 bool Machines::has_others(const Session* session) const {
-  return std::any_of(places_.begin(), places_.end(), [session](const Place& place) {
-    Session* const other = place.session.load();
+  return std::any_of(remotes_.begin(), remotes_.end(), [session](const RemoteDevice& remote) {
+    Session* const other = remote.session.load();
     return other != nullptr && other != session && other->order().submitted() != 0;
   });
 }
 
 c10::DeviceIndex Machines::index_of(const Session* session, uint8_t device) const {
-  for (size_t i = 0; i < places_.size(); ++i)
-    if (places_[i].session.load() == session && places_[i].device.load() == device)
+  for (size_t i = 0; i < remotes_.size(); ++i)
+    if (remotes_[i].session.load() == session && remotes_[i].device.load() == device)
       return static_cast<c10::DeviceIndex>(i);
   return 0;
 }
@@ -426,7 +426,7 @@ void Machines::stop(int id, bool wait) {
       return;
     machine.stopped = true;
     for (const c10::DeviceIndex index : machine.devices)
-      places_[static_cast<size_t>(index)].session.store(nullptr, std::memory_order_release);
+      remotes_[static_cast<size_t>(index)].session.store(nullptr, std::memory_order_release);
     if (!has_machine())
       stopped_url_ = session->link().endpoint().url;
     initialized_.store(has_machine(), std::memory_order_release);
@@ -456,10 +456,10 @@ void Machines::release_ended() {
 }
 
 void Machines::abandon_in_forked_child() noexcept {
-  for (Place& place : places_) {
-    if (Session* session = place.session.load())
+  for (RemoteDevice& remote : remotes_) {
+    if (Session* session = remote.session.load())
       session->link().abandon();
-    place.session.store(nullptr);
+    remote.session.store(nullptr);
   }
 }
 

@@ -83,9 +83,9 @@ class Machines : private SessionOwner {
   DevicePlace place_if_there(c10::DeviceIndex index) const {
     if (index < 0 || index >= kMaxDevices)
       return {};
-    const Place& place = places_[static_cast<size_t>(index)];
-    Session* session = place.session.load(std::memory_order_acquire);
-    return {session, place.device.load(std::memory_order_relaxed)};
+    const RemoteDevice& remote = remotes_[static_cast<size_t>(index)];
+    Session* session = remote.session.load(std::memory_order_acquire);
+    return {session, remote.device.load(std::memory_order_relaxed)};
   }
 
   bool has_device(c10::DeviceIndex index) const { return place_if_there(index).session != nullptr; }
@@ -113,7 +113,8 @@ class Machines : private SessionOwner {
   bool shutdown(bool is_interrupted);
 
  private:
-  struct Place {
+  // What a `remote:k` is.
+  struct RemoteDevice {
     std::atomic<Session*> session{nullptr};
     std::atomic<uint8_t> device{0};
     std::atomic<bool> is_reserved{false};
@@ -152,7 +153,7 @@ class Machines : private SessionOwner {
   void report_untold(Session& session, std::chrono::milliseconds patience) noexcept;
 
   Hooks hooks_;
-  std::array<Place, kMaxDevices> places_;
+  std::array<RemoteDevice, kMaxDevices> remotes_;
   std::atomic<bool> has_had_zero_{false};  // a machine was remote:0
   std::atomic<bool> has_reported_{false};  // something was printed
   std::atomic<bool> initialized_{false};

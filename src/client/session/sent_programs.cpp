@@ -18,8 +18,8 @@ constexpr uint64_t kMostBytes = 16 << 20;
 }  // namespace
 
 bool SentPrograms::use(uint64_t program) {
-  const auto found = places_.find(program);
-  if (found == places_.end())
+  const auto found = positions_.find(program);
+  if (found == positions_.end())
     return false;
   by_use_.splice(by_use_.end(), by_use_, found->second);
   return true;
@@ -31,15 +31,15 @@ std::vector<uint64_t> SentPrograms::add(uint64_t program, Size size) {
     dropped.push_back(by_use_.front().program);
     forget(by_use_.begin());
   }
-  places_.emplace(program, by_use_.insert(by_use_.end(), {program, size}));
+  positions_.emplace(program, by_use_.insert(by_use_.end(), {program, size}));
   all_.steps += size.steps;
   all_.bytes += size.bytes;
   return dropped;
 }
 
 bool SentPrograms::remove(uint64_t program) {
-  const auto found = places_.find(program);
-  if (found == places_.end())
+  const auto found = positions_.find(program);
+  if (found == positions_.end())
     return false;
   forget(found->second);
   return true;
@@ -50,11 +50,11 @@ bool SentPrograms::is_full(Size more) const {
          all_.bytes + more.bytes > kMostBytes;
 }
 
-void SentPrograms::forget(Place place) {
-  all_.steps -= place->size.steps;
-  all_.bytes -= place->size.bytes;
-  places_.erase(place->program);
-  by_use_.erase(place);
+void SentPrograms::forget(Position position) {
+  all_.steps -= position->size.steps;
+  all_.bytes -= position->size.bytes;
+  positions_.erase(position->program);
+  by_use_.erase(position);
 }
 
 // --- ProgramSites

@@ -38,13 +38,13 @@ class SentPrograms {
     Size size;
   };
 
-  using Place = std::list<Sent>::iterator;
+  using Position = std::list<Sent>::iterator;
 
   bool is_full(Size more) const;
-  void forget(Place place);
+  void forget(Position position);
 
   std::list<Sent> by_use_;  // the least recently used first
-  std::unordered_map<uint64_t, Place> places_;
+  std::unordered_map<uint64_t, Position> positions_;
   Size all_;
 };
 

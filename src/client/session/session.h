@@ -234,8 +234,8 @@ void finish_uploads(Session& session, uint64_t before);
 bool may_be_missing(Faults& faults, const Capture& capture);
 // Call this when the server has run the call: notes that no storage that it uses is missing.
 void note_not_missing(const Capture& capture);
-// The tensor's storage is missing: this thread's call number `since` failed, and the call that makes
-// the storage was the failed one or a later one of this thread, which was discarded.
+// This thread's call number `since` failed, and the tensor's storage is missing because of that:
+// the failed call makes it, or a later call of this thread, which was discarded.
 bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since);
 
 }  // namespace torch_remote::client

@@ -64,8 +64,8 @@ class SignatureTable {
   // indices of signatures that were given up for it: the server is to keep nothing there.
   std::vector<uint32_t> count_announced(uint32_t index, uint64_t bytes);
 
-  // A call of the signature at this index has failed. If another has taken the index since, that one
-  // is waited for once, without need.
+  // A call of the signature at this index has failed. If another has taken the index since, a call
+  // of that one is waited for once, without need.
   void mark_failed(uint64_t index);
 
   // Replaces the signature with the same key, if it is still there.

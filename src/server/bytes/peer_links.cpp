@@ -45,14 +45,14 @@ std::chrono::milliseconds time_until(Clock::time_point end) {
   return std::max(left, std::chrono::milliseconds(1));
 }
 
-std::unique_ptr<transport::Stream> dial_peer(const wire::PeerPlace& place, Clock::time_point end) {
+std::unique_ptr<transport::Stream> dial_peer(const wire::PeerAddress& peer, Clock::time_point end) {
   transport::Address address;
-  address.scheme = place.pin.empty() ? "tcp" : "tls";
-  address.host = place.host;
-  address.port = place.port;
-  address.pin = place.pin;
+  address.scheme = peer.pin.empty() ? "tcp" : "tls";
+  address.host = peer.host;
+  address.port = peer.port;
+  address.pin = peer.pin;
   auto stream = transport::dial(address, end);
-  if (place.pin.empty())
+  if (peer.pin.empty())
     return stream;
   return transport::tls_stream(std::move(stream), transport::TlsContext::client(address));
 }
@@ -109,26 +109,26 @@ void PeerLinks::open(uint64_t link, std::function<void(const Opening&)> work) {
   }
 }
 
-wire::PeerPlace PeerLinks::listen(uint64_t link, const wire::PeerTicket& ticket) {
+wire::PeerAddress PeerLinks::listen(uint64_t link, const wire::PeerTicket& ticket) {
   if (options_.host.empty())
     throw ConnectionError("the client does not reach this server over TCP");
   transport::Address address;
   address.host = options_.host;
-  wire::PeerPlace place{options_.host, 0, ""};
+  wire::PeerAddress own{options_.host, 0, ""};
   Tls tls;  // null: not encrypted
   if (is_loopback(options_.host)) {
     address.scheme = "tcp";
   } else {
     address.scheme = "tls";
     tls = own_tls();
-    place.pin = tls->own_pin();
+    own.pin = tls->own_pin();
   }
   const auto socket = std::make_shared<const Fd>(transport::listen_on(address));
-  place.port = address.port;
+  own.port = address.port;
   open(link, [this, socket, tls, ticket](const Opening& opening) {
     accept(*socket, tls, ticket, opening);
   });
-  return place;
+  return own;
 }
 
 void PeerLinks::accept(const Fd& socket, const Tls& tls, const wire::PeerTicket& ticket,
@@ -184,25 +184,26 @@ void PeerLinks::wait_until(Clock::time_point end) const {
         std::min(time_until(end), std::chrono::milliseconds(kLookMilliseconds)));
 }
 
-void PeerLinks::connect(uint64_t link, const wire::PeerTicket& ticket, const wire::PeerPlace& place,
+void PeerLinks::connect(uint64_t link, const wire::PeerTicket& ticket,
+                        const wire::PeerAddress& peer,
                         std::function<void(const std::string&)> on_done) {
-  if (place.pin.empty() && !is_loopback(place.host))
+  if (peer.pin.empty() && !is_loopback(peer.host))
     throw ConnectionError("a link beyond loopback needs a pin");
-  if (!is_in_digits(place.host))
+  if (!is_in_digits(peer.host))
     throw ConnectionError("the address of a link is not in digits");
-  if (!options_.networks.contain(place.host)) {
-    note_no_link(place, "the address is not in a network of --peers");
+  if (!options_.networks.contain(peer.host)) {
+    note_no_link(peer, "the address is not in a network of --peers");
     throw ConnectionError(kNoLink);
   }
-  open(link, [this, ticket, place, on_done = std::move(on_done)](const Opening& opening) {
+  open(link, [this, ticket, peer, on_done = std::move(on_done)](const Opening& opening) {
     const Clock::time_point end = Clock::now() + options_.open_time;
     std::string reason;
     try {
-      auto stream = dial_peer(place, end);
+      auto stream = dial_peer(peer, end);
       greet_listening_peer(*stream, ticket, time_until(end));
       add(opening, std::move(stream));
     } catch (const std::exception& error) {
-      note_no_link(place, error.what());
+      note_no_link(peer, error.what());
       reason = kNoLink;
       wait_until(end);  // also if the client closes the link meanwhile, which would tell as much
     }
@@ -210,9 +211,9 @@ void PeerLinks::connect(uint64_t link, const wire::PeerTicket& ticket, const wir
   });
 }
 
-void PeerLinks::note_no_link(const wire::PeerPlace& place, const std::string& reason) {
+void PeerLinks::note_no_link(const wire::PeerAddress& peer, const std::string& reason) {
   log(LogLevel::kWarning, "no link to another server",
-      {{"host", place.host}, {"port", place.port}, {"reason", reason}});
+      {{"host", peer.host}, {"port", peer.port}, {"reason", reason}});
 }
 
 void PeerLinks::add(const Opening& opening, std::shared_ptr<transport::Stream> stream) {

@@ -53,10 +53,10 @@ class PeerLinks {
 
   // Listens for the link on a port of its own, on another thread, until a peer has proven that it
   // knows the ticket or kTicketTime is over. Throws ConnectionError or std::invalid_argument.
-  wire::PeerPlace listen(uint64_t link, const wire::PeerTicket& ticket);
+  wire::PeerAddress listen(uint64_t link, const wire::PeerTicket& ticket);
   // Connects on another thread, which calls `on_done` with kNoLink if it failed; empty: the link is
   // open. Throws ConnectionError for an address that it does not take.
-  void connect(uint64_t link, const wire::PeerTicket& ticket, const wire::PeerPlace& place,
+  void connect(uint64_t link, const wire::PeerTicket& ticket, const wire::PeerAddress& peer,
                std::function<void(const std::string&)> on_done);
   // Null: there is no such link.
   std::shared_ptr<PeerLink> find(uint64_t link);
@@ -81,7 +81,7 @@ class PeerLinks {
   void admit(const std::shared_ptr<transport::Stream>& stream, const wire::PeerTicket& ticket,
              const Opening& opening, std::atomic<bool>& is_link);
   void wait_until(std::chrono::steady_clock::time_point end) const;
-  void note_no_link(const wire::PeerPlace& place, const std::string& reason);
+  void note_no_link(const wire::PeerAddress& peer, const std::string& reason);
   void add(const Opening& opening, std::shared_ptr<transport::Stream> stream);
   void remove(uint64_t link);
   Tls own_tls();

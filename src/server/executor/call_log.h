@@ -37,11 +37,11 @@ class CallLog {
       add_line(name);
   }
 
-  // The place of an operator for CallTimer.
+  // The row of an operator in the table of times, for CallTimer.
   size_t add_operator(std::string_view name) noexcept { return page_.add_operator(name); }
 
-  void note_time(size_t place, std::chrono::nanoseconds time) noexcept {
-    page_.note_time(place, static_cast<uint64_t>(time.count()));
+  void note_time(size_t row, std::chrono::nanoseconds time) noexcept {
+    page_.note_time(row, static_cast<uint64_t>(time.count()));
   }
 
   // The file `prefix`.`session`, new and readable by its owner only; none if `prefix` is empty.
@@ -60,14 +60,14 @@ class CallLog {
   std::string pending_;
 };
 
-// Measures a call of the operator at `place`. On CUDA this is the time until the call is launched.
+// Measures a call of the operator of this row. On CUDA this is the time until the call is launched.
 class CallTimer {
  public:
-  CallTimer(CallLog* call_log, size_t place) : call_log_(call_log), place_(place) {}
+  CallTimer(CallLog* call_log, size_t row) : call_log_(call_log), row_(row) {}
 
   ~CallTimer() {
     if (call_log_ != nullptr)
-      call_log_->note_time(place_, Clock::now() - begin_);
+      call_log_->note_time(row_, Clock::now() - begin_);
   }
 
   CallTimer(const CallTimer&) = delete;
@@ -77,7 +77,7 @@ class CallTimer {
   using Clock = std::chrono::steady_clock;
 
   CallLog* const call_log_;  // null: nothing is measured
-  const size_t place_;
+  const size_t row_;
   const Clock::time_point begin_ = Clock::now();
 };
 

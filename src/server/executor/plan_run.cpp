@@ -75,7 +75,7 @@ void PlanRun::invoke(const CallPlan& call, const Scalars& scalars, Bindings& bin
     call.operation->check(call.operation->handle->schema(), stack_);
   if (C10_LIKELY(call_log_ != nullptr))
     call_log_->add(calls_, call.operation->name);
-  const CallTimer timer(call_log_, call.operation->place);
+  const CallTimer timer(call_log_, call.operation->time_row);
   const CallProfile::Timer profiled(profile_, number, plan.device);
   if (C10_LIKELY(!plan.grad_mode))  // the executor thread has it off
     return call.operation->handle->callBoxed(stack_);

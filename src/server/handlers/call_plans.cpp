@@ -21,7 +21,7 @@ void CallPlans::introduce(wire::Introduction introduction) {
   Operator found = table_.find(std::move(introduction));
   introduced_bytes_ += sizeof(found) + found.callee.refusal.size();
   if (call_log_ != nullptr)
-    found.place = call_log_->add_operator(found.name);
+    found.time_row = call_log_->add_operator(found.name);
   operators_.push_back(std::make_unique<const Operator>(std::move(found)));
 }
 

@@ -17,8 +17,8 @@ namespace torch_remote::server {
 // gives up signatures before it gets there (client/session/signature_table.h).
 constexpr uint64_t kMaxSignatureMemory = uint64_t{2} << 30;
 
-// What the signatures of a session have become, by index, and the operators that they call. Confined
-// to the executor thread.
+// What the signatures of a session have become, by index, and the operators that they call.
+// Confined to the executor thread.
 class CallPlans {
  public:
   // `call_log` may be null.

@@ -123,7 +123,7 @@ void LinkHandler::open(uint64_t request, const wire::PeerQuery& query) {
     if (query.action == wire::PeerAction::kListen)
       return answer_peer(replies, request, {"", links_->listen(query.link, query.ticket)},
                          query.action);
-    links_->connect(query.link, query.ticket, query.place,
+    links_->connect(query.link, query.ticket, query.address,
                     [&replies, request, action = query.action](const std::string& reason) {
                       answer_peer(replies, request, {reason, {}}, action);
                     });

@@ -74,13 +74,13 @@ std::string name_of(uint64_t route) {
   return "torch-remote-session-" + wire::session_id(route);
 }
 
-SessionPlace new_place() {
-  SessionPlace place;
-  while (!place.control) {
-    place.route = new_session_route();
-    place.control = named_socket(name_of(place.route));
+SessionSetup new_setup() {
+  SessionSetup setup;
+  while (!setup.control) {
+    setup.route = new_session_route();
+    setup.control = named_socket(name_of(setup.route));
   }
-  return place;
+  return setup;
 }
 
 void wait_until_left(const Fd& companion) {
@@ -111,14 +111,14 @@ void serve_stdio(ServeOptions options, bool only_resumes) {
   const wire::Preamble preamble = wire::decode_preamble(bytes);
   if (preamble.intent == 0 && !only_resumes) {
     standard = {};
-    SessionPlace place = new_place();
+    SessionSetup setup = new_setup();
     if (!options.cache.folder.empty()) {
       const std::string user = "uid " + std::to_string(::geteuid());
-      place.cache = std::make_unique<UploadCache>(start_cache_helper(options.cache, options.token),
+      setup.cache = std::make_unique<UploadCache>(start_cache_helper(options.cache, options.token),
                                                   wire::cache_owner(options.token, user));
     }
-    place.credentials = new_credentials(std::exchange(options.token, {}));
-    serve_session(std::move(stream), options, preamble, std::move(place));
+    setup.credentials = new_credentials(std::exchange(options.token, {}));
+    serve_session(std::move(stream), options, preamble, std::move(setup));
   }
   std::string refusal = "this server only takes clients back; run it without --resume";
   if (preamble.intent == 1) {

@@ -30,7 +30,7 @@ struct Operator {
   bool is_seeded = false;                              // draws from a generator
   bool shares_outputs = false;                         // its results are views of one buffer
   ArgumentCheck check = nullptr;                       // of values that its kernel trusts
-  size_t place = 0;                                    // in the call log's table of times
+  size_t time_row = 0;                                 // in the call log's table of times
 };
 
 // Whether clients may call this `aten` operator ("aten::add.Tensor"): by operator_list.h alone

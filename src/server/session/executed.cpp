@@ -56,36 +56,36 @@ void serve_executed(const ServeOptions& options) {
   never_wait_for_log();
   ::signal(SIGINT, SIG_IGN);  // Ctrl-C ends the listener, which ends its sessions
   hold_sigterm();             // before a library starts threads
-  SessionPlace place;
-  place.control = Fd(kControlDescriptor);
-  ::fcntl(place.control.get(), F_SETFD, FD_CLOEXEC);
-  place.page = &map_own_page();
+  SessionSetup setup;
+  setup.control = Fd(kControlDescriptor);
+  ::fcntl(setup.control.get(), F_SETFD, FD_CLOEXEC);
+  setup.page = &map_own_page();
   std::optional<CacheSockets> cache;
   if (!options.cache.folder.empty())
     cache = start_cache_helper(options.cache);  // before a library starts threads
   end_first_without_memory();
   lower_descriptor_limit();    // not the helper's, which sends descriptors
   ::signal(SIGXFSZ, SIG_IGN);  // the file of calls may be full
-  place.prepared = prepare_or_leave(options, place.control);
+  setup.prepared = prepare_or_leave(options, setup.control);
   name_this_thread("tr-spare");
-  auto given = receive_client(place.control);
+  auto given = receive_client(setup.control);
   if (!given)
     ::_exit(static_cast<int>(SessionExit::kClosed));  // the listener is gone
   const Handover& told = given->told;
   Fd& client = given->client;
   name_this_thread("tr-session");
-  place.route = told.route;
-  place.server_start = told.server_start;
-  place.call_log = std::move(given->call_log);
-  place.credentials = credentials_of(told, place.control);
+  setup.route = told.route;
+  setup.server_start = told.server_start;
+  setup.call_log = std::move(given->call_log);
+  setup.credentials = credentials_of(told, setup.control);
   if (cache)
-    place.cache = std::make_unique<UploadCache>(std::move(*cache), told.cache_owner);
+    setup.cache = std::make_unique<UploadCache>(std::move(*cache), told.cache_owner);
   ServeOptions own = options;
   own.listener = told.listener;
   const std::string peer = describe_peer(client);
-  place.host = own_host(client);
+  setup.host = own_host(client);
   serve_session(encrypted(transport::socket_stream(std::move(client), peer), options.tls), own,
-                wire::decode_preamble(told.preamble), std::move(place));
+                wire::decode_preamble(told.preamble), std::move(setup));
 }
 
 }  // namespace torch_remote::server

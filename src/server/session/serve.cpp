@@ -108,9 +108,9 @@ transport::Connection::Options connection_options(const ServeOptions& options,
   return connection;
 }
 
-uint64_t capabilities_of(const ServeOptions& options, const SessionPlace& place) {
+uint64_t capabilities_of(const ServeOptions& options, const SessionSetup& setup) {
   return wire::kCapabilities | (options.has_peers ? wire::kPeersCapability : 0) |
-         (place.cache == nullptr ? 0 : wire::kUploadCacheCapability);
+         (setup.cache == nullptr ? 0 : wire::kUploadCacheCapability);
 }
 
 Networks networks_of(const ServeOptions& options) {
@@ -125,32 +125,32 @@ std::optional<PeerOptions> peers_of(const ServeOptions& options, std::string hos
 }
 
 SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
-                  const std::optional<wire::Preamble>& preamble, SessionPlace place) {
-  const Identity identity{wire::session_id(place.route), place.credentials.secret,
-                          place.credentials.resume_key, options.tls};
+                  const std::optional<wire::Preamble>& preamble, SessionSetup setup) {
+  const Identity identity{wire::session_id(setup.route), setup.credentials.secret,
+                          setup.credentials.resume_key, options.tls};
   const std::string& id = identity.id;
   if (options.listener == 0)  // else the listener puts it before each line
     set_log_name(id);
-  const auto lease = place.control ? options.lease : std::chrono::milliseconds(0);
+  const auto lease = setup.control ? options.lease : std::chrono::milliseconds(0);
   const Greeting greeting =
-      greet(*stream, preamble, place.credentials.make_proofs, capabilities_of(options, place));
-  place.credentials.make_proofs = {};  // with the token, where it was here
-  SessionPage& page = place.page == nullptr ? SessionPage::make_private() : *place.page;
+      greet(*stream, preamble, setup.credentials.make_proofs, capabilities_of(options, setup));
+  setup.credentials.make_proofs = {};  // with the token, where it was here
+  SessionPage& page = setup.page == nullptr ? SessionPage::make_private() : *setup.page;
   page.mark_begun();
   // Never destroyed, like the session and the threads that use them.
-  auto& use = *new Use{Activity(place.server_start), page};
+  auto& use = *new Use{Activity(setup.server_start), page};
   use.note();
-  if (place.prepared == nullptr) {
+  if (setup.prepared == nullptr) {
     tell_if_refused(*stream, [&] {
-      place.call_log = CallLog::make_file(options.call_log, id);
-      place.prepared = std::make_unique<const Prepared>(options);
+      setup.call_log = CallLog::make_file(options.call_log, id);
+      setup.prepared = std::make_unique<const Prepared>(options);
     });
   }
-  const Prepared& prepared = *place.prepared.release();
+  const Prepared& prepared = *setup.prepared.release();
   const Devices& devices = prepared.devices;
   const Sandbox& sandbox = prepared.sandbox;
-  auto& call_log = *new CallLog(page, std::move(place.call_log));
-  const auto peers = peers_of(options, place.host);
+  auto& call_log = *new CallLog(page, std::move(setup.call_log));
+  const auto peers = peers_of(options, setup.host);
   if (peers)
     limit_connections(peers->networks);
   auto& session_begun = *new std::atomic<Session*>(nullptr);
@@ -172,11 +172,11 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   const std::string peer = stream->peer();
   auto& session = *new Session(std::move(stream), devices, prepared.table,
                                {on_work, leave_after_grace, &call_log, &page, lease,
-                                options.max_memory, peers, place.cache.release()},
+                                options.max_memory, peers, setup.cache.release()},
                                connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
-    take_back_clients(std::move(place.control), session, identity, peer);
+    take_back_clients(std::move(setup.control), session, identity, peer);
   return session.run() ? SessionExit::kClosed : SessionExit::kFailed;
 }
 
@@ -210,13 +210,13 @@ Prepared::Prepared(const ServeOptions& options)
 }
 
 void serve_session(std::unique_ptr<transport::Stream> stream, const ServeOptions& options,
-                   const std::optional<wire::Preamble>& preamble, SessionPlace place) {
+                   const std::optional<wire::Preamble>& preamble, SessionSetup setup) {
   const std::string peer = stream->peer();
-  SessionPage* const page = place.page;
+  SessionPage* const page = setup.page;
   hold_sigterm();
   SessionExit code = SessionExit::kFailed;
   try {
-    code = serve(std::move(stream), options, preamble, std::move(place));
+    code = serve(std::move(stream), options, preamble, std::move(setup));
   } catch (const std::exception& error) {
     if (options.listener != 0 && page != nullptr && !page->has_begun())
       page->note_end(error.what());  // the listener limits the lines that strangers can cause

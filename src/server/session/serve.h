@@ -39,7 +39,7 @@ struct ServeOptions {
   unsigned simulated_devices = 1;
   std::string call_log;  // prefix of the files of CallLog; empty: calls are not logged
   int parent_pid = 0;    // the session ends with that process; 0: none
-  std::chrono::milliseconds lease = std::chrono::minutes(10);  // with SessionPlace::control
+  std::chrono::milliseconds lease = std::chrono::minutes(10);  // with SessionSetup::control
   std::chrono::milliseconds keepalive = transport::Connection::Options().keepalive;
   size_t max_sessions = 64;             // of a listener
   size_t max_sessions_per_address = 0;  // 0: three quarters of them, but all for this machine
@@ -83,7 +83,7 @@ struct Prepared {
 };
 
 // What the process of a session gets from its starter.
-struct SessionPlace {
+struct SessionSetup {
   uint64_t route = 0;
   Fd control;                   // where connections of a client that resumes arrive; may be empty
   SessionPage* page = nullptr;  // null: figures and last calls are not published
@@ -102,6 +102,6 @@ uint64_t new_session_route();
 // process ends; otherwise when the lease is over.
 [[noreturn]] void serve_session(std::unique_ptr<transport::Stream> stream,
                                 const ServeOptions& options,
-                                const std::optional<wire::Preamble>& preamble, SessionPlace place);
+                                const std::optional<wire::Preamble>& preamble, SessionSetup setup);
 
 }  // namespace torch_remote::server

@@ -36,7 +36,7 @@ TEST(Peers, QueriesComeBackAndHaveGoldenBytes) {
   PeerQuery query;
   query.link = 5;
   query.ticket.fill(std::byte{0xab});
-  query.place = {"::1", 300, "pin"};
+  query.address = {"::1", 300, "pin"};
   query.storage = 7;
   query.offset = 9;
   query.length = 200;
@@ -59,7 +59,7 @@ TEST(Peers, QueriesComeBackAndHaveGoldenBytes) {
     const PeerQuery back = decoded(writer.take());
     EXPECT_EQ(back.action, one.first);
     EXPECT_EQ(back.link, 5);
-    EXPECT_EQ(back.place, one.first == PeerAction::kConnect ? query.place : PeerPlace());
+    EXPECT_EQ(back.address, one.first == PeerAction::kConnect ? query.address : PeerAddress());
     EXPECT_EQ(back.spec, one.first == PeerAction::kSend ? query.spec : TensorSpec());
     EXPECT_EQ(back.length, one.first == PeerAction::kReceive ? 200 : 0);
   }
@@ -84,7 +84,7 @@ TEST(Peers, AnswersHaveAReasonOrAPlace) {
   Writer writer;
   encode(writer, PeerAnswer{"", {"127.0.0.1", 80, ""}}, PeerAction::kListen);
   EXPECT_EQ(hex(writer.view()), "01093132372e302e302e315000");
-  EXPECT_EQ(decoded_answer(writer.take(), PeerAction::kListen).place.port, 80);
+  EXPECT_EQ(decoded_answer(writer.take(), PeerAction::kListen).address.port, 80);
   EXPECT_EQ(decoded_answer(from_hex("01"), PeerAction::kSend).reason, "");
   EXPECT_EQ(decoded_answer(from_hex("000161"), PeerAction::kListen).reason, "a");
   EXPECT_THROW(decoded_answer(from_hex("0000"), PeerAction::kSend), ProtocolError);

@@ -60,7 +60,7 @@ bool greet(Stream& listening, Stream& connecting, const wire::PeerTicket& wanted
 
 // Waits for the outcome of connect().
 std::string connect(PeerLinks& links, uint64_t link, const wire::PeerTicket& ticket,
-                    const wire::PeerPlace& place) {
+                    const wire::PeerAddress& place) {
   std::promise<std::string> outcome;
   links.connect(link, ticket, place, [&](const std::string& reason) { outcome.set_value(reason); });
   return outcome.get_future().get();
@@ -91,7 +91,7 @@ TEST(PeerHandshake, InsideTlsTheCertificateMustHaveThePin) {
 TEST(PeerLinks, CopiesPassInBothDirectionsAtOnce) {
   PeerLinks one({"127.0.0.1"});
   PeerLinks other({""});
-  const wire::PeerPlace place = one.listen(5, ticket_of(1));
+  const wire::PeerAddress place = one.listen(5, ticket_of(1));
   EXPECT_EQ(place.host, "127.0.0.1");
   EXPECT_EQ(place.pin, "");
   EXPECT_EQ(connect(other, 5, ticket_of(1), place), "");
@@ -117,7 +117,7 @@ TEST(PeerLinks, AWrongTicketIsRefusedAndTheRightOneIsUsedOnce) {
   PeerLinks one({"127.0.0.1"});
   PeerLinks other({""});
   PeerLinks wrong(impatient());
-  const wire::PeerPlace place = one.listen(5, ticket_of(1));
+  const wire::PeerAddress place = one.listen(5, ticket_of(1));
   EXPECT_EQ(connect(wrong, 5, ticket_of(2), place), kNoLink);
   EXPECT_EQ(one.find(5), nullptr);
   EXPECT_EQ(wrong.find(5), nullptr);
@@ -129,7 +129,7 @@ TEST(PeerLinks, AWrongTicketIsRefusedAndTheRightOneIsUsedOnce) {
 // Promise 14b.
 TEST(PeerLinks, EveryFailureIsAnsweredInTheSameWordsAndAtTheSameTime) {
   PeerLinks listening({"127.0.0.1"});
-  const wire::PeerPlace wrong_ticket = listening.listen(5, ticket_of(1));
+  const wire::PeerAddress wrong_ticket = listening.listen(5, ticket_of(1));
   transport::Address address;
   address.scheme = "tcp";
   address.host = "127.0.0.1";
@@ -150,7 +150,7 @@ TEST(PeerLinks, EveryFailureIsAnsweredInTheSameWordsAndAtTheSameTime) {
 // Promise 14b.
 TEST(PeerLinks, NothingOutsideTheNetworksIsConnectedTo) {
   PeerLinks listening({"127.0.0.1"});
-  const wire::PeerPlace place = listening.listen(5, ticket_of(1));
+  const wire::PeerAddress place = listening.listen(5, ticket_of(1));
   PeerOptions options = impatient();
   options.networks = Networks::parse("--peers", "192.0.2.0/24");
   PeerLinks links(options);
@@ -166,7 +166,7 @@ TEST(PeerLinks, NothingOutsideTheNetworksIsConnectedTo) {
 TEST(PeerLinks, SilentConnectionsDoNotKeepTheOtherServerOut) {
   PeerLinks one({"127.0.0.1"});
   PeerLinks other({""});
-  const wire::PeerPlace place = one.listen(5, ticket_of(1));
+  const wire::PeerAddress place = one.listen(5, ticket_of(1));
   transport::Address address;
   address.scheme = "tcp";
   address.host = place.host;
@@ -190,7 +190,7 @@ TEST(PeerLinks, MoreLinksThanAllowedAreNotOpened) {
 TEST(PeerLinks, OneThatIsClosedWhileItIsOpenedIsNotOpened) {
   PeerLinks one({"127.0.0.1"});
   PeerLinks other(impatient());
-  const wire::PeerPlace place = one.listen(5, ticket_of(1));
+  const wire::PeerAddress place = one.listen(5, ticket_of(1));
   one.close(5);
   EXPECT_NE(connect(other, 5, ticket_of(1), place), "");
   EXPECT_EQ(one.find(5), nullptr);
