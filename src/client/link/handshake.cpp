@@ -242,7 +242,7 @@ wire::ProofMessage prove(const Key& key, const Bytes& ours, wire::Hello theirs,
 // A server that refuses sends the reason instead of a greeting.
 void check_not_refused(const Bytes& answer) {
   if (wire::is_welcome(answer))
-    throw Refused(wire::decode_welcome(answer).reason);
+    throw RefusedByServer(wire::decode_welcome(answer).reason);
 }
 
 wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble, uint64_t received,
@@ -274,7 +274,7 @@ wire::Welcome exchange(transport::Stream& stream, const wire::Preamble& preamble
 
   wire::Welcome welcome = wire::decode_welcome(read_block(stream));
   if (!welcome.ok())
-    throw Refused(welcome.reason);
+    throw RefusedByServer(welcome.reason);
   welcome.capabilities = theirs.capabilities;
   return welcome;
 }

@@ -27,7 +27,7 @@ class HandshakeCut : public ConnectionError {
 };
 
 // The server has refused, and would refuse again.
-class Refused : public ConnectionError {
+class RefusedByServer : public ConnectionError {
  public:
   using ConnectionError::ConnectionError;
 };
@@ -40,7 +40,8 @@ struct Ticket {
 };
 
 // Resumes a session, within `time`, on a server with these capabilities. Sends how much was
-// received and returns how much the server has received. Throws Refused if the session is gone.
+// received and returns how much the server has received. Throws RefusedByServer if the session is
+// gone.
 uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t capabilities,
                            uint64_t received, std::chrono::milliseconds time);
 

@@ -106,15 +106,15 @@ transport::Connection::Options Link::connection_options(const wire::Welcome& wel
 }
 
 // Why the attempt failed, also if the answer was invalid; empty if it succeeded, or if the session
-// is being stopped. Throws Refused, and ProtocolError if the server claims to have received what we
-// did not send.
+// is being stopped. Throws RefusedByServer, and ProtocolError if the server claims to have received
+// what we did not send.
 std::string Link::try_to_resume(uint64_t received, milliseconds time) {
   uint64_t theirs = 0;
   std::unique_ptr<transport::Stream> stream;
   try {
     stream = endpoint_.redial(Clock::now() + time);
     theirs = shake_hands_again(*stream, ticket_, welcome_.capabilities, received, time);
-  } catch (const Refused&) {
+  } catch (const RefusedByServer&) {
     throw;
   } catch (const std::exception& error) {
     return error.what();
