@@ -102,7 +102,7 @@ void log_failure(Returns& returns, LogLevel level, std::string_view event, const
 }
 
 // Sends the client nothing more than greet_again() does; the client tries again.
-void take_back(Returning client, uint64_t number, Returns& returns) noexcept {
+void take_returning(Returning client, uint64_t number, Returns& returns) noexcept {
   try {
     const Greeting greeting =
         greet_again(*client.stream, client.preamble, returns.identity.resume_key);
@@ -125,7 +125,7 @@ void begin(Returning client, const std::shared_ptr<Returns>& returns) {
   try {
     std::thread([client = std::move(client), number = *number, returns]() mutable {
       begin_worker_thread("tr-returning");
-      take_back(std::move(client), number, *returns);
+      take_returning(std::move(client), number, *returns);
     }).detach();
   } catch (const std::system_error&) {  // no thread could be started
     returns->handshakes.end(*number);
@@ -152,7 +152,8 @@ Returning client_over(std::vector<Fd> passed, const wire::Preamble& preamble,
 
 }  // namespace
 
-void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer) {
+void take_returning_clients(Fd control, Session& session, const Identity& identity,
+                            std::string peer) {
   std::thread([control = std::move(control), &session, identity, peer = std::move(peer)] {
     begin_worker_thread("tr-resume");
     const std::shared_ptr<Returns> returns(

@@ -27,6 +27,7 @@ constexpr size_t kMaxReturning = 8;
 // that was run again (server/listener/stdio.h) sends, and resumes the session with a client that
 // proves to be its own. Each handshake has its own thread, so that others cannot keep the client
 // out. The session must never be destroyed. Without a listener: Session::expect_no_return().
-void take_back_clients(Fd control, Session& session, const Identity& identity, std::string peer);
+void take_returning_clients(Fd control, Session& session, const Identity& identity,
+                            std::string peer);
 
 }  // namespace torch_remote::server

@@ -176,7 +176,7 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
                                connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
-    take_back_clients(std::move(setup.control), session, identity, peer);
+    take_returning_clients(std::move(setup.control), session, identity, peer);
   return session.run() ? SessionExit::kClosed : SessionExit::kFailed;
 }
 
