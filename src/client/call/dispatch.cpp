@@ -210,7 +210,7 @@ Inference infer_sparse(const OperatorInfo& info, Arguments arguments, const Capt
   output.tensor = static_cast<uint64_t>(
       std::find(capture.impls().begin(), capture.impls().end(), self.unsafeGetTensorImpl()) -
       capture.impls().begin());
-  return {Inferred::kKnown, {output}, Way::kArguments};
+  return {Inferred::kKnown, {output}, InferenceSource::kArguments};
 }
 
 // A server of an earlier build does not know sparse tensors.
@@ -313,7 +313,7 @@ Attempt try_once(const OperatorInfo& info, torch::jit::Stack* stack) {
                                                    : infer_sparse(info, arguments, capture);
     if (inference.result == Inferred::kResized)
       return Attempt::kAgain;
-    if (inference.by == Way::kPython)
+    if (inference.by == InferenceSource::kPython)
       ++place.session->order().counters().inferred_by_meta;
     if (log_enabled(LogLevel::kDebug))
       log(LogLevel::kDebug, "new signature",

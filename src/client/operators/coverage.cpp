@@ -19,10 +19,10 @@ std::string_view word(Route route) {
   return kWords[static_cast<size_t>(route)];
 }
 
-std::string words(const std::vector<Way>& ways) {
+std::string words(const std::vector<InferenceSource>& sources) {
   std::string all;
-  for (const Way way : ways)
-    all += (all.empty() ? "" : ", ") + std::string(word(way));
+  for (const InferenceSource source : sources)
+    all += (all.empty() ? "" : ", ") + std::string(word(source));
   return all;
 }
 
@@ -35,7 +35,7 @@ std::string_view waits_of(Route route, const OperatorInfo& info, const OperatorR
     return "parts";
   if (info.has(kChecksValues) || (info.depends_on_data && info.out_arguments.empty()))
     return "always";
-  if (info.ways.back() != Way::kServer)
+  if (info.sources.back() != InferenceSource::kServer)
     return "never";
   return info.depends_on_data ? "always" : "first";
 }
@@ -56,7 +56,7 @@ std::vector<OperatorFacts> operator_facts() {
     const OperatorRules rules = marshal::rules_of(name);
     const Route route = marshal::route_of(*operation, rules);
     all.push_back({info.name, std::string(word(route)),
-                   route == Route::kSent ? words(info.ways) : "",
+                   route == Route::kSent ? words(info.sources) : "",
                    std::string(waits_of(route, info, rules)), rules.reason});
   }
   std::sort(all.begin(), all.end(),

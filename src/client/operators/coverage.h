@@ -10,7 +10,7 @@ namespace torch_remote::client {
 struct OperatorFacts {
   std::string name;       // "aten::add.Tensor"
   std::string route;      // view, kernel, branch, structured, composed, sent, refused
-  std::string inference;  // of what is sent: OperatorInfo::ways
+  std::string inference;  // of what is sent: OperatorInfo::sources
   std::string waits;      // never, first (call of a signature), always, parts (as its parts do)
   std::string reason;     // why it is special, if it is
 };

@@ -52,7 +52,7 @@ std::string functional_name(const wire::Introduction& operation) {
 }
 
 // Who tells the outputs if neither our shape function nor the arguments do.
-Way last_way(const OperatorInfo& info) {
+InferenceSource last_source(const OperatorInfo& info) {
   using marshal::ArgumentKind;
   const auto count = [&](ArgumentKind kind) {
     return std::count_if(info.arguments.begin(), info.arguments.end(),
@@ -61,25 +61,25 @@ Way last_way(const OperatorInfo& info) {
   const auto outs = static_cast<std::ptrdiff_t>(info.out_arguments.size());
   // Indexing depends on data only if an index is a mask, which infer() checks.
   if (info.has(kAsksServer) || (info.depends_on_data && outs == 0 && !info.has(kTakesHostIndices)))
-    return Way::kServer;
+    return InferenceSource::kServer;
   if (info.meta != nullptr)
-    return Way::kMeta;
+    return InferenceSource::kMeta;
   // Only the kernel knows which dtypes an `out=` may have and its layout after a resize. Operators
   // without input (randperm, normal with numbers) get an `out=` that already fits.
   if (outs > 0 && (count(ArgumentKind::kTensor) > outs || count(ArgumentKind::kTensorList) > 0))
-    return Way::kServer;
+    return InferenceSource::kServer;
   // Meta has a fallback that throws, so the computed table does not tell whether there is a kernel.
   // Another library may add one at any time.
   const bool has_kernel = info.is_foreign || marshal::is_composed(info.handle) ||
                           info.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
-  return has_kernel ? Way::kPython : Way::kServer;
+  return has_kernel ? InferenceSource::kPython : InferenceSource::kServer;
 }
 
 // For calls that make nothing new. A call with one tensor is always valid, unless PyTorch's shape
 // code refuses it. infer() checks lists that are written tensor by tensor, the kernel others.
-std::vector<Way> ways_in_place(const OperatorInfo& info) {
+std::vector<InferenceSource> sources_in_place(const OperatorInfo& info) {
   if (info.depends_on_data && !info.has(kTakesHostIndices))
-    return {Way::kServer};
+    return {InferenceSource::kServer};
   int least = 0, most = 0;  // least and most tensors in a call
   for (const c10::Argument& argument : info.handle.schema().arguments()) {
     const std::string type = argument.type()->str();
@@ -88,22 +88,22 @@ std::vector<Way> ways_in_place(const OperatorInfo& info) {
   }
   const bool begins_with_tensor =
       !info.arguments.empty() && info.arguments[0].kind == marshal::ArgumentKind::kTensor;
-  std::vector<Way> ways;
+  std::vector<InferenceSource> sources;
   if (info.shape != nullptr && begins_with_tensor)
-    ways.push_back(Way::kShape);
+    sources.push_back(InferenceSource::kShape);
   if (!begins_with_tensor || (info.meta == nullptr && least < 2))
-    ways.push_back(Way::kArguments);
+    sources.push_back(InferenceSource::kArguments);
   if (info.writes_list || (begins_with_tensor && (info.meta != nullptr || most >= 2)))
-    ways.push_back(last_way(info));
-  return ways;
+    sources.push_back(last_source(info));
+  return sources;
 }
 
-std::vector<Way> ways_of(const OperatorInfo& info) {
+std::vector<InferenceSource> sources_of(const OperatorInfo& info) {
   if (!info.has_fresh_outputs && info.out_arguments.empty())
-    return ways_in_place(info);
+    return sources_in_place(info);
   if (info.shape == nullptr)
-    return {last_way(info)};
-  return {Way::kShape, last_way(info)};
+    return {last_source(info)};
+  return {InferenceSource::kShape, last_source(info)};
 }
 
 // Null until it is handed in. Written before the first call.
@@ -124,9 +124,9 @@ void use_shape_functions(FindShapeFunction find) {
   find_shape_function = find;
 }
 
-std::string_view word(Way way) {
+std::string_view word(InferenceSource source) {
   constexpr std::string_view kWords[] = {"shape", "arguments", "meta", "python", "server"};
-  return kWords[static_cast<size_t>(way)];
+  return kWords[static_cast<size_t>(source)];
 }
 
 OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operation) {
@@ -174,7 +174,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& operation) : handle(operat
     traits |= kAsksServer;
   shape = find_shape(has_fresh_outputs ? name : functional_name(introduction));
   meta = find_meta_kernel(name);
-  ways = ways_of(*this);
+  sources = sources_of(*this);
 }
 
 namespace {

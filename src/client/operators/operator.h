@@ -21,7 +21,7 @@ using ShapeFunction = bool (*)(c10::ArrayRef<c10::IValue> arguments,
                                std::vector<wire::Output>& outputs);
 
 // Who tells the outputs of a call.
-enum class Way : uint8_t {
+enum class InferenceSource : uint8_t {
   kShape,      // our shape function
   kArguments,  // each output is one of the arguments, or the operator has no outputs
   kMeta,       // PyTorch's C++ shape code
@@ -30,7 +30,7 @@ enum class Way : uint8_t {
 };
 
 // "shape", "arguments", …
-std::string_view word(Way way);
+std::string_view word(InferenceSource source);
 
 struct ReturnInfo {
   bool is_tensor = false;
@@ -58,7 +58,8 @@ struct OperatorInfo {
   marshal::Traits traits = kPlain;                           // its rows in marshal/operator_table.h
   marshal::ResultBound bound = marshal::ResultBound::kNone;  // the same
   int check_errors = -1;  // index of its argument `check_errors`, which makes it check values
-  std::vector<Way> ways;  // in the order infer() tries them; if all decline, the server tells
+  // In the order infer() tries them. If all decline, the server tells the outputs.
+  std::vector<InferenceSource> sources;
   // for a call in place: the function of the form that makes a new tensor
   ShapeFunction shape = nullptr;
   const c10::KernelFunction* meta = nullptr;  // PyTorch's own C++ shape code, if it has any

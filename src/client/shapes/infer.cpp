@@ -252,14 +252,15 @@ bool has_mask(const OperatorInfo& info, Arguments arguments) {
   return std::any_of(indices.begin(), indices.end(), is_mask);
 }
 
-Inference ask(Way way, const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
-  if (way == Way::kShape)
+Inference ask(InferenceSource source, const OperatorInfo& info, Arguments arguments,
+              Mentioned mentioned) {
+  if (source == InferenceSource::kShape)
     return ask_shape_function(info, arguments, mentioned);
-  if (way == Way::kServer || has_mask(info, arguments))
+  if (source == InferenceSource::kServer || has_mask(info, arguments))
     return {};
-  if (way == Way::kArguments)
+  if (source == InferenceSource::kArguments)
     return ask_arguments(info, arguments, mentioned);
-  if (way == Way::kMeta)
+  if (source == InferenceSource::kMeta)
     return ask_meta_function(info, arguments, mentioned);
   return ask_dispatcher(info, arguments, mentioned);
 }
@@ -268,9 +269,9 @@ Inference ask(Way way, const OperatorInfo& info, Arguments arguments, Mentioned 
 
 Inference infer(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments,
                 c10::ArrayRef<const at::TensorImpl*> mentioned) {
-  for (const Way way : info.ways) {
-    Inference inference = ask(way, info, arguments, mentioned);
-    inference.by = way;
+  for (const InferenceSource source : info.sources) {
+    Inference inference = ask(source, info, arguments, mentioned);
+    inference.by = source;
     if (inference.result != Inferred::kUnknown)
       return inference;
   }

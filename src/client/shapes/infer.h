@@ -18,10 +18,10 @@ enum class Inferred {
 struct Inference {
   Inferred result = Inferred::kUnknown;
   std::vector<wire::Output> outputs;
-  Way by = Way::kServer;  // who told them
+  InferenceSource by = InferenceSource::kServer;  // who told them
 };
 
-// The metadata of a call's outputs, from the first of OperatorInfo::ways that answers. Errors of
+// The metadata of a call's outputs, from the first of OperatorInfo::sources that answers. Errors of
 // PyTorch's C++ shape code are those of the local call, so they reach the user. An error of a Meta
 // kernel in Python may have another text, so the answer is unknown and the server runs the call.
 //

@@ -51,7 +51,7 @@ TEST(Infer, PyTorchsShapeCodeBroadcastsAndPromotes) {
       infer_call(operator_named("aten::add", "Tensor"),
                  {remote({2, 1}, {1, 1}), remote({3}, {1}, at::kDouble), at::Scalar(1)});
   ASSERT_EQ(told.result, Inferred::kKnown);
-  EXPECT_NE(told.by, Way::kPython);
+  EXPECT_NE(told.by, InferenceSource::kPython);
   ASSERT_EQ(told.outputs.size(), 1U);
   EXPECT_EQ(told.outputs[0].kind, OutputKind::kFresh);
   EXPECT_THAT(told.outputs[0].spec.sizes, ElementsAre(2, 3));
