@@ -52,7 +52,7 @@ default_generators = _DefaultGenerators()
 def manual_seed(seed: int) -> None:
     """Seeds the current device. Does nothing in a forked child, and needs no machine."""
     if not _C.is_in_bad_fork():
-        _C.tell_failure()
+        _C.raise_own_failure()
         _C.default_generator(_C.current_device()).manual_seed(int(seed))
 
 
@@ -61,7 +61,7 @@ def manual_seed_all(seed: int) -> None:
     # DataLoader workers call this through torch.manual_seed; a forked child must not use a session.
     if _C.is_in_bad_fork():
         return
-    _C.tell_failure()
+    _C.raise_own_failure()
     for index in range(max_devices()):
         _C.default_generator(index).manual_seed(int(seed))
 
@@ -69,14 +69,14 @@ def manual_seed_all(seed: int) -> None:
 def seed() -> None:
     """Seeds the current device with a random number."""
     if not _C.is_in_bad_fork():
-        _C.tell_failure()
+        _C.raise_own_failure()
         _C.default_generator(_C.current_device()).seed()
 
 
 def seed_all() -> None:
     """Seeds every device with one random number."""
     if not _C.is_in_bad_fork():
-        _C.tell_failure()
+        _C.raise_own_failure()
         manual_seed_all(_C.default_generator(0).seed())
 
 
@@ -96,7 +96,7 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
     if new_state.device.type != "cpu":
         raise TypeError(f"a {name()} RNG state is a CPU byte tensor, not one on {new_state.device}")
     refuse_in_bad_fork()
-    _C.tell_failure()
+    _C.raise_own_failure()
     _C.default_generator(existing_index(device)).set_state(new_state)
 
 

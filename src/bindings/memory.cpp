@@ -160,7 +160,7 @@ py::tuple device_telemetry(int index) {
 }
 
 // Whether the tensor's memory may not exist: the call that was to make it failed, or was discarded.
-// Calls of other threads are suspected too: see Faults::Told.
+// Calls of other threads are suspected too: see Faults::Report.
 bool may_be_missing(py::handle tensor) {
   const auto* const record =
       client::own_record(*THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl());

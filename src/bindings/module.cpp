@@ -225,9 +225,9 @@ std::pair<uintptr_t, uint64_t> call_number(int device) {
 }
 
 // Raises the failure that has stopped this thread, on any machine.
-void tell_failure() {
+void raise_own_failure() {
   for (client::Session* session : Machines::instance().sessions())
-    session->tell_failure();
+    session->raise_own_failure();
 }
 
 // Whether a failure of this thread, 0 for any, is known and was not raised yet.
@@ -323,7 +323,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("announced_generators", torch::wrap_pybind_function(announced_generators));
   module.def("default_generator", torch::wrap_pybind_function(default_generator));
   module.def("set_take_back", set_take_back);
-  module.def("tell_failure", torch::wrap_pybind_function(tell_failure));
+  module.def("raise_own_failure", torch::wrap_pybind_function(raise_own_failure));
   module.def("has_failure", has_failure, py::arg("thread") = 0);
   module.def("current_thread", client::current_thread);
   module.def("enter_backward", client::enter_backward);

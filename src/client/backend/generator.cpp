@@ -252,8 +252,8 @@ c10::intrusive_ptr<c10::TensorImpl> RemoteGenerator::get_state() const {
 at::Tensor RemoteGenerator::take_state() const {
   auto snapshot = c10::make_intrusive<RemoteGenerator>(device_.index(), false);
   copy_to(*snapshot);
-  const bool is_told = snapshot->is_told();
-  auto state = is_told
+  const bool is_announced = snapshot->is_announced();
+  auto state = is_announced
                    ? c10::make_intrusive<GeneratorState>(std::move(snapshot), state_bytes(kind()))
                    : c10::make_intrusive<GeneratorState>(std::move(snapshot));
   if (live_generators.load() > kMaxSnapshots)
@@ -261,15 +261,15 @@ at::Tensor RemoteGenerator::take_state() const {
   return at::Tensor(std::move(state));
 }
 
-RemoteGenerator::Told RemoteGenerator::told() const {
+RemoteGenerator::Announced RemoteGenerator::announced() const {
   MutexLock lock(mutex_);
   return {session_, name_};
 }
 
 std::vector<std::byte> RemoteGenerator::read_snapshot() const {
-  if (!is_told())
+  if (!is_announced())
     name();
-  const Told where = told();
+  const Announced where = announced();
   return where.session->query(
       wire::QueryKind::kGenerator, "generator state",
       [&](wire::Writer& writer) { wire::encode_generator_query(writer, where.name); });
@@ -292,11 +292,11 @@ void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
   const c10::intrusive_ptr<StateSource> source = state == nullptr ? nullptr : state->snapshot();
   // Every GeneratorState is made by take_state(), so its source is a RemoteGenerator.
   const auto* const snapshot = static_cast<const RemoteGenerator*>(source.get());
-  if (snapshot != nullptr && !snapshot->is_told())
+  if (snapshot != nullptr && !snapshot->is_announced())
     return set_current_seed(snapshot->current_seed());
   const DevicePlace where = place();
-  if (snapshot != nullptr && snapshot->told().session == where.session) {
-    send(*where.session, {message(name(), GeneratorAction::kCopy, snapshot->told().name)});
+  if (snapshot != nullptr && snapshot->announced().session == where.session) {
+    send(*where.session, {message(name(), GeneratorAction::kCopy, snapshot->announced().name)});
     return remember_seed(snapshot->current_seed());
   }
   const uint64_t seed = seed_in(new_state, kind());
@@ -363,7 +363,7 @@ std::vector<at::Generator> announced_generators() {
   MutexLock lock(all.mutex);
   for (const MadeGenerators::Weak& each : all.list) {
     auto generator = each.lock();
-    if (generator && static_cast<const RemoteGenerator&>(*generator).is_told())
+    if (generator && static_cast<const RemoteGenerator&>(*generator).is_announced())
       found.emplace_back(std::move(generator));
   }
   return found;

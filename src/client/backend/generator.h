@@ -42,7 +42,7 @@ class RemoteGenerator final : public StateSource {
   uint64_t name() const;
 
   // Whether it is announced to a session. Until then its seed is its whole state.
-  bool is_told() const { return told().session != nullptr; }
+  bool is_announced() const { return announced().session != nullptr; }
 
   // The state of a copy made by take_state(). Waits, and connects if the copy has no session yet.
   std::vector<std::byte> read_snapshot() const override;
@@ -55,7 +55,7 @@ class RemoteGenerator final : public StateSource {
   void attach(Session& session, uint8_t device, const std::function<void()>& publish);
 
  private:
-  struct Told {
+  struct Announced {
     Session* session;  // null: not announced
     uint64_t name;
   };
@@ -73,7 +73,7 @@ class RemoteGenerator final : public StateSource {
   // The seed, before the device is connected: the next machine starts this generator from it.
   std::optional<uint64_t> seed_before_use() const;
   void remember_seed(uint64_t seed);
-  Told told() const;
+  Announced announced() const;
 
   const bool is_default_;
   mutable Mutex mutex_;

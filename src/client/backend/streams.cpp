@@ -92,7 +92,7 @@ bool ask(Session& session, wire::QueryKind kind, const char* what, const wire::D
     finish_downloads(session);
     SentSources::instance().free_done();
   }
-  session.tell_failure();
+  session.raise_own_failure();
   return decode_answer(session, body, wire::decode_done);
 }
 

@@ -112,7 +112,7 @@ void download_into(const at::Tensor& destination, const at::Tensor& source) {
   want_huge_pages(memory);
   const at::Tensor view = in_memory_order_of(destination, source);
   const StorageRecord& record = *record_of(view);
-  session_of(record)->tell_failure({nullptr, record.name});
+  session_of(record)->raise_own_failure({nullptr, record.name});
   const Download download = start_download(view, memory, nullptr);
   try {
     download.session->wait(download.request, "a value");
@@ -147,7 +147,7 @@ at::Tensor download(const at::Tensor& tensor) {
   }
   const at::Tensor result = empty_for(tensor);
   const StorageRecord& record = *record_of(tensor);
-  session_of(record)->tell_failure({nullptr, record.name});
+  session_of(record)->raise_own_failure({nullptr, record.name});
   const Download download =
       start_download(tensor, memory_of(result), std::make_shared<at::Tensor>(result));
   download.session->wait(download.request, "a value");

@@ -277,7 +277,7 @@ Attempt record(Recording& recording, const OperatorInfo& info, SignaturePtr sign
                DevicePlace place) {
   if (!signature->outputs_known)
     refuse_while_recording(recording, info.name.c_str());
-  place.session->tell_failure({&capture});
+  place.session->raise_own_failure({&capture});
   const size_t count = info.arguments.size();
   Outputs outputs(*signature, capture, device, place);
   const CallSite site{current_line(), place.device, info.site_number};

@@ -114,7 +114,7 @@ void check_exists(const at::Tensor& tensor) {
   Session& session = *session_of(record);
   if (!session.faults().may_be_discarded(record.made_by))
     return;
-  session.tell_failure({nullptr, record.name});
+  session.raise_own_failure({nullptr, record.name});
   const at::Tensor element = tensor.as_strided({1}, {1});
   const at::Tensor value = empty_for(element);
   const Download download =

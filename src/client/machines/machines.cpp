@@ -389,15 +389,15 @@ std::vector<int> Machines::ids() {
 }
 
 // Catches everything, so that the process can end.
-void Machines::report_untold(Session& session, std::chrono::milliseconds patience) noexcept {
+void Machines::print_unreported(Session& session, std::chrono::milliseconds patience) noexcept {
   try {
-    const std::string text = session.report_untold(patience);
+    const std::string text = session.describe_unreported(patience);
     if (text.empty())
       return;
     std::fputs(("torch_remote: " + text).c_str(), stderr);
   } catch (...) {
   }
-  has_reported_ = true;
+  has_printed_ = true;
 }
 
 void Machines::stop(int id, bool wait) {
@@ -418,7 +418,7 @@ void Machines::stop(int id, bool wait) {
     }
   }
   if (!is_exiting())
-    report_untold(*session, {});
+    print_unreported(*session, {});
   {
     MutexLock lock(mutex_);
     Machine& machine = machines_.at(static_cast<size_t>(id));
@@ -431,7 +431,7 @@ void Machines::stop(int id, bool wait) {
       stopped_url_ = session->link().endpoint().url;
     initialized_.store(has_machine(), std::memory_order_release);
   }
-  // At exit report_untold() has already waited.
+  // At exit print_unreported() has already waited.
   session->link().stop(std::chrono::seconds(is_exiting() ? 1 : 2),
                        "the machine was stopped by this process");
   if (is_exiting())
@@ -469,12 +469,12 @@ bool Machines::shutdown(bool is_interrupted) {
   const auto end = Clock::now() + (is_interrupted ? kInterruptedPatience : kExitPatience);
   for (const int id : ids()) {
     const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
-    report_untold(*sessions()[static_cast<size_t>(id)], std::max(left, milliseconds(1)));
+    print_unreported(*sessions()[static_cast<size_t>(id)], std::max(left, milliseconds(1)));
   }
   mark_exiting();
   for (const int id : ids())
     stop(id);
-  return !has_reported_;
+  return !has_printed_;
 }
 
 }  // namespace torch_remote::client

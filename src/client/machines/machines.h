@@ -149,13 +149,13 @@ class Machines : private SessionOwner {
   void start(c10::DeviceIndex index);
   void release_ended();
 
-  // Prints what the user was not told of.
-  void report_untold(Session& session, std::chrono::milliseconds patience) noexcept;
+  // Prints the failures that were never raised.
+  void print_unreported(Session& session, std::chrono::milliseconds patience) noexcept;
 
   Hooks hooks_;
   std::array<RemoteDevice, kMaxDevices> remotes_;
   std::atomic<bool> has_had_zero_{false};  // a machine was remote:0
-  std::atomic<bool> has_reported_{false};  // something was printed
+  std::atomic<bool> has_printed_{false};   // something was printed
   std::atomic<bool> initialized_{false};
   Mutex opening_;  // held while devices get their index; taken before mutex_
   Mutex mutex_;

@@ -38,7 +38,7 @@ void check_resize(Session& session, StorageRecord& record, uint64_t call, uint64
   if (!session.faults().site_of(call).has_value())
     return;
   set_bytes(record, before);
-  session.tell_failure();
+  session.raise_own_failure();
 }
 
 // The same for a storage that the server has not known.

@@ -22,10 +22,10 @@ const wire::Context* ContextMirror::find_changes() {
   value_of(now, Setting::kFlushDenormal) = thread_.flush_denormal;
   changed_.settings.clear();
   for (size_t i = 1; i < now.size(); ++i)
-    if (!has_told_ || told_[i] != now[i])
+    if (!has_sent_ || sent_[i] != now[i])
       changed_.settings.push_back({static_cast<Setting>(i), now[i]});
-  told_ = now;
-  has_told_ = true;
+  sent_ = now;
+  has_sent_ = true;
   return changed_.settings.empty() ? nullptr : &changed_;
 }
 

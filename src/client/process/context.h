@@ -40,8 +40,8 @@ class ContextMirror {
 
   marshal::ThreadSettings thread_;  // for the calls that follow
   marshal::ContextFingerprint seen_;
-  ContextValues told_{};
-  bool has_told_ = false;
+  ContextValues sent_{};
+  bool has_sent_ = false;
   wire::Context changed_;
 };
 

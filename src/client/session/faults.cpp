@@ -47,7 +47,7 @@ std::optional<Failure> Faults::take(uint64_t thread) {
   return failure;
 }
 
-void Faults::keep_untold(Failure failure) {
+void Faults::keep_unreported(Failure failure) {
   failure.has_ended = true;
   MutexLock lock(mutex_);
   failures_.push_back(std::move(failure));
@@ -102,7 +102,7 @@ void Faults::note_raised(const wire::Error& error) {
   }
 }
 
-std::vector<Failure> Faults::untold() {
+std::vector<Failure> Faults::unreported() {
   MutexLock lock(mutex_);
   std::vector<Failure> all = failures_;
   std::erase_if(all, [](const Failure& failure) { return failure.is_raised; });
@@ -117,29 +117,30 @@ std::optional<CallSite> Faults::site_of(uint64_t call) {
   return found == failures_.end() ? std::nullopt : found->site;
 }
 
-void Faults::add_discarded(const Told& told) {
+void Faults::add_discarded(const Report& report) {
   MutexLock lock(mutex_);
   if (discarded_.size() < kMostRanges) {
-    discarded_.push_back(told);
+    discarded_.push_back(report);
   } else {
-    Told& joined = discarded_.back();
-    joined = {told.call, std::min(joined.first, told.first), std::max(joined.last, told.last),
-              told.next_request};
+    Report& joined = discarded_.back();
+    joined = {report.call, std::min(joined.first, report.first), std::max(joined.last, report.last),
+              report.next_request};
   }
-  last_discarded_ = std::max(last_discarded_.load(), told.last);
+  last_discarded_ = std::max(last_discarded_.load(), report.last);
 }
 
-bool Faults::has_told(const Request& request) {
+bool Faults::was_reported(const Request& request) {
   MutexLock lock(mutex_);
-  return std::ranges::any_of(discarded_, [&](const Told& told) {
-    return told.call == request.error.call && request.id < told.next_request;
+  return std::ranges::any_of(discarded_, [&](const Report& report) {
+    return report.call == request.error.call && request.id < report.next_request;
   });
 }
 
 bool Faults::is_discarded(uint64_t call) {
   MutexLock lock(mutex_);
-  return std::ranges::any_of(
-      discarded_, [call](const Told& told) { return told.first <= call && call <= told.last; });
+  return std::ranges::any_of(discarded_, [call](const Report& report) {
+    return report.first <= call && call <= report.last;
+  });
 }
 
 void Faults::clear() {

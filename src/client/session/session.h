@@ -55,7 +55,7 @@ class SessionOwner {
 };
 
 // One client's state on one server: order of messages, requests, faults and link. This class has
-// what needs several of them: uploads, queries, waiting, and telling of failures. All else is sent
+// what needs several of them: uploads, queries, waiting, and raising failures. All else is sent
 // by a Submission (client/session/submission.h). Thread-safe.
 //
 // The reader thread takes neither the submit lock nor the GIL.
@@ -110,26 +110,26 @@ class Session : private Link::Handler {
   std::vector<std::byte> query(wire::QueryKind kind, const std::string& what,
                                const std::function<void(wire::Writer&)>& write_fields = nullptr);
 
-  // --- telling: client/session/session_faults.cpp
+  // --- failures: client/session/session_faults.cpp
 
   // Raises the failure that has stopped this thread, if it is known, and lets the thread go on.
-  void tell_failure(const Uses& uses = {}) {
+  void raise_own_failure(const Uses& uses = {}) {
     if (faults_.has_any()) [[unlikely]]
-      tell_known_failure(uses);
+      raise_known_failure(uses);
   }
 
   // Raises a failed request's error as RemoteError with operator, device, host, the user's line and
   // the server's words. If it has stopped this thread, the thread goes on from here.
   [[noreturn]] void raise_failed(const Request& request, const Capture* used = nullptr);
   // Everything sent is done on the server, pending downloads are here, and no upload reads the
-  // user's memory any more. Raises the first failure that the user has not been told of.
+  // user's memory any more. Raises the first failure that was not reported.
   void synchronize(const Uses& uses = {});
   // Drops the calls that have not begun, and waits for those that have. What this thread's would
-  // have made is missing; another thread is told at its next call.
+  // have made is missing; another thread gets its error at its next call.
   void cancel();
   // Before stop(): the failures that were never raised, as a text. Waits for everything to be done,
   // for at most `patience`, unless the session is lost or the user presses Ctrl-C.
-  std::string report_untold(std::chrono::milliseconds patience);
+  std::string describe_unreported(std::chrono::milliseconds patience);
 
   // After link().stop(): frees everything but the object itself, to which tensors may still point.
   // False: its threads have not ended yet.
@@ -150,7 +150,7 @@ class Session : private Link::Handler {
   void lose_device(const wire::Error& error);
   void on_error(wire::Reader& reader);
   void on_reply(const wire::Reply& reply);
-  void on_reported(uint64_t call);
+  void on_call_progress(uint64_t call);
   bool has_credit();
   bool has_upload_credit();
   // As begin_call(), for an upload.
@@ -181,9 +181,9 @@ class Session : private Link::Handler {
   RequestPtr find_failed_download();
   void note_failure(const wire::Error& error);
   void free_results(const Request& request);
-  void tell_known_failure(const Uses& uses);
-  [[noreturn]] void tell(const Failure& failure, const Uses& uses);
-  // All of tell() but raising: the thread goes on. How many of its calls were discarded.
+  void raise_known_failure(const Uses& uses);
+  [[noreturn]] void raise_failure(const Failure& failure, const Uses& uses);
+  // All of raise_failure() but raising: the thread goes on. How many of its calls were discarded.
   uint64_t go_on_after(const Failure& failure);
   std::optional<CallSite> site_of(const wire::Error& error);
   // Where the graph was replayed whose call has failed; empty if it was no graph's.
@@ -206,7 +206,7 @@ class Session : private Link::Handler {
   Requests requests_;
   MessageOrder order_;
   CallWindow call_window_;
-  std::atomic<uint64_t> reported_{0};  // the last call that PROGRESS says is done
+  std::atomic<uint64_t> progress_{0};  // the last call that PROGRESS says is done
   std::atomic<int> credit_waiters_{0};
   // Bytes of uploads that the server has not received completely, and what of them is our memory.
   std::atomic<uint64_t> bulk_bytes_{0};

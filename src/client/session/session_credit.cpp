@@ -24,7 +24,7 @@ bool Session::has_credit() {
     return bytes < kByteWindow && call_window_.has_room(submitted);
   const auto flight = connection->in_flight();
   const uint64_t applied =
-      std::max(flight.calls_applied, reported_.load(std::memory_order_relaxed));
+      std::max(flight.calls_applied, progress_.load(std::memory_order_relaxed));
   return flight.bytes + bytes < kByteWindow &&
          call_window_.has_room(std::max(submitted, applied) - applied);
 }
@@ -35,19 +35,19 @@ bool Session::has_upload_credit() {
 }
 
 void Session::begin_call(const Uses& uses) {
-  tell_failure(uses);
+  raise_own_failure(uses);
   if (has_credit())
     return;
   wait_until_credit(&Session::has_credit);
-  tell_failure(uses);
+  raise_own_failure(uses);
 }
 
 void Session::begin_upload() {
-  tell_failure();
+  raise_own_failure();
   if (has_upload_credit())
     return;
   wait_until_credit(&Session::has_upload_credit);
-  tell_failure();
+  raise_own_failure();
 }
 
 void Session::wait_until_credit(bool (Session::*has)()) {
@@ -74,7 +74,7 @@ void Session::on_progress() {
   const auto flight = connection->in_flight();
   const uint64_t submitted = std::max(order_.submitted(), flight.calls_received);
   // A frame is acknowledged after its first call may have been reported.
-  const uint64_t reported = std::min(reported_.load(std::memory_order_relaxed), submitted);
+  const uint64_t reported = std::min(progress_.load(std::memory_order_relaxed), submitted);
   const bool is_in_frame = reported > flight.calls_applied;
   call_window_.progress({submitted, std::max(flight.calls_received, reported),
                          std::max(flight.calls_applied, reported), is_in_frame},
@@ -83,9 +83,9 @@ void Session::on_progress() {
     requests_.wake();
 }
 
-void Session::on_reported(uint64_t call) {
-  if (call > reported_.load(std::memory_order_relaxed))  // the reader thread writes it alone
-    reported_.store(call, std::memory_order_relaxed);
+void Session::on_call_progress(uint64_t call) {
+  if (call > progress_.load(std::memory_order_relaxed))  // the reader thread writes it alone
+    progress_.store(call, std::memory_order_relaxed);
   on_progress();
 }
 

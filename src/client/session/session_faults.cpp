@@ -1,4 +1,4 @@
-// How threads are told of failed calls: Note [Fail-stop] in wire/messages.h.
+// How failed calls are reported to threads: Note [Fail-stop] in wire/messages.h.
 #include <algorithm>
 
 #include <ATen/SparseTensorImpl.h>
@@ -42,9 +42,9 @@ void Session::note_failure(const wire::Error& error) {
   requests_.wake();
 }
 
-void Session::tell_known_failure(const Uses& uses) {
+void Session::raise_known_failure(const Uses& uses) {
   if (const auto failure = faults_.take(current_thread()))
-    tell(*failure, uses);
+    raise_failure(*failure, uses);
   for (const uint64_t thread : faults_.take_ended()) {
     if (link_.is_lost())
       return;
@@ -60,14 +60,14 @@ void Session::raise_failed(const Request& request, const Capture* used) {
     // The server reports a failure before it answers. With KeepGil PyTorch holds a lock, and
     // telling runs Python, so the thread's next call tells.
     if (!KeepGil::is_kept())
-      tell_known_failure(uses);
+      raise_known_failure(uses);
     faults_.note_raised(error);
   }
   raise_remote(error, describe(error, faults_.site_of(error.call), request.device),
                {uses.any_of(error.results), request.is_of_this_call});
 }
 
-void Session::tell(const Failure& failure, const Uses& uses) {
+void Session::raise_failure(const Failure& failure, const Uses& uses) {
   const wire::Error& error = failure.error;
   const uint64_t discarded = go_on_after(failure);
   std::string text = describe(error, failure.site, 0) + describe_discarded(discarded);
@@ -96,7 +96,7 @@ uint64_t Session::go_on_after(const Failure& failure) {
     if (python_hooks.take_back != nullptr)
       python_hooks.take_back(*this, error.since);
   } catch (...) {  // Ctrl-C is raised instead
-    faults_.keep_untold(failure);
+    faults_.keep_unreported(failure);
     throw;
   }
   faults_.note_raised(error);
@@ -119,7 +119,7 @@ void Session::cancel() {
   if (!failure.has_value())
     return;
   if (failure->error.kind != wire::ErrorKind::kCancelled)
-    tell(*failure, {});
+    raise_failure(*failure, {});
   go_on_after(*failure);
 }
 
@@ -185,7 +185,7 @@ void Session::synchronize(const Uses& uses) {
   for (const auto& request : pending)
     wait_until([&] { return request->done.load(); }, "a download");
   SentSources::instance().free_done();
-  tell_failure(uses);
+  raise_own_failure(uses);
   if (const auto download = find_failed_download()) {
     PendingDownloads::instance().forget_cause(*this, download->error.call, download.get());
     raise_failed(*download);
@@ -209,7 +209,7 @@ void finish_uploads(Session& session, uint64_t before) {
 
 RequestPtr Session::find_failed_download() {
   for (const auto& request : PendingDownloads::instance().of(*this))
-    if (request->done && request->failed && !faults_.has_told(*request))
+    if (request->done && request->failed && !faults_.was_reported(*request))
       return request;
   return nullptr;
 }

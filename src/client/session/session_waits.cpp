@@ -43,7 +43,7 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
   WithoutGil without_gil;
   const Clock::time_point begin = Clock::now();
   const uint64_t all = calls_left();
-  bool was_told = false;
+  bool was_shown = false;
   bool is_ready = false;
   const auto is_over = [&] { return (is_ready = ready()) || link_.is_lost(); };
   TransferProgress::update();
@@ -52,11 +52,11 @@ void Session::wait_until(const std::function<bool()>& ready, const char* what, W
     TransferProgress::update();
     if (Clock::now() - begin < kFirstNotice || TransferProgress::is_shown())
       continue;
-    if (waiter == Waiter::kExit && !was_told)
+    if (waiter == Waiter::kExit && !was_shown)
       say_exit_wait();
     else
       say_wait(what, all, Clock::now() - begin);
-    was_told = true;
+    was_shown = true;
   }
   if (is_ready)
     return;
@@ -147,7 +147,7 @@ uint64_t calls_done(Session& session) {
   const transport::Connection* const connection = session.link().connection();
   return connection == nullptr ? confirmed
                                : std::max({confirmed, connection->in_flight().calls_applied,
-                                           session.reported_.load(std::memory_order_relaxed)});
+                                           session.progress_.load(std::memory_order_relaxed)});
 }
 
 uint64_t Session::calls_left() {
@@ -208,12 +208,12 @@ std::string Session::describe_unconfirmed() {
 }
 
 std::string Session::describe_known_failures() {
-  std::vector<Failure> failures = faults_.untold();
+  std::vector<Failure> failures = faults_.unreported();
   for (const auto& download : PendingDownloads::instance().of(*this)) {
     const auto is_same = [&](const Failure& failure) {
       return failure.error.call == download->error.call;
     };
-    if (download->done && download->failed && !faults_.has_told(*download) &&
+    if (download->done && download->failed && !faults_.was_reported(*download) &&
         std::ranges::none_of(failures, is_same))
       failures.push_back({download->error, std::nullopt});
   }
@@ -239,7 +239,7 @@ bool Session::wait_at_exit(const std::function<bool()>& ready, const char* what,
   return is_ready;
 }
 
-std::string Session::report_untold(std::chrono::milliseconds patience) {
+std::string Session::describe_unreported(std::chrono::milliseconds patience) {
   if (link_.was_loss_raised() || order_.submitted() == 0)
     return describe_known_failures();
   if (patience.count() == 0)
