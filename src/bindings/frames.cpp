@@ -30,36 +30,36 @@ namespace {
 // between versions. For a version that is not known here no lines are noted.
 
 #if PY_VERSION_HEX < 0x030B0000
-using Frame = PyFrameObject;
+using PythonFrame = PyFrameObject;
 
-const Frame* top_frame(const PyThreadState& thread) {
+const PythonFrame* top_frame(const PyThreadState& thread) {
   return thread.frame;
 }
 
-const Frame* caller_of(const Frame& frame) {
+const PythonFrame* caller_of(const PythonFrame& frame) {
   return frame.f_back;
 }
 
-const PyCodeObject* code_of(const Frame& frame) {
+const PyCodeObject* code_of(const PythonFrame& frame) {
   return frame.f_code;
 }
 
-int offset_in(const Frame& frame, const PyCodeObject& /*code*/) {
+int offset_in(const PythonFrame& frame, const PyCodeObject& /*code*/) {
   return frame.f_lasti * static_cast<int>(sizeof(_Py_CODEUNIT));
 }
 #elif PY_VERSION_HEX < 0x030E0000
-using Frame = _PyInterpreterFrame;
+using PythonFrame = _PyInterpreterFrame;
 
-const Frame* caller_of(const Frame& frame) {
+const PythonFrame* caller_of(const PythonFrame& frame) {
   return frame.previous;
 }
 #if PY_VERSION_HEX < 0x030D0000
-const Frame* top_frame(const PyThreadState& thread) {
+const PythonFrame* top_frame(const PyThreadState& thread) {
   return thread.cframe->current_frame;
 }
 
 // Null for the frames that the interpreter inserts between its own C calls.
-const PyCodeObject* code_of(const Frame& frame) {
+const PyCodeObject* code_of(const PythonFrame& frame) {
 #if PY_VERSION_HEX >= 0x030C0000
   if (frame.owner == FRAME_OWNED_BY_CSTACK)
     return nullptr;
@@ -67,22 +67,22 @@ const PyCodeObject* code_of(const Frame& frame) {
   return frame.f_code;
 }
 
-int offset_in(const Frame& frame, const PyCodeObject& code) {
+int offset_in(const PythonFrame& frame, const PyCodeObject& code) {
   const auto* const begin = reinterpret_cast<const std::byte*>(code.co_code_adaptive);
   return static_cast<int>(reinterpret_cast<const std::byte*>(frame.prev_instr) - begin);
 }
 #else
-const Frame* top_frame(const PyThreadState& thread) {
+const PythonFrame* top_frame(const PyThreadState& thread) {
   return thread.current_frame;
 }
 
-const PyCodeObject* code_of(const Frame& frame) {
+const PyCodeObject* code_of(const PythonFrame& frame) {
   if (frame.owner == FRAME_OWNED_BY_CSTACK)
     return nullptr;
   return reinterpret_cast<const PyCodeObject*>(frame.f_executable);
 }
 
-int offset_in(const Frame& frame, const PyCodeObject& code) {
+int offset_in(const PythonFrame& frame, const PyCodeObject& code) {
   const auto* const begin = reinterpret_cast<const std::byte*>(code.co_code_adaptive);
   return static_cast<int>(reinterpret_cast<const std::byte*>(frame.instr_ptr) - begin);
 }
@@ -241,7 +241,7 @@ client::LineId find_line() {
   const PyThreadState* const thread = PyGILState_GetThisThreadState();
   if (thread == nullptr)
     return 0;
-  for (const Frame* frame = top_frame(*thread); frame != nullptr; frame = caller_of(*frame)) {
+  for (const PythonFrame* frame = top_frame(*thread); frame != nullptr; frame = caller_of(*frame)) {
     const PyCodeObject* const code = code_of(*frame);
     if (code == nullptr)
       continue;
@@ -262,7 +262,7 @@ void find_stack(std::vector<client::LineId>& lines) {
   const PyThreadState* const thread = PyGILState_GetThisThreadState();
   if (thread == nullptr)
     return;
-  for (const Frame* frame = top_frame(*thread); frame != nullptr; frame = caller_of(*frame)) {
+  for (const PythonFrame* frame = top_frame(*thread); frame != nullptr; frame = caller_of(*frame)) {
     const PyCodeObject* const code = code_of(*frame);
     if (code == nullptr)
       continue;

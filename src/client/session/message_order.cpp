@@ -23,7 +23,7 @@ std::vector<std::byte> MessageOrder::take_frame(uint32_t& calls) {
   }
   if (messages_.frames.empty())
     return {};
-  MessageBuffer::Frame frame = std::move(messages_.frames.front());
+  MessageBuffer::CutFrame frame = std::move(messages_.frames.front());
   messages_.frames.pop_front();
   calls = frame.calls;
   counters_.bytes_sent += transport::kHeaderSize;

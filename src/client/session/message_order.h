@@ -50,7 +50,7 @@ class NewNames {
 // Messages that are encoded one behind the other, and what their reader knows after the last. Those
 // of a session are under its submit lock, so nothing here has a lock.
 struct MessageBuffer {
-  struct Frame {
+  struct CutFrame {
     std::vector<std::byte> payload;
     uint32_t calls;
   };
@@ -73,7 +73,7 @@ struct MessageBuffer {
   wire::Writer writer;
   wire::NameState names;
   uint32_t calls = 0;  // numbered messages in writer
-  std::deque<Frame> frames;
+  std::deque<CutFrame> frames;
   uint64_t encoded_before = 0;  // bytes of all frames that were cut
   SignatureTable signatures;
   SentPrograms programs;

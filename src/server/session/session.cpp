@@ -52,7 +52,7 @@ bool Session::run() {
   const c10::WarningUtils::WarningHandlerGuard warning_guard(&warnings);
   connection_.start();
   try {
-    Frame frame;
+    ReceivedFrame frame;
     for (Work work = next_work(frame); work != Work::kEnd; work = next_work(frame))
       if (work == Work::kFrame)
         apply(frame);
@@ -70,7 +70,7 @@ bool Session::run() {
   return true;
 }
 
-void Session::apply(const Frame& frame) {
+void Session::apply(const ReceivedFrame& frame) {
   if (hooks_.on_work)
     hooks_.on_work(true);
   interpreter_.apply(frame.payload);
@@ -81,7 +81,7 @@ void Session::apply(const Frame& frame) {
     hooks_.on_work(false);
 }
 
-Session::Work Session::next_work(Frame& frame) {
+Session::Work Session::next_work(ReceivedFrame& frame) {
   MutexLock lock(mutex_);
   // While the connection is broken, replies are kept up to a limit; then calls wait.
   while (!has_ended_ && (frames_.empty() || (is_broken_ && replies_.is_half_full()))) {

@@ -71,15 +71,15 @@ class Session : private transport::Connection::Handler {
   wire::Counters counters() { return interpreter_.counters(); }
 
  private:
-  struct Frame {
+  struct ReceivedFrame {
     uint64_t sequence;
     std::vector<std::byte> payload;
   };
 
   // Waits for work. kArrivals: no frame waits, but bytes of uploads have arrived.
   enum class Work { kFrame, kArrivals, kEnd };
-  Work next_work(Frame& frame);
-  void apply(const Frame& frame);
+  Work next_work(ReceivedFrame& frame);
+  void apply(const ReceivedFrame& frame);
   bool end_with(const std::string& reason);
   void report_end();
   void note_use();
@@ -106,7 +106,7 @@ class Session : private transport::Connection::Handler {
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Frame> frames_ GUARDED_BY(mutex_);
+  std::deque<ReceivedFrame> frames_ GUARDED_BY(mutex_);
   uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;
   bool has_arrivals_ GUARDED_BY(mutex_) = false;
   bool has_ended_ GUARDED_BY(mutex_) = false;
