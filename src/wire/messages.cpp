@@ -238,10 +238,15 @@ void encode(Writer& writer, const Error& error) {
   writer.varint(n);
   for (size_t i = 0; i < n; ++i)
     writer.varint(error.results[i]);
-  if (error.program == 0)
-    return;  // clients that know no programs refuse bytes behind the results
+  const bool has_shortage = error.wanted != 0 || error.free != 0;
+  if (error.program == 0 && !has_shortage)
+    return;  // clients that know neither refuse bytes behind the results
   writer.varint(error.program);
   writer.varint(error.step);
+  if (!has_shortage)
+    return;
+  writer.varint(error.wanted);
+  writer.varint(error.free);
 }
 
 Error decode_error(Reader& reader) {
@@ -259,8 +264,14 @@ Error decode_error(Reader& reader) {
     error.results.push_back(reader.varint());
   if (reader.empty())
     return error;
-  error.program = reader.name();
-  error.step = reader.count(kMaxProgramSteps, "step of a program");
+  error.program = reader.varint();
+  error.step = reader.count(error.program == 0 ? 0 : kMaxProgramSteps, "step of a program");
+  if (reader.empty() && error.program != 0)
+    return error;
+  error.wanted = reader.varint();
+  error.free = reader.varint();
+  if (error.wanted == 0 && error.free == 0)
+    throw ProtocolError("an error with an empty shortage of memory");
   return error;
 }
 

@@ -414,7 +414,8 @@ enum class ErrorKind : uint8_t {
 };
 
 //   error := kind:u8 call:varint operator:text message:text signature:varint first:varint
-//            thread:varint since:varint n:varint name:varint*n [program:varint step:varint]
+//            thread:varint since:varint n:varint name:varint*n
+//            [program:varint step:varint [wanted:varint free:varint]]
 struct Error {
   ErrorKind kind = ErrorKind::kRuntime;
   uint64_t call = 0;  // Note [Numbers of calls]; 0: something else failed, such as a READ
@@ -425,8 +426,11 @@ struct Error {
   uint64_t thread = 0;              // the thread that it has stopped; 0: none
   uint64_t since = 0;               // number of the call that stopped the thread
   std::vector<uint64_t> results{};  // the first storages that it makes or writes
-  uint64_t program = 0;             // not 0: `call` is a RUN of it (only then sent)
+  uint64_t program = 0;             // not 0: `call` is a RUN of it
   uint64_t step = 0;                // which of its steps failed, from 0
+  // Bytes, of kOutOfMemory, as far as they are known; only for clients with kShortageCapability.
+  uint64_t wanted = 0;
+  uint64_t free = 0;
 };
 
 void encode(Writer& writer, const Error& error);

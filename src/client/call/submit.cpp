@@ -42,7 +42,7 @@ bool prepare(Submission& at, SignaturePtr& signature, const Capture& capture,
   const wire::Error& error = request.error;
   const bool is_shortage = error.kind == wire::ErrorKind::kOutOfMemory;
   if (error.call == request.call && is_shortage && MemoryHistory::is_needed())
-    MemoryHistory::instance().note_out_of_memory(&session, request.device, error.message, 0);
+    MemoryHistory::instance().note_out_of_memory(&session, request.device, error, 0);
   if (error.call != request.call || is_shortage)  // which says where the memory is short
     session.raise_failed(request, &capture);
   raise_as_local(error);

@@ -129,8 +129,7 @@ void reserve(StorageRecord& record) {
     request->is_of_this_call = is_shortage;
   }
   if (is_shortage && MemoryHistory::is_needed())
-    MemoryHistory::instance().note_out_of_memory(&session, request->device, error.message,
-                                                 site.line);
+    MemoryHistory::instance().note_out_of_memory(&session, request->device, error, site.line);
   session.raise_failed(*request);
 }
 

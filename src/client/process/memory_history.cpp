@@ -1,9 +1,6 @@
 #include "client/process/memory_history.h"
 
 #include <chrono>
-#include <cmath>
-#include <cstdlib>
-#include <string_view>
 
 namespace torch_remote::client {
 namespace {
@@ -15,25 +12,6 @@ int64_t now_us() {
 
 uint64_t whole_units(uint64_t bytes) {
   return (bytes + kSegmentUnit - 1) / kSegmentUnit * kSegmentUnit;
-}
-
-// "1.50 GiB …" in bytes; 0 for other texts.
-uint64_t read_size(const char* text) {
-  char* rest = nullptr;
-  const double number = std::strtod(text, &rest);
-  if (rest == text || !(number >= 0) || number > 1e6)
-    return 0;
-  constexpr std::array<std::string_view, 4> kUnits = {" bytes", " KiB", " MiB", " GiB"};
-  for (size_t i = 0; i < kUnits.size(); ++i)
-    if (std::string_view(rest).starts_with(kUnits[i]))
-      return static_cast<uint64_t>(std::llround(std::ldexp(number, static_cast<int>(10 * i))));
-  return 0;
-}
-
-// The size that follows these words in an error message of PyTorch's allocators.
-uint64_t size_after(const std::string& message, std::string_view words) {
-  const size_t found = message.find(words);
-  return found == std::string::npos ? 0 : read_size(message.c_str() + found + words.size());
 }
 
 }  // namespace
@@ -122,11 +100,11 @@ void MemoryHistory::note_freed(const StorageRecord& record, uint64_t address, ui
 }
 
 void MemoryHistory::note_out_of_memory(const void* session, uint8_t device,
-                                       const std::string& message, LineId line) {
+                                       const wire::Error& error, LineId line) {
   MemoryEvent event;
   event.kind = MemoryEventKind::kOutOfMemory;
-  event.bytes = size_after(message, "Tried to allocate ");
-  event.address = size_after(message, " of which ");
+  event.bytes = error.wanted;
+  event.address = error.free;
   event.stack = take_stack(RecordedStacks::kMade, line);
   event.time_us = now_us();
   MutexLock lock(mutex_);

@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "client/capture/record.h"
 #include "client/process/lines.h"
+#include "wire/messages.h"
 
 namespace torch_remote::client {
 
@@ -83,8 +84,8 @@ class MemoryHistory {
   // Call these only while is_needed(). No GIL, and no other lock is taken inside.
   void note_made(const StorageRecord& record);
   void note_freed(const StorageRecord& record, uint64_t address, uint64_t bytes);
-  // `message` is the server's; `line` 0: this thread's call failed.
-  void note_out_of_memory(const void* session, uint8_t device, const std::string& message,
+  // `line` 0: this thread's call failed.
+  void note_out_of_memory(const void* session, uint8_t device, const wire::Error& error,
                           LineId line);
   // `bytes` are those of the live storages.
   void note_snapshot(const void* session, uint8_t device, uint64_t bytes);

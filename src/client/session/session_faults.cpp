@@ -89,7 +89,7 @@ uint64_t Session::go_on_after(const Failure& failure) {
   faults_.add_discarded({error.call, error.since, last, requests_.next_id()});
   if (error.kind == wire::ErrorKind::kOutOfMemory && MemoryHistory::is_needed()) {
     const CallSite site = failure.site.value_or(CallSite{});
-    MemoryHistory::instance().note_out_of_memory(this, site.device, error.message, site.line);
+    MemoryHistory::instance().note_out_of_memory(this, site.device, error, site.line);
   }
   PendingDownloads::instance().forget_cause(*this, error.call, nullptr);
   try {

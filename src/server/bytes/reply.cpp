@@ -58,6 +58,11 @@ void Replies::reply(uint64_t request, std::span<const std::byte> body) {
 }
 
 void Replies::error(uint64_t request, const wire::Error& error) {
+  if (!sends_shortages_ && (error.wanted != 0 || error.free != 0)) {
+    wire::Error known = error;
+    known.wanted = known.free = 0;
+    return this->error(request, known);
+  }
   append([&](wire::Writer& writer) { wire::encode_error(writer, request, error); });
 }
 

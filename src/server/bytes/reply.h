@@ -27,6 +27,9 @@ constexpr uint64_t kBulkPartCost = 512;
 // connection's writer thread takes them.
 class Replies {
  public:
+  // Before the first reply: the client has wire::kShortageCapability.
+  void send_shortages() { sends_shortages_ = true; }
+
   // Null while there is no connection; replies are then kept.
   void attach(transport::Connection* connection);
 
@@ -68,6 +71,7 @@ class Replies {
   std::atomic<bool> has_taken_all_{true};
   std::atomic<uint64_t> bulk_bytes_{0};  // bulk bytes not yet received
   std::atomic<uint64_t> bulk_parts_{0};  // and the parts that they come in
+  bool sends_shortages_ = false;
 };
 
 }  // namespace torch_remote::server

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <string_view>
 
@@ -23,6 +25,24 @@ std::string to_text(uint64_t bytes) {
   return text.data();
 }
 
+// "1.50 GiB …" in bytes; 0 for other texts.
+uint64_t read_size(const char* text) {
+  char* rest = nullptr;
+  const double number = std::strtod(text, &rest);
+  if (rest == text || !(number >= 0) || number > 1e6)
+    return 0;
+  constexpr std::array<std::string_view, 4> kUnits = {" bytes", " KiB", " MiB", " GiB"};
+  for (size_t i = 0; i < kUnits.size(); ++i)
+    if (std::string_view(rest).starts_with(kUnits[i]))
+      return static_cast<uint64_t>(std::llround(std::ldexp(number, static_cast<int>(10 * i))));
+  return 0;
+}
+
+uint64_t size_after(const std::string& message, std::string_view words) {
+  const size_t found = message.find(words);
+  return found == std::string::npos ? 0 : read_size(message.c_str() + found + words.size());
+}
+
 }  // namespace
 
 std::string describe_shortage(const char* device, const MemoryShortage& shortage) {
@@ -35,6 +55,20 @@ std::string describe_shortage(const char* device, const MemoryShortage& shortage
          to_text(shortage.free) + " is free. Of the allocated memory " +
          to_text(shortage.allocated) + " is allocated by tensors, and " + to_text(kept) +
          " is reserved but unallocated.";
+}
+
+LimitReached::LimitReached(const std::string& text, const MemoryShortage& shortage)
+    : c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, text),
+      wanted_(shortage.wanted),
+      free_(shortage.free) {}
+
+std::optional<MemoryShortage> read_shortage(const std::string& message) {
+  if (message.find(" out of memory.") == std::string::npos)
+    return std::nullopt;
+  MemoryShortage shortage;
+  shortage.wanted = size_after(message, "Tried to allocate ");
+  shortage.free = size_after(message, " of which ");
+  return shortage;
 }
 
 uint64_t host_figure(const std::string& name) {

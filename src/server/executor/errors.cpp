@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "server/device/out_of_memory.h"
 #include "server/executor/storage_table.h"
 #include "wire/limits.h"
 
@@ -71,6 +72,10 @@ wire::Error describe_failure(std::exception_ptr cause, const std::string& operat
   } catch (const c10::Error& error) {
     failure.kind = kind_of(error);
     failure.message = error.what_without_backtrace();
+    if (const auto* const limit = dynamic_cast<const LimitReached*>(&error)) {
+      failure.wanted = limit->wanted();
+      failure.free = limit->free();
+    }
     if (ends_device(error))
       throw DeviceLost(std::move(failure));
   } catch (const std::bad_alloc&) {

@@ -107,9 +107,14 @@ wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages
 }
 
 void add_memory_figures(wire::Error& failure, StorageTable& storages, uint8_t device) {
-  const MemoryUse& use = storages.account().use(device);
-  if (failure.message.find(" out of memory.") != std::string::npos)
+  if (failure.wanted != 0 || failure.free != 0)
     return;
+  if (const auto cuda = read_shortage(failure.message)) {
+    failure.wanted = cuda->wanted;
+    failure.free = cuda->free;
+    return;
+  }
+  const MemoryUse& use = storages.account().use(device);
   MemoryShortage shortage;
   shortage.wanted = wanted_bytes(failure.message);
   shortage.capacity = host_figure("MemTotal:");
@@ -119,6 +124,8 @@ void add_memory_figures(wire::Error& failure, StorageTable& storages, uint8_t de
   shortage.allocated = std::min(named, held);  // without those to be allocated
   const uint64_t without_memory = named - shortage.allocated;
   shortage.reserved = static_cast<uint64_t>(use.reserved.current) - without_memory;
+  failure.wanted = shortage.wanted;
+  failure.free = shortage.free;
   failure.message = describe_shortage("CPU", shortage) + " (" + failure.message + ")";
   failure.message.resize(cut_text(failure.message, wire::kMaxErrorText).size());
 }

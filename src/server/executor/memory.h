@@ -13,8 +13,8 @@ namespace torch_remote::server {
 wire::MemoryFigures device_memory(const Devices& devices, StorageTable& storages,
                                   const wire::MemoryQuery& query);
 
-// A failure for lack of host memory gets the host's figures, in the words of describe_shortage().
-// One that has figures stays as it is.
+// A failure for lack of memory gets the bytes that were wanted and free. If it is host memory, and
+// the text has no figures, the text gets the host's, in the words of describe_shortage().
 void add_memory_figures(wire::Error& failure, StorageTable& storages, uint8_t device);
 
 }  // namespace torch_remote::server

@@ -32,9 +32,10 @@ void StorageAccount::check_room(const Entry& entry, uint64_t nbytes, uint64_t us
   if (nbytes <= room)
     return;
   const MemoryShortage shortage{nbytes, limits_.bytes, room, used, used};
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, false, describe_shortage(entry.device.is_cpu() ? "CPU" : "CUDA", shortage),
-      " The bytes of a session are limited to ", limits_.bytes, " (serve --max-memory)");
+  throw LimitReached(describe_shortage(entry.device.is_cpu() ? "CPU" : "CUDA", shortage) +
+                         " The bytes of a session are limited to " + std::to_string(limits_.bytes) +
+                         " (serve --max-memory)",
+                     shortage);
 }
 
 void StorageAccount::hold(Entry& entry, uint64_t nbytes) {

@@ -38,6 +38,8 @@ Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devic
       interpreter_(devices, table, uploads_, replies_,
                    {hooks_.call_log, hooks_.max_memory, hooks_.peers}),
       connection_(std::move(stream), *this, options) {
+  if (hooks_.sends_shortages)
+    replies_.send_shortages();
   replies_.attach(&connection_);
 }
 

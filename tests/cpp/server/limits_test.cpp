@@ -198,6 +198,25 @@ TEST(ServerLimits, WhatAStorageLeavesToItsRepliesCountsTowardsMaxMemory) {
   EXPECT_EQ(fourth[0].error.kind, wire::ErrorKind::kOutOfMemory);
 }
 
+TEST(ServerLimits, AShortageOfMemoryHasItsBytesForAClientThatKnowsThem) {
+  Server server(1, 3 << 20);
+  server.apply(FrameText().resize(1, kFloats * 16));
+  const auto read = [&](uint64_t request) {
+    const std::vector<Reply> replies =
+        server.apply(FrameText().read(request, 1, spec({kFloats * 4})));
+    return replies.empty() ? wire::Error() : replies[0].error;
+  };
+  const wire::Error unknown = read(1);
+  EXPECT_EQ(unknown.kind, wire::ErrorKind::kOutOfMemory);
+  EXPECT_EQ(unknown.wanted, 0);
+  EXPECT_EQ(unknown.free, 0);
+  server.replies.send_shortages();
+  const wire::Error known = read(2);
+  EXPECT_EQ(known.wanted, 4 << 20);
+  EXPECT_EQ(known.free, 3 << 20);
+  EXPECT_EQ(known.message, unknown.message);
+}
+
 // Promise 7.
 TEST(ServerLimits, UploadsThatHaveBegun) {
   Uploads uploads(false, {.lanes = 2});

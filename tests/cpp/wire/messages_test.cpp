@@ -253,6 +253,30 @@ TEST(Messages, AnErrorComesBackAndHasGoldenBytes) {
   EXPECT_THAT(back.results, ElementsAre(8, 9));
 }
 
+TEST(Messages, AShortageOfMemoryComesBackAndHasGoldenBytes) {
+  Error error{ErrorKind::kOutOfMemory, 7, "op", "bad"};
+  const std::string head =
+      "0507026f7003626164"
+      "0000000000";
+  error.wanted = 300;
+  error.free = 8;
+  Writer writer;
+  encode(writer, error);
+  EXPECT_EQ(hex(writer.view()), head + "0000ac0208");
+  Reader reader(writer.view());
+  const Error back = decode_error(reader);
+  EXPECT_EQ(back.program, 0);
+  EXPECT_EQ(back.wanted, 300);
+  EXPECT_EQ(back.free, 8);
+  error.program = 4;
+  error.step = 2;
+  Writer in_program;
+  encode(in_program, error);
+  EXPECT_EQ(hex(in_program.view()), head + "0402ac0208");
+  for (const char* wrong : {"0000", "000000", "00000000", "0001ac0208", "04020000"})
+    EXPECT_THROW(decoded(from_hex(head + wrong), decode_error), ProtocolError) << wrong;
+}
+
 TEST(Messages, ThreadsThatStopAndGoOnHaveGoldenBytes) {
   Writer writer;
   encode_thread(writer, 300);

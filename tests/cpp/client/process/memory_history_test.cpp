@@ -85,13 +85,13 @@ TEST_F(MemoryHistoryTest, StacksOfLiveStoragesStayUntilTheyAreFreed) {
   EXPECT_FALSE(MemoryHistory::is_needed());
 }
 
-TEST_F(MemoryHistoryTest, OutOfMemoryHasTheSizesOfTheServersText) {
+TEST_F(MemoryHistoryTest, OutOfMemoryHasTheSizesOfTheServersError) {
   record(10);
-  history_.note_out_of_memory(this, 0,
-                              "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total "
-                              "capacity of 139.80 GiB of which 20.25 MiB is free.",
-                              0);
-  history_.note_out_of_memory(this, 0, "Tried to allocate nothing of which -1 GiB", 0);
+  wire::Error error;
+  error.wanted = 3ULL << 29;
+  error.free = 81ULL << 18;
+  history_.note_out_of_memory(this, 0, error, 0);
+  history_.note_out_of_memory(this, 0, wire::Error(), 0);
   const std::vector<MemoryEvent> events = history_.events(this, 0);
   EXPECT_EQ(events[0].bytes, 3ULL << 29);
   EXPECT_EQ(events[0].address, 81ULL << 18);

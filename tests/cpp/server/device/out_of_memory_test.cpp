@@ -20,6 +20,33 @@ TEST(OutOfMemory, WhatPyTorchsAllocatorWantedIsReadFromItsText) {
   EXPECT_EQ(wanted_bytes("another text"), 0);
 }
 
+TEST(OutOfMemory, WhatCudasAllocatorWantedAndWhatWasFreeAreReadFromItsText) {
+  const auto shortage = read_shortage(
+      "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139.80 GiB of "
+      "which 20.25 MiB is free.");
+  ASSERT_TRUE(shortage.has_value());
+  EXPECT_EQ(shortage->wanted, 3ULL << 29);
+  EXPECT_EQ(shortage->free, 81ULL << 18);
+  const auto unknown =
+      read_shortage("CUDA out of memory. Tried to allocate nothing of which -1 GiB");
+  ASSERT_TRUE(unknown.has_value());
+  EXPECT_EQ(unknown->wanted, 0);
+  EXPECT_EQ(unknown->free, 0);
+  EXPECT_FALSE(read_shortage("DefaultCPUAllocator: you tried to allocate 4096 bytes").has_value());
+}
+
+TEST(OutOfMemory, ALimitThatIsReachedIsPyTorchsErrorAndHasTheBytes) {
+  try {
+    throw LimitReached("CPU out of memory.", {200, 100, 40, 60, 60});
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_STREQ(error.what_without_backtrace(), "CPU out of memory.");
+    const auto* const limit = dynamic_cast<const LimitReached*>(&error);
+    ASSERT_NE(limit, nullptr);
+    EXPECT_EQ(limit->wanted(), 200);
+    EXPECT_EQ(limit->free(), 40);
+  }
+}
+
 TEST(OutOfMemory, FiguresOfTheHostAreReadOrZero) {
   EXPECT_GT(host_figure("MemTotal:"), 0);
   EXPECT_EQ(host_figure("NoSuchLine:"), 0);
