@@ -1,11 +1,10 @@
-#include "bindings/distributed.h"
-
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "bindings/parts.h"
 #include "client/backend/process_group.h"
 
 namespace py = pybind11;

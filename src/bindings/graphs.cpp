@@ -1,9 +1,9 @@
-#include "bindings/graphs.h"
+#include "client/backend/graphs.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "client/backend/graphs.h"
+#include "bindings/parts.h"
 #include "client/process/recording.h"
 #include "client/programs/graph.h"
 

@@ -1,5 +1,3 @@
-#include "bindings/memory.h"
-
 #include <array>
 #include <map>
 
@@ -8,6 +6,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "bindings/parts.h"
 #include "client/backend/allocator.h"
 #include "client/machines/machines.h"
 #include "client/memory/telemetry.h"

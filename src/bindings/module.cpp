@@ -13,14 +13,9 @@
 #include <torch/version.h>
 
 #include "base/platform.h"
-#include "bindings/distributed.h"
 #include "bindings/frames.h"
-#include "bindings/graphs.h"
-#include "bindings/memory.h"
-#include "bindings/profiler.h"
+#include "bindings/parts.h"
 #include "bindings/python_hooks.h"
-#include "bindings/reads.h"
-#include "bindings/steps.h"
 #include "client/backend/generator.h"
 #include "client/backend/named_settings.h"
 #include "client/call/prefetch.h"

@@ -1,9 +1,9 @@
-#include "bindings/profiler.h"
+#include "client/backend/profiler.h"
 
 #include <pybind11/stl.h>
 
+#include "bindings/parts.h"
 #include "client/backend/profile_notes.h"
-#include "client/backend/profiler.h"
 #include "client/process/memory_history.h"
 
 namespace torch_remote::bindings {

@@ -1,11 +1,10 @@
-#include "bindings/reads.h"
-
 #include <pybind11/stl.h>
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "bindings/parts.h"
 #include "client/memory/pending_read.h"
 
 namespace py = pybind11;

@@ -2,8 +2,6 @@
 // of the program, of whatever class, may stop a restoration. So this is C++ that runs no Python
 // code of others: no isinstance(), no attribute, no hash of a tensor. The exceptions: sequences
 // that are neither list nor tuple, and `state` and `param_groups` of the optimizer.
-#include "bindings/steps.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
@@ -18,6 +16,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "bindings/found_state.h"
+#include "bindings/parts.h"
 #include "client/machines/machines.h"
 #include "client/process/threads.h"
 #include "client/session/session.h"

@@ -10,7 +10,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "redirect/callers.h"
-#include "redirect/host_copies.h"
+#include "redirect/hooks.h"
 #include "redirect/joined_state.h"
 #include "redirect/policy.h"
 #include "redirect/ref.h"

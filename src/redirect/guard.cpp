@@ -1,10 +1,9 @@
-#include "redirect/guard.h"
-
 #include <algorithm>
 #include <atomic>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "redirect/kernels.h"
 #include "redirect/policy.h"
 #include "redirect/state.h"
 

@@ -1,8 +1,7 @@
-#include "redirect/handlers.h"
-
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "redirect/hooks.h"
 #include "redirect/ref.h"
 
 namespace torch_remote::redirect {

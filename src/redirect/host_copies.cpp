@@ -1,8 +1,7 @@
-#include "redirect/host_copies.h"
-
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "redirect/hooks.h"
 #include "redirect/state.h"
 
 namespace torch_remote::redirect {

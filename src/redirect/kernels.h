@@ -10,6 +10,13 @@ namespace torch_remote::redirect {
 void install_kernels(bool for_cuda, bool for_mps);
 void remove_kernels();
 
+// A device guard for CUDA where torch has none, or one that fails because there is no GPU. C++ code
+// that says Tensor::to(kCUDA) asks it for the index; the tensor is then made by those kernels, so
+// no tensor is ever on the device that it names. It counts 0 devices, so that the engine of
+// autograd does not use it.
+void install_guard();
+void remove_guard();
+
 // Device names in TorchScript, which become constants of its graphs when they are compiled.
 // This stays for ever, and changes nothing while the redirect is off.
 void install_script();

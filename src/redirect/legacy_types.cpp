@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "redirect/arguments.h"
-#include "redirect/original_to.h"
+#include "redirect/hooks.h"
 #include "redirect/ref.h"
 
 namespace torch_remote::redirect {

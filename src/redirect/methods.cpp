@@ -9,9 +9,9 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "redirect/errors.h"
+#include "redirect/hooks.h"
 #include "redirect/large_tensors.h"
 #include "redirect/method_kinds.h"
-#include "redirect/original_to.h"
 #include "redirect/sites.h"
 #include "redirect/state.h"
 

@@ -1,4 +1,4 @@
-#include "redirect/original_to.h"
+#include "redirect/hooks.h"
 
 namespace torch_remote::redirect {
 namespace {

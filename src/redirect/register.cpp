@@ -10,7 +10,6 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/library.h>
 
-#include "redirect/guard.h"
 #include "redirect/kernels.h"
 #include "redirect/policy.h"
 #include "redirect/state.h"

@@ -13,10 +13,8 @@
 
 #include "redirect/arguments.h"
 #include "redirect/callers.h"
-#include "redirect/handlers.h"
-#include "redirect/host_copies.h"
+#include "redirect/hooks.h"
 #include "redirect/legacy_types.h"
-#include "redirect/original_to.h"
 #include "redirect/redirect.h"
 #include "redirect/ref.h"
 #include "redirect/state.h"
