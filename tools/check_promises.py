@@ -58,7 +58,7 @@ def main() -> int:
         folders = sorted({Path(name).relative_to("tests").parent for name in shown[promise]})
         where = ", ".join(f"`{folder}`" for folder in folders)
         count = sum(shown[promise].values())
-        rows.append(f"| {promise} {promises[promise]} | {count} | {where} |")
+        rows.append(f"| {promise} | {count} | {where} |")
     table = "\n".join(rows) + "\n"
     before, _, rest = text.partition(BEGIN)
     old, _, after = rest.partition(END)
