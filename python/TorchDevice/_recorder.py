@@ -52,6 +52,7 @@ class Call(NamedTuple):
     args: Any
     kwargs: Any
     results: list[torch.Tensor]
+    has_gradients: bool  # whether they were enabled, which some kernels ask (mkldnn_rnn_layer)
 
     def repeat(self) -> None:
         made = _tensors_of(self.function(*self.args, **self.kwargs))
@@ -65,6 +66,7 @@ def repeat_calls(calls: list[Call]) -> None:
     # In inference mode, because the block may have made inference tensors.
     with torch.inference_mode(), torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         for call in calls:
+            torch._C._set_grad_enabled(call.has_gradients)
             call.repeat()
 
 
@@ -209,7 +211,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if id(generator) not in self._generators:
             self._generators[id(generator)] = generator, generator.get_state()
 
-    def _note(self, func: Any, noted: Any, given: list[torch.Tensor], result: Any) -> None:
+    def _note(self, func: Any, noted: tuple[Any, Any], given: list[torch.Tensor], result: Any) -> None:
         results = _tensors_of(result)
         if func._schema.name in _FROM_THE_HOST:
             for each in results:
@@ -225,7 +227,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if func.namespace == "aten" and not (old.has(each) or self._before.has(each)):
                 self._made.add(each)
         if func._schema.name not in _ALLOCATIONS:
-            self.calls.append(Call(func, noted[0], noted[1], _memory_only(results)))
+            has_gradients = torch.is_grad_enabled()
+            self.calls.append(Call(func, *noted, _memory_only(results), has_gradients))
 
 
 def _is_composite(function: Any) -> bool:
