@@ -17,14 +17,7 @@ from torch.cuda import graphs as _torchs
 from torch_remote_patches import Patches, dot
 
 from ._log import warn_once
-from ._recorder import (
-    AcceleratorError,
-    Call,
-    Recorder,
-    check_not_recording,
-    current_recorder,
-    repeat_calls,
-)
+from ._recorder import Call, Recorder, check_not_recording, current_recorder, repeat_calls
 
 _MODES = ("global", "thread_local", "relaxed")
 _NO_CUDA_GRAPH = "there is no cudaGraph_t here; call replay() and debug_dump()"
@@ -156,9 +149,7 @@ class _OperatorGraph:
             raise RuntimeError("this graph is not being captured")
         recorder.__exit__(None, None, None)
         recorder.take_back()
-        if recorder.spoiled_by:
-            error = "operation failed due to a previous error during capture"
-            raise AcceleratorError(f"{error}: {recorder.spoiled_by}")
+        recorder.check_is_whole()
         self._captured = recorder.calls
 
     def replay(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+_UNSUPPORTED, _INVALIDATED = 900, 901  # cudaErrorStreamCaptureUnsupported, …Invalidated
 
 # Their results hold memory, and no value that a replay could write.
 _ALLOCATIONS = {
@@ -43,6 +43,12 @@ def check_not_recording(what: str) -> None:
     recorder = current_recorder()
     if recorder is not None:
         recorder.refuse(what)
+
+
+def _accelerator_error(text: str, code: int) -> RuntimeError:
+    error: Any = getattr(torch, "AcceleratorError", RuntimeError)(text)
+    error.error_code = code
+    return error  # type: ignore[no-any-return]
 
 
 class Call(NamedTuple):
@@ -113,7 +119,7 @@ def _makes_view(function: Any) -> bool:
 def _size_depends_on_data(function: Any, args: Any, kwargs: Any) -> bool:
     if torch.Tag.dynamic_output_shape not in function.tags:
         return False
-    if function._schema.name == "aten::index":
+    if function._schema.name in ("aten::index", "aten::_unsafe_index"):
         indices = _tensors_of(args[1])
         return any(each.dtype in (torch.bool, torch.uint8) for each in indices)
     return kwargs.get("output_size") is None  # repeat_interleave() may be told
@@ -154,7 +160,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             "has no value before the first replay"
         )
         self.spoiled_by = self.spoiled_by or error
-        raise AcceleratorError(error)
+        raise _accelerator_error(error, _UNSUPPORTED)
+
+    def check_is_whole(self) -> None:
+        if self.spoiled_by:
+            error = "operation failed due to a previous error during capture"
+            raise _accelerator_error(f"{error}: {self.spoiled_by}", _INVALIDATED)
 
     def take_back(self) -> None:
         """As if the block had not run."""
@@ -168,7 +179,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func._can_decompose() and _is_composite(func):  # in inference mode
+        if _is_composite(func):  # in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
         tensors = _tensors_of((args, kwargs))
@@ -211,7 +222,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if id(generator) not in self._generators:
             self._generators[id(generator)] = generator, generator.get_state()
 
-    def _note(self, func: Any, noted: tuple[Any, Any], given: list[torch.Tensor], result: Any) -> None:
+    def _note(
+        self, func: Any, noted: tuple[Any, Any], given: list[torch.Tensor], result: Any
+    ) -> None:
         results = _tensors_of(result)
         if func._schema.name in _FROM_THE_HOST:
             for each in results:

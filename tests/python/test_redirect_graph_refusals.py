@@ -153,7 +153,9 @@ def test_what_waits_is_refused_and_the_program_goes_on(used: str, name: str) -> 
     with refused as raised, torch.cuda.graph(graph):
         x.add_(1)
         REFUSALS[name](x)
-    assert REFUSED in str(raised.value.__context__)
+    first: Any = raised.value.__context__
+    assert REFUSED in str(first)
+    assert (first.error_code, raised.value.error_code) == (900, 901)
     assert not torch.cuda.is_current_stream_capturing()
     assert torch.cuda.current_stream() == stream
     assert x.tolist() == [1, 1, 1]
