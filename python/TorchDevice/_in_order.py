@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ._log import warn_once
+from ._recorder import current_recorder
 
 
 class Stream(torch.Stream):  # type: ignore[misc]
@@ -25,11 +26,19 @@ class Stream(torch.Stream):  # type: ignore[misc]
 
     cuda_stream = 0
 
+    def __eq__(self, other: object) -> bool:
+        return self is other  # torch compares ids, and there is one for all streams of the CPU
+
+    __hash__ = object.__hash__
+
     def synchronize(self) -> None:
         torch.cuda.synchronize()
 
     def query(self) -> bool:
         return True
+
+    def is_capturing(self) -> bool:
+        return current_recorder() is not None
 
     def wait_event(self, event: Any) -> None:
         """Nothing to wait for: the event was recorded by an earlier call."""
@@ -75,7 +84,8 @@ class Event:
         self._time: int | None = None
 
     def record(self, stream: Any = None) -> None:
-        torch.cuda.synchronize()  # what came before is done, so that the time is true
+        if current_recorder() is None:
+            torch.cuda.synchronize()  # what came before is done, so that the time is true
         self._time = time.perf_counter_ns()
 
     def wait(self, stream: Any = None) -> None:

@@ -14,7 +14,17 @@ import torch
 
 from torch_remote_patches import Patches
 
-from . import _C, _accelerator, _amp, _comm, _compile, _distributed, _kernels, _mps_names
+from . import (
+    _C,
+    _accelerator,
+    _amp,
+    _comm,
+    _compile,
+    _distributed,
+    _graphs,
+    _kernels,
+    _mps_names,
+)
 from ._callers import truth_for_listed
 from ._claim import if_claimed
 from ._own import noted_function, own_function
@@ -103,6 +113,7 @@ def install(accelerator: str) -> None:
     _distributed.install(_changes, target)
     _kernels.install(_changes, target.kind)
     _amp.install(_changes, target.kind)
+    _graphs.install(_changes, target.kind)
     _mps_names.install(_changes, target)
 
 

@@ -7,6 +7,7 @@ This class holds what is the same everywhere; `_target_cpu.py`, `_target_mps.py`
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import types
 from dataclasses import dataclass
@@ -80,11 +81,14 @@ class Target:
 
     kind = "cpu"  # the device type, as torch names it
 
-    CUDAGraph = _graphs.Graph
-    graph = _graphs.graph
     graph_pool_handle = staticmethod(_graphs.graph_pool_handle)
-    make_graphed_callables = staticmethod(_graphs.make_graphed_callables)
-    is_current_stream_capturing = staticmethod(_graphs.is_capturing)
+
+    @functools.cached_property
+    def graph(self) -> Any:
+        return _graphs.graph_class()
+
+    def make_graphed_callables(self, *args: Any, **kwargs: Any) -> Any:
+        return _graphs.make_graphed_callables(self.kind, *args, **kwargs)
 
     utilization = _refused("utilization", _TELEMETRY)
     temperature = _refused("temperature", _TELEMETRY)

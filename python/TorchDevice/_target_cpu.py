@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from . import _C, _host, _in_order
+from . import _C, _graphs, _host, _in_order
+from ._recorder import check_not_recording
 from ._target import Properties, Target, index_of
 
 
@@ -46,6 +47,8 @@ class CpuTarget(Target):
     set_stream = staticmethod(_in_order.set_stream)
     device = _Block
     device_of = _Block
+    CUDAGraph = _graphs.CpuGraph
+    is_current_stream_capturing = staticmethod(_graphs.is_recording)
 
     default_generators = (torch.default_generator,)
 
@@ -91,7 +94,7 @@ class CpuTarget(Target):
         return _fractions.get(self.kind, 1.0)
 
     def synchronize(self, device: Any = None) -> None:
-        pass
+        check_not_recording("synchronize")
 
     def manual_seed(self, seed: int) -> None:
         torch.default_generator.manual_seed(int(seed))

@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 
-from . import _host
+from . import _graphs, _host
+from ._recorder import check_not_recording
 from ._target import Properties, ranks_here
 from ._target_cpu import CpuTarget
 
 
 class MpsTarget(CpuTarget):
     kind = "mps"
+
+    CUDAGraph = _graphs.MpsGraph
 
     def __init__(self) -> None:
         self._peak = 0
@@ -34,6 +37,7 @@ class MpsTarget(CpuTarget):
         return Properties("MPS (CUDA Compatible)", 7, 0, memory, cores, is_integrated=1)
 
     def synchronize(self, device: Any = None) -> None:
+        check_not_recording("synchronize")
         torch.mps.synchronize()
 
     def empty_cache(self) -> None:

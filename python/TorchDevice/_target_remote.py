@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+import torch_remote
+
+from ._graphs import GraphAnswers
 from ._table import ANSWERED, words
 from ._target import Target, index_of, ranks_here, refusal
 
@@ -77,6 +80,10 @@ def _stream_class(module: Any, existing_index: Any) -> Any:
     return Stream
 
 
+class CUDAGraph(GraphAnswers, torch_remote.Graph):
+    """`torch.cuda.CUDAGraph`: a `torch_remote.Graph`."""
+
+
 class _Generators(Sequence[torch.Generator]):
     """`torch.cuda.default_generators`"""
 
@@ -95,6 +102,9 @@ class _Generators(Sequence[torch.Generator]):
 
 class RemoteTarget(Target):
     """What the device module lacks is answered by the class."""
+
+    CUDAGraph = CUDAGraph
+    is_current_stream_capturing = staticmethod(torch_remote._C.is_recording)
 
     def __init__(self) -> None:
         self.kind = torch._C._get_privateuse1_backend_name()

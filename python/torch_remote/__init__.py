@@ -53,6 +53,7 @@ from . import (  # noqa: E402
     _device,
     _downloads,
     _errors,
+    _graphs,
     _interop,
     _kernels,
     _launch,
@@ -175,6 +176,7 @@ def _change_torch() -> None:
     _branches.install()
     _backward.install()
     _optimizers.install()
+    _graphs.install()
     _parallel.install()
     _profiler.install()
     distributed._install()

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import os
 from typing import Any
 
+import torch
+
+from torch_remote_patches import dot
+
 from . import _C
+from ._backend import name
+from ._patches import patch
+
+_pools = itertools.count(1)
 
 
 class Graph(_C.Graph):
@@ -31,9 +42,17 @@ class Graph(_C.Graph):
     A replay draws new random numbers from the generators, as the calls would.
     """
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        """Starts to record. Both arguments are CUDA's, and change nothing here."""
+    _pool: Any = None
+
+    def capture_begin(
+        self,
+        pool: Any = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
+        """Starts to record. The arguments are CUDA's, and change nothing here."""
         self._begin()
+        self._pool = (next(_pools), 0) if pool is None else pool
 
     def capture_end(self) -> None:
         self._end()
@@ -41,12 +60,16 @@ class Graph(_C.Graph):
     def instantiate(self) -> None:
         """Does nothing: a graph can be replayed when it is captured."""
 
-    def pool(self) -> tuple[int, int]:
-        """A graph has no memory of its own: its temporaries live while it runs."""
-        return 0, 0
+    def pool(self) -> Any:
+        """The pool that was given, or a name. A graph's temporaries live while it runs."""
+        return (0, 0) if self._pool is None else self._pool
 
     def enable_debug_mode(self) -> None:
-        """Does nothing."""
+        """Does nothing: `debug_dump()` always works."""
+
+    def debug_dump(self, debug_path: str | os.PathLike[str]) -> None:
+        """Writes the calls, with their lines, as a graph in Graphviz's language."""
+        dot.write_chain(debug_path, self._describe_calls())
 
     def __enter__(self) -> Graph:
         self.capture_begin()
@@ -61,3 +84,28 @@ class Graph(_C.Graph):
     def __repr__(self) -> str:
         state = "recording" if self._is_recording else f"{self._calls} calls"
         return f"<torch_remote.Graph: {state}>"
+
+
+def _checked(check: Any) -> Any:
+    """An optimizer's check of `capturable`, which PyTorch makes on CUDA and XPU only."""
+
+    @functools.wraps(check)
+    def call(optimizer: Any) -> None:
+        if not torch.compiler.is_compiling() and _C.is_recording():
+            groups = optimizer.param_groups
+            if not all(group["capturable"] or group.get("fused") for group in groups):
+                raise RuntimeError(
+                    f"Attempting {name().upper()} graph capture of step() for an instance of "
+                    f"{type(optimizer).__name__} but param_groups' capturable is False."
+                )
+        check(optimizer)
+
+    return call
+
+
+def install() -> None:
+    """An optimizer that counts its steps in Python says so where it would be captured."""
+    optimizer = torch.optim.Optimizer
+    checks = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+    check = next(each for each in checks if hasattr(optimizer, each))  # the first: torch 2.13
+    patch(optimizer, check, _checked(getattr(optimizer, check)))

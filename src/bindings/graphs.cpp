@@ -1,5 +1,7 @@
 #include "client/backend/graphs.h"
 
+#include <pybind11/stl.h>
+
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -21,7 +23,9 @@ void define_graphs(py::module& module) {
       .def("replay", torch::wrap_pybind_function_no_gil(&Graph::replay))
       .def("reset", torch::wrap_pybind_function_no_gil(&Graph::reset))
       .def_property_readonly("_is_recording", &Graph::is_recording)
-      .def_property_readonly("_calls", &Graph::calls);
+      .def_property_readonly("_is_captured", &Graph::is_captured)
+      .def_property_readonly("_calls", &Graph::calls)
+      .def("_describe_calls", torch::wrap_pybind_function(&Graph::describe_calls));
   module.def("is_recording", [] { return client::current_recording() != nullptr; });
   module.def("register_graphs", torch::wrap_pybind_function(&client::register_graphs));
 }

@@ -603,9 +603,10 @@ def test_a_graph_that_is_too_large_says_so() -> None:
 @pytest.mark.skipif(not hasattr(torch.accelerator, "Graph"), reason="torch 2.12 has the first")
 def test_torch_accelerator_graph_is_the_same() -> None:
     x = torch.ones(3, device="remote")
-    graph = torch.accelerator.Graph()
+    graph = torch.accelerator.Graph(pool=(0, 7))
     with graph:
         y = x.add_(1) * 2
+    assert graph.pool() == (0, 7)
     assert x.tolist() == [1, 1, 1]
     for _ in range(2):
         graph.replay()

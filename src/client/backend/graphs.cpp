@@ -18,8 +18,9 @@ class AcceleratorGraph : public at::GraphImplInterface {
  public:
   explicit AcceleratorGraph(const at::GraphImplArgs& /*arguments*/) {}
 
-  void capture_begin(at::MempoolId_t /*pool*/, at::GraphCaptureMode /*mode*/) override {
+  void capture_begin(at::MempoolId_t pool, at::GraphCaptureMode /*mode*/) override {
     graph_.begin();
+    pool_ = pool;
   }
 
   void capture_end() override { graph_.end(); }
@@ -30,16 +31,19 @@ class AcceleratorGraph : public at::GraphImplInterface {
 
   void reset() override { graph_.reset(); }
 
-  at::MempoolId_t pool() const override { return {0, 0}; }
+  at::MempoolId_t pool() const override { return pool_; }
 
   void enable_debug_mode() override {}
 
   void debug_dump(const std::string& /*path*/) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "a graph on this device cannot be dumped");
+    TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                "torch.accelerator.Graph has no dump on this device; make a "
+                                "torch_remote.Graph(), which has debug_dump()");
   }
 
  private:
   Graph graph_;
+  at::MempoolId_t pool_{0, 0};  // a name: it changes nothing
 };
 
 }  // namespace

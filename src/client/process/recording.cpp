@@ -54,13 +54,25 @@ void end_recording(Recording& recording) noexcept {
   }
 }
 
+void Recording::spoil(const std::string& error) {
+  MutexLock lock(mutex_);
+  if (spoiled_by_.empty())
+    spoiled_by_ = error;
+}
+
+std::string Recording::spoiled_by() const {
+  MutexLock lock(mutex_);
+  return spoiled_by_;
+}
+
 void refuse_while_recording(Recording& recording, const char* what) {
-  recording.spoil();
-  throw c10::AcceleratorError(
-      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, kCaptureUnsupported,
+  const std::string error =
       std::string(what) +
-          ": operation not permitted when stream is capturing: the thread records a program, which "
-          "runs later, so nothing can be waited for, read or sent from memory of this process");
+      ": operation not permitted when stream is capturing: the thread records a program, which "
+      "runs later, so nothing can be waited for, read or sent from memory of this process";
+  recording.spoil(error);
+  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                              kCaptureUnsupported, error);
 }
 
 }  // namespace torch_remote::client

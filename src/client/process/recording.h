@@ -2,6 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
+
+#include "base/mutex.h"
 
 namespace torch_remote::client {
 
@@ -15,13 +18,16 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // The thread has done what no program can do. What was recorded is lost, as on CUDA.
-  void spoil() { is_spoiled_ = true; }
+  // The thread has done what no program can do; `error` says what. What was recorded is lost, as on
+  // CUDA.
+  void spoil(const std::string& error);
 
-  bool is_spoiled() const { return is_spoiled_; }
+  // The first error of spoil(); empty: there was none.
+  std::string spoiled_by() const;
 
  private:
-  std::atomic<bool> is_spoiled_{false};
+  mutable Mutex mutex_;
+  std::string spoiled_by_ GUARDED_BY(mutex_);
 };
 
 extern std::atomic<int> open_recordings;  // of all threads

@@ -25,6 +25,10 @@ void Graph::replay() {
     program_->run();
 }
 
+std::vector<std::string> Graph::describe_calls() const {
+  return program_ == nullptr ? std::vector<std::string>() : program_->describe_calls();
+}
+
 void Graph::reset() {
   TORCH_CHECK(recorder_ == nullptr, "this graph is being captured");
   program_.reset();

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "client/programs/recorder.h"
 
@@ -24,8 +26,13 @@ class Graph {
 
   bool is_recording() const { return recorder_ != nullptr; }
 
+  bool is_captured() const { return is_captured_; }
+
   // How many calls a replay makes.
   uint64_t calls() const { return program_ == nullptr ? 0 : program_->calls(); }
+
+  // Program::describe_calls(); empty if nothing is captured.
+  std::vector<std::string> describe_calls() const;
 
  private:
   std::unique_ptr<Recorder> recorder_;

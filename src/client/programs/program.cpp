@@ -5,6 +5,7 @@
 
 #include <ATen/record_function.h>
 
+#include "client/operators/operator.h"
 #include "client/process/process.h"
 #include "client/process/recording.h"
 #include "client/process/records.h"
@@ -69,6 +70,18 @@ void Program::run() {
   }
   if (is_blocking())
     session.synchronize({.is_failed_call = true});
+}
+
+std::vector<std::string> Program::describe_calls() const {
+  std::vector<std::string> calls;
+  for (size_t i = 0; i < recorded_.steps.size(); ++i) {
+    const SignaturePtr& signature = recorded_.steps[i].signature;
+    if (signature == nullptr)
+      continue;
+    const std::string line = name_line(recorded_.sites[i].line);
+    calls.push_back(signature->operation->name + (line.empty() ? "" : ", ") + line);
+  }
+  return calls;
 }
 
 SentPrograms::Size Program::size() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Generator.h>
@@ -52,6 +53,9 @@ class Program {
 
   // How many calls a run makes.
   uint64_t calls() const { return calls_; }
+
+  // "aten::mm, train.py:12" for each call, in order.
+  std::vector<std::string> describe_calls() const;
 
  private:
   SentPrograms::Size size() const;

@@ -1,6 +1,7 @@
 #include "client/programs/recorder.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "client/process/records.h"
@@ -104,10 +105,10 @@ void Recorder::add(const Call& call) {
 std::unique_ptr<Program> Recorder::finish() {
   end_recording(*this);
   MutexLock lock(mutex_);
-  if (is_spoiled())
-    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                                kCaptureInvalidated,
-                                "operation failed due to a previous error during capture");
+  if (const std::string error = spoiled_by(); !error.empty())
+    throw c10::AcceleratorError(
+        {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, kCaptureInvalidated,
+        "operation failed due to a previous error during capture: " + error);
   if (recorded_.session == nullptr)
     return nullptr;
   for (Mentioned& storage : storages_) {

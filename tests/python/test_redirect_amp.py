@@ -1,4 +1,4 @@
-"""Autocast, graphs, ranges and profiles of `torch.cuda` while something else is in use."""
+"""Autocast, ranges and profiles of `torch.cuda` while something else is in use."""
 
 from __future__ import annotations
 
@@ -144,40 +144,6 @@ def test_autocast_of_the_cpu_is_logged(remote: str) -> None:
     assert [(each.api, each.asked, each.used) for each in found] == [
         ("torch.autocast", "cpu", remote)
     ]
-
-
-def test_a_graph_replays_what_its_block_did(used: str) -> None:
-    source = torch.zeros(3, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        assert torch.cuda.is_current_stream_capturing()
-        result = (source * 2 + 1).relu()
-        counter = result.sum()
-        turned = (source.reshape(1, 3) + 1).t_()
-    assert not torch.cuda.is_current_stream_capturing()
-    source.copy_(torch.tensor([1.0, 2.0, -3.0]))
-    graph.replay()
-    assert result.tolist() == [3.0, 5.0, 0.0]
-    assert counter.item() == 8.0
-    assert turned.tolist() == [[2.0], [3.0], [-2.0]]
-
-
-def test_a_graph_of_a_training_step_trains(used: str) -> None:
-    module = torch.nn.Linear(2, 1, bias=False).cuda()
-    torch.nn.init.ones_(module.weight)
-    inputs = torch.ones(1, 2, device="cuda")
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.25)
-    module(inputs).sum().backward()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        optimizer.zero_grad(set_to_none=False)
-        module(inputs).sum().backward()
-        optimizer.step()
-    assert module.weight.tolist() == [[0.75, 0.75]]
-    graph.replay()
-    assert module.weight.tolist() == [[0.5, 0.5]]
-    twice = torch.cuda.make_graphed_callables(module, (inputs,))
-    assert twice(inputs).item() == 1.0
 
 
 def test_ranges_of_nvtx_are_ranges_of_the_profiler(used: str) -> None:
