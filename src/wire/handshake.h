@@ -59,7 +59,7 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes);
 // The highest version that both have. Throws ProtocolError, which names both ranges.
 Version agree(Version peer_min, Version peer_max);
 
-// What a server can do beyond its protocol version: bits of Hello::capabilities.
+// What an end can do beyond its protocol version: bits of Hello::capabilities.
 constexpr uint64_t kStreamsCapability = 1 << 0;     // STREAM, QUERY kStream, kEvent, kElapsed
 constexpr uint64_t kMemoryCapability = 1 << 1;      // QUERY kMemory
 constexpr uint64_t kSparseCapability = 1 << 2;      // ValueKind::kSparse, ResultKind::kSparse
@@ -69,6 +69,7 @@ constexpr uint64_t kProfileCapability = 1 << 5;     // QUERY kProfile
 constexpr uint64_t kGroupsCapability = 1 << 7;      // QUERY kGroup, operators of collectives
 constexpr uint64_t kProgramsCapability = 1 << 9;    // PROGRAM, RUN, DROP (program.h)
 constexpr uint64_t kCancelCapability = 1 << 11;     // CANCEL
+constexpr uint64_t kWarningsCapability = 1 << 12;   // a client's: it takes WARNING (warning.h)
 // Only of servers that were started for it, so not in kCapabilities: --peers (QUERY kPeer), --cache
 // (QUERY kCachedUploads).
 constexpr uint64_t kPeersCapability = 1 << 6;
@@ -76,7 +77,7 @@ constexpr uint64_t kUploadCacheCapability = 1 << 8;
 constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability |
                                    kTelemetryCapability | kRouteProofCapability |
                                    kProfileCapability | kGroupsCapability | kProgramsCapability |
-                                   kCancelCapability;
+                                   kCancelCapability | kWarningsCapability;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
