@@ -169,7 +169,7 @@ Greeting exchange(transport::Stream& stream, const std::optional<wire::Preamble>
   const Bytes body = reader.read_block();
   const wire::Hello hello = wire::decode_hello(body);
   Greeting greeting{wire::agree_as(wire::Side::kServer, hello.min, hello.max), hello.torch_version,
-                    hello.received, local_process(hello)};
+                    hello.received, local_process(hello), hello.capabilities};
   const std::optional<wire::Proof> wanted = send_hello(stream, body, make_proofs, capabilities);
   check_proof(wire::decode_proof(read_proof(reader, wanted.has_value())), wanted, intent);
   return greeting;

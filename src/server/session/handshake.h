@@ -30,6 +30,7 @@ struct Greeting {
   std::string torch_version;  // the client's
   uint64_t received = 0;      // resume: highest sequence that the client has received whole
   pid_t process = 0;          // the client's, if it is on this machine; else 0
+  uint64_t capabilities = 0;  // the client's
 };
 
 // The proofs of both sides for one handshake: over both HELLO bodies and the TLS connection.

@@ -170,10 +170,11 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
     use.note();
   };
   const std::string peer = stream->peer();
-  auto& session = *new Session(std::move(stream), devices, prepared.table,
-                               {on_work, leave_after_grace, &call_log, &page, lease,
-                                options.max_memory, peers, place.cache.release()},
-                               connection_options(options, lease));
+  auto& session = *new Session(
+      std::move(stream), devices, prepared.table,
+      {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory, peers,
+       place.cache.release(), (greeting.capabilities & wire::kWarningsCapability) != 0},
+      connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
     take_back_clients(std::move(place.control), session, identity, peer);
