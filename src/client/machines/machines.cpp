@@ -392,6 +392,7 @@ std::vector<int> Machines::ids() {
 void Machines::report_untold(Session& session, std::chrono::milliseconds patience) noexcept {
   try {
     const std::string text = session.report_untold(patience);
+    has_reported_ = print_warnings(session) || has_reported_;
     if (text.empty())
       return;
     std::fputs(("torch_remote: " + text).c_str(), stderr);

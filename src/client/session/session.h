@@ -20,6 +20,7 @@
 #include "client/session/message_order.h"
 #include "client/session/requests.h"
 #include "client/session/server_operators.h"
+#include "client/session/warnings.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {
@@ -140,6 +141,9 @@ class Session : private Link::Handler {
   friend KnownUploads& known_uploads(Session& session);
   friend void finish_uploads(Session& session, uint64_t before);
   friend uint64_t calls_done(Session& session);
+  friend void show_warnings(Session& session);
+  friend void show_all_warnings(Session& session);
+  friend bool print_warnings(Session& session);
 
   const std::string& url() const { return link_.endpoint().url; }
 
@@ -148,6 +152,7 @@ class Session : private Link::Handler {
   [[noreturn]] void raise_lost();
   void lose_device(const wire::Error& error);
   void on_error(wire::Reader& reader);
+  void on_warning(wire::Reader& reader);
   void on_reply(const wire::Reply& reply);
   void on_reported(uint64_t call);
   bool has_credit();
@@ -212,6 +217,7 @@ class Session : private Link::Handler {
   // When a long wait was last printed.
   std::atomic<Clock::time_point> last_notice_{};
   KnownUploads known_uploads_;
+  Warnings warnings_;
   Link link_;
 };
 
@@ -226,6 +232,15 @@ KnownUploads& known_uploads(Session& session);
 // Waits until the server has received the uploads whose requests have smaller ids, and the
 // connection reads their sources no more. SentSources::free_done() then frees them.
 void finish_uploads(Session& session, uint64_t before);
+
+// Gives Python's `warnings` what kernels have warned of in calls of this thread and of threads that
+// have ended. Raises none, so that a wait does all of its work: one that a filter makes an error is
+// raised by PyTorch at the end of the operation.
+void show_warnings(Session& session);
+// The same for all threads.
+void show_all_warnings(Session& session);
+// The same at the session's end, where none is raised. True: a filter has made one an error.
+bool print_warnings(Session& session);
 
 // What the call uses may be missing: a discarded call was to make it. Only the server knows.
 bool may_be_missing(Faults& faults, const Capture& capture);
