@@ -65,6 +65,7 @@ from . import (  # noqa: E402
     _printing,
     _profiler,
     _progress,
+    _warnings,
 )
 from . import backends as backends  # noqa: E402
 from . import distributed as distributed  # noqa: E402
@@ -145,6 +146,7 @@ def _install(name: str) -> None:
     _C.set_library_folders([f"{folder}/" for folder in (Path(torch.__file__).parent, *ours)])
     _C.set_server_path(str(server_path()))
     _C.set_start(_launch.start)
+    _C.set_show_warning(_warnings.show)
     _C.init()
     torch.utils.rename_privateuse1_backend(name)
     _C.register_graphs()

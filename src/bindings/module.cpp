@@ -335,6 +335,7 @@ PYBIND11_MODULE(_C, module) {
   define_distributed(module);
   define_graphs(module);
   module.def("set_progress_hooks", set_progress_hooks);
+  module.def("set_show_warning", set_show_warning);
   module.def("set_progress_shown", client::TransferProgress::set_shown);
   module.def("bytes_moved", bytes_moved);
   module.def("counters", counters);

@@ -31,6 +31,7 @@ PyObject* start_function = nullptr;
 PyObject* begin_progress_function = nullptr;
 PyObject* update_progress_function = nullptr;
 PyObject* end_progress_function = nullptr;
+PyObject* show_warning_function = nullptr;
 
 // Note [The GIL at exit]
 //
@@ -228,6 +229,15 @@ void end_progress() {
   }
 }
 
+bool warn(const client::ShownWarning& warning, const std::string& file, int line, bool prints) {
+  const TakingGil taking;
+  py::gil_scoped_acquire gil;
+  return call_apart(show_warning_function, "torch_remote: showing a warning",
+                    warning.is_deprecation, to_python(torch::processErrorMsg(warning.text)),
+                    to_python(file), line, prints)
+      .is(py::bool_(true));
+}
+
 }  // namespace
 
 void set_take_back(py::object function) {
@@ -246,6 +256,11 @@ void set_progress_hooks(py::object begin, py::object update, py::object end) {
   client::python_hooks.begin_progress = &begin_progress;
   client::python_hooks.update_progress = &update_progress;
   client::python_hooks.end_progress = &end_progress;
+}
+
+void set_show_warning(py::object function) {
+  show_warning_function = function.release().ptr();
+  client::python_hooks.warn = &warn;
 }
 
 void install_python_hooks() {

@@ -21,6 +21,9 @@ void set_take_back(pybind11::object function);
 // client::Machines::Start: called with the index of the device.
 void set_start(pybind11::object function);
 
+// client::PythonHooks::warn: show(is_deprecation, text, file, line, prints) -> bool.
+void set_show_warning(pybind11::object function);
+
 // client::PythonHooks: begin_progress(bytes, is_upload) -> bool, update_progress, end_progress.
 void set_progress_hooks(pybind11::object begin, pybind11::object update, pybind11::object end);
 

@@ -69,6 +69,7 @@ constexpr uint64_t kProfileCapability = 1 << 5;     // QUERY kProfile
 constexpr uint64_t kGroupsCapability = 1 << 7;      // QUERY kGroup, operators of collectives
 constexpr uint64_t kProgramsCapability = 1 << 9;    // PROGRAM, RUN, DROP (program.h)
 constexpr uint64_t kCancelCapability = 1 << 11;     // CANCEL
+constexpr uint64_t kWarningsCapability = 1 << 12;   // a client's: it takes WARNING (warning.h)
 constexpr uint64_t kShortageCapability = 1 << 13;   // a client's: Error::wanted and Error::free
 // Only of servers that were started for it, so not in kCapabilities: --peers (QUERY kPeer), --cache
 // (QUERY kCachedUploads).
@@ -77,7 +78,7 @@ constexpr uint64_t kUploadCacheCapability = 1 << 8;
 constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability |
                                    kTelemetryCapability | kRouteProofCapability |
                                    kProfileCapability | kGroupsCapability | kProgramsCapability |
-                                   kCancelCapability | kShortageCapability;
+                                   kCancelCapability | kWarningsCapability | kShortageCapability;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;

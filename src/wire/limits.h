@@ -57,6 +57,8 @@ constexpr uint64_t kMaxGeneratorState = 1 << 16;  // bytes of a generator's stat
 constexpr uint64_t kMaxErrorText = 16 << 10;      // text of an error; the sender cuts longer ones
 constexpr uint64_t kMaxErrorResults = 64;         // storages that one error lists
 constexpr uint64_t kMaxStoppedThreads = 65536;    // per session
+constexpr uint64_t kMaxWarningText = 4 << 10;     // text of a warning; the sender cuts longer ones
+constexpr uint64_t kMaxWarningTexts = 1024;       // different texts of warnings, per session
 constexpr uint64_t kMaxSkippedTags = 1024;        // messages of an unknown tag, per session
 
 }  // namespace torch_remote::wire

@@ -34,9 +34,9 @@ const char* to_text(Tag value) {
       "unknown",   "HELLO",   "PROOF",  "WELCOME", "SIGNATURE", "CALL",   "CONTEXT",
       "GENERATOR", "RESIZE",  "STREAM", "BEGIN",   "CHUNK",     "FREE",   "READ",
       "QUERY",     "PROGRAM", "GO_ON",  "REPLY",   "ERROR",     "ACK",    "PING",
-      "CLOSE",     "THREAD",  "RUN",    "DROP",    "PROGRESS",  "CANCEL",
+      "CLOSE",     "THREAD",  "RUN",    "DROP",    "PROGRESS",  "CANCEL", "WARNING",
   };
-  static_assert(kNames.size() == static_cast<size_t>(Tag::kCancel) + 1);
+  static_assert(kNames.size() == static_cast<size_t>(Tag::kWarning) + 1);
   const auto number = static_cast<size_t>(value);
   return kNames[number < kNames.size() ? number : 0];
 }

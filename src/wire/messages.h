@@ -41,6 +41,7 @@ namespace torch_remote::wire {
 //     ERROR     request:varint error                        request 0: not an answer
 //     PROGRESS  call:varint                                 the last call that is done, while a
 //                                                           frame takes long; four a second at most
+//     WARNING   call:varint …                               a kernel warns (warning.h)
 //
 // CHUNK is sent as a bulk frame (transport/frame.h) with lane = upload (to the server) or request
 // (to the client). ACK, PING and CLOSE are kinds of frames too; HELLO, PROOF and WELCOME are in
@@ -96,6 +97,7 @@ enum class Tag : uint8_t {
   kDrop = 24,
   kProgress = 25,
   kCancel = 26,
+  kWarning = 27,
 };
 
 const char* to_text(Tag value);

@@ -18,6 +18,7 @@
 #include "wire/program.h"
 #include "wire/streams.h"
 #include "wire/telemetry.h"
+#include "wire/warning.h"
 
 namespace {
 
@@ -123,7 +124,7 @@ void fuzz_fingerprints(Bytes bytes) {
 }
 
 using Fuzz = void (*)(Bytes);
-constexpr std::array<Fuzz, 30> kAll = {
+constexpr std::array<Fuzz, 31> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
@@ -154,6 +155,7 @@ constexpr std::array<Fuzz, 30> kAll = {
     fuzz<Run, decode_run, true>,
     fuzz_program,
     fuzz_drop,
+    fuzz<Warning, decode_warning, true>,
 };
 
 }  // namespace

@@ -18,12 +18,6 @@ DIFFERENCES = [
     ),
     # A lazy clone is a clone on the server, and its storages have no address that two share.
     Difference(r"test_(lazy_clone|const_data_ptr|parallel_cow)", "copy-on-write"),
-    # docs/limits.md: what a kernel warns of is printed by the server, and no Python warning.
-    Difference(
-        r"test_(\w+_mem_overlap|random_from_to)",
-        "a warning of a kernel",
-        r"UserWarning not triggered",
-    ),
     # arange and fftfreq with out=: PyTorch's meta function warns of the resize, not the kernel.
     Difference(
         r"", "the warning has other words", r"does not match .An output with one or more elements"

@@ -131,11 +131,6 @@ bool check_index(const c10::IValue& index, c10::Device indexed) {
   TORCH_CHECK(tensor.device().is_cpu() || tensor.device() == indexed,
               "indices should be either on ", at::kCPU,
               " or on the same device as the indexed tensor (", indexed, ")");
-  if (tensor.scalar_type() == at::kByte) {
-    TORCH_WARN(
-        "indexing with dtype torch.uint8 is now deprecated,"
-        " please use a dtype torch.bool instead.");
-  }
   return tensor.device().is_cpu() && tensor.dim() > 0;
 }
 

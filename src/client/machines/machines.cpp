@@ -392,6 +392,7 @@ std::vector<int> Machines::ids() {
 void Machines::print_unreported(Session& session, std::chrono::milliseconds patience) noexcept {
   try {
     const std::string text = session.describe_unreported(patience);
+    has_printed_ = print_warnings(session) || has_printed_;
     if (text.empty())
       return;
     std::fputs(("torch_remote: " + text).c_str(), stderr);

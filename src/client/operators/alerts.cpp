@@ -124,4 +124,12 @@ const Alert* find_alert(const c10::OperatorName& operation) {
   return found == std::end(kAlerts) ? nullptr : found;
 }
 
+bool is_alert(std::string_view text) {
+  return std::any_of(std::begin(kAlerts), std::end(kAlerts), [text](const Alert& alert) {
+    const std::string_view caller = alert.caller;
+    return text.starts_with(caller) &&
+           text.substr(caller.size()).starts_with(" does not have a deterministic implementation");
+  });
+}
+
 }  // namespace torch_remote::client

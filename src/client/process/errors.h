@@ -11,6 +11,11 @@ namespace torch_remote::client {
 
 class Session;
 
+struct ShownWarning {
+  bool is_deprecation = false;  // else a UserWarning
+  std::string text;
+};
+
 enum class ErrorClass { kRemote, kSessionLost, kProtocol, kConnection, kDeviceLost };
 
 // How an error of the server is raised.
@@ -42,6 +47,10 @@ struct PythonHooks {
   void (*end_progress)() = nullptr;
   // The lines of all frames of this thread, the innermost first. Needs no GIL.
   void (*find_stack)(std::vector<uint32_t>& lines) = nullptr;
+  // Gives Python's `warnings` a warning of this line; the file is empty if the line is not known.
+  // True: a filter makes it an error, which is not raised; with `prints` it is printed.
+  bool (*warn)(const ShownWarning& warning, const std::string& file, int line,
+               bool prints) = nullptr;
 };
 
 extern PythonHooks python_hooks;

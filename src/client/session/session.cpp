@@ -75,6 +75,8 @@ void Session::on_messages(std::vector<std::byte> payload) {
       on_error(message.body);
     else if (message.tag == wire::Tag::kProgress)
       on_call_progress(wire::decode_progress(message.body));
+    else if (message.tag == wire::Tag::kWarning)
+      on_warning(message.body);
     else if (wire::to_text(message.tag) != std::string_view("unknown"))
       throw ProtocolError("the server sent a message that only clients send");
     else

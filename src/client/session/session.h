@@ -20,6 +20,7 @@
 #include "client/session/message_order.h"
 #include "client/session/requests.h"
 #include "client/session/server_operators.h"
+#include "client/session/warnings.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {
@@ -141,6 +142,9 @@ class Session : private Link::Handler {
   friend KnownUploads& known_uploads(Session& session);
   friend void finish_uploads(Session& session, uint64_t before);
   friend uint64_t calls_done(Session& session);
+  friend void show_warnings(Session& session);
+  friend void show_all_warnings(Session& session);
+  friend bool print_warnings(Session& session);
 
   const std::string& url() const { return link_.endpoint().url; }
 
@@ -149,6 +153,7 @@ class Session : private Link::Handler {
   // The device failed at one of the calls error.first … error.call and cannot be used any more.
   void lose_device(const wire::Error& error);
   void on_error(wire::Reader& reader);
+  void on_warning(wire::Reader& reader);
   void on_reply(const wire::Reply& reply);
   void on_call_progress(uint64_t call);
   bool has_credit();
@@ -214,6 +219,7 @@ class Session : private Link::Handler {
   // When a long wait was last printed.
   std::atomic<Clock::time_point> last_notice_{};
   KnownUploads known_uploads_;
+  Warnings warnings_;
   Link link_;
 };
 
@@ -228,6 +234,15 @@ KnownUploads& known_uploads(Session& session);
 // Waits until the server has received the uploads whose requests have smaller ids, and the
 // connection reads their sources no more. SentSources::free_done() then frees them.
 void finish_uploads(Session& session, uint64_t before);
+
+// Gives Python's `warnings` what kernels have warned of in calls of this thread and of threads that
+// have ended. Raises none, so that a wait does all of its work: one that a filter makes an error is
+// raised by PyTorch at the end of the operation.
+void show_warnings(Session& session);
+// The same for all threads.
+void show_all_warnings(Session& session);
+// The same at the session's end, where none is raised. True: a filter has made one an error.
+bool print_warnings(Session& session);
 
 // The call may use a storage that is missing, because the call that makes it may have been
 // discarded. Only the server knows.

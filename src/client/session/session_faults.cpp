@@ -185,6 +185,7 @@ void Session::synchronize(const Uses& uses) {
   for (const auto& request : pending)
     wait_until([&] { return request->done.load(); }, "a download");
   SentSources::instance().free_done();
+  show_all_warnings(*this);
   raise_own_failure(uses);
   if (const auto download = find_failed_download()) {
     PendingDownloads::instance().forget_cause(*this, download->error.call, download.get());

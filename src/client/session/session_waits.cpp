@@ -103,6 +103,7 @@ bool Session::wait_quietly(const RequestPtr& request, const char* what,
     abandon(request);
     throw;
   }
+  show_warnings(*this);
   return request->done;
 }
 

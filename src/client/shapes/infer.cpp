@@ -1,6 +1,7 @@
 #include "client/shapes/infer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <regex>
 #include <typeinfo>
 
@@ -67,12 +68,19 @@ std::vector<at::Tensor> metas_of_outs(const OperatorInfo& info, const torch::jit
   return metas;
 }
 
+// What a Meta kernel warns of, the server's kernel warns of too.
+class Silence : public c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
 template <typename Kernel>
 Inference run_meta(const OperatorInfo& info, Arguments arguments, Mentioned mentioned,
                    Kernel&& kernel) {
   MetaArguments meta(arguments);
   const std::vector<at::Tensor> outs = metas_of_outs(info, meta.stack());
   try {
+    Silence silence;
+    const c10::WarningUtils::WarningHandlerGuard guard(&silence);
     kernel(meta.stack());
   } catch (...) {
     // With an `out=` of another dtype a CPU computes in the common dtype, Meta and CUDA in that of
@@ -110,14 +118,28 @@ at::Tensor meta_of(const Output& output) {
                                         marshal::from_wire(output.spec.dtype));
 }
 
+// A Meta kernel in Python warns, with a line of torch's, of each resize that is not from nothing.
+// The `out=` of an operator with other tensors is left as it is: it may be one of them.
+void empty_outs(const OperatorInfo& info, torch::jit::Stack& stack) {
+  const auto are_tensors = [](const c10::IValue& value) {
+    return value.isTensor() || value.isTensorList() || value.isOptionalTensorList();
+  };
+  if (std::ranges::count_if(stack, are_tensors) != std::ssize(info.out_arguments))
+    return;
+  for (const uint32_t index : info.out_arguments)
+    stack[index].toTensor().unsafeGetTensorImpl()->set_sizes_contiguous({0});
+}
+
 Inference ask_dispatcher(const OperatorInfo& info, Arguments arguments, Mentioned mentioned) {
   if (std::any_of(mentioned.begin(), mentioned.end(),
                   [](const at::TensorImpl* tensor) { return has_idle_strides(*tensor); }))
     return {};
   try {
     c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset);
-    return run_meta(info, arguments, mentioned,
-                    [&](torch::jit::Stack& stack) { info.handle.callBoxed(stack); });
+    return run_meta(info, arguments, mentioned, [&](torch::jit::Stack& stack) {
+      empty_outs(info, stack);
+      info.handle.callBoxed(stack);
+    });
   } catch (const std::exception& error) {
     if (log_enabled(LogLevel::kDebug))
       log(LogLevel::kDebug, "Meta does not know", {{"operator", info.name}, {"why", error.what()}});

@@ -139,7 +139,6 @@ void follow_resizes(const OperatorInfo& info, const Capture& capture,
     auto* impl = const_cast<c10::TensorImpl*>(capture.impls()[result.tensor]);
     const at::Tensor tensor(
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
-    at::native::resize_output_check(tensor, result.spec.sizes);
     impl->set_sizes_and_strides(result.spec.sizes, result.spec.strides);
     if (tensor.is_complex())
       impl->_set_conj(result.spec.conj);

@@ -23,8 +23,7 @@ bool is_doubtful(const OperatorInfo& info, c10::ArrayRef<c10::IValue> arguments)
 // Whether an `out=` has no elements: Meta kernels may give it other strides than the kernel does.
 bool has_empty_out(const std::vector<at::Tensor>& outs);
 
-// The server's kernel has resized tensors that the call writes. Resizes ours, with PyTorch's
-// warning.
+// The server's kernel has resized tensors that the call writes, and warned of it. Resizes ours.
 // Raises a ProtocolError, before anything has changed, for what no kernel does.
 void follow_resizes(const OperatorInfo& info, const Capture& capture,
                     c10::ArrayRef<c10::IValue> arguments, const std::vector<wire::Result>& resized);

@@ -70,6 +70,10 @@ void Replies::progress(uint64_t call) {
   append([&](wire::Writer& writer) { wire::encode_progress(writer, call); });
 }
 
+void Replies::warning(const wire::Warning& warning) {
+  append([&](wire::Writer& writer) { wire::encode(writer, warning); });
+}
+
 void Replies::tensor(uint64_t request, const at::Tensor& tensor,
                      std::shared_ptr<const void> token) {
   const at::Tensor plain = tensor.resolve_conj().resolve_neg().contiguous();

@@ -14,6 +14,7 @@
 #include "transport/connection.h"
 #include "wire/codec.h"
 #include "wire/messages.h"
+#include "wire/warning.h"
 
 namespace torch_remote::server {
 
@@ -37,6 +38,7 @@ class Replies {
   void error(uint64_t request, const wire::Error& error);
   // The call with this number is done, and the frame that it is in is not.
   void progress(uint64_t call);
+  void warning(const wire::Warning& warning);
   // Sends the elements of a CPU tensor in order. Small ones go inside a REPLY, others as bulk bytes
   // on lane `request`, without a REPLY. These are sent from the tensor's own memory if it is
   // contiguous, else from a copy; `token` is held until they are sent.

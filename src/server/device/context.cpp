@@ -52,7 +52,10 @@ int most_threads() {
   return std::clamp(2 * cores, kLeastMostThreads, highest.highest);
 }
 
+// What setters warn of, they warn the client of too.
 void apply_context(const wire::Context& context) {
+  c10::WarningHandler standard_error;
+  const c10::WarningUtils::WarningHandlerGuard guard(&standard_error);
   for (const wire::SettingValue& setting : context.settings)
     apply(setting);
 }

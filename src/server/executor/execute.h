@@ -13,6 +13,7 @@
 #include "server/executor/program.h"
 #include "server/executor/storage_table.h"
 #include "wire/messages.h"
+#include "wire/warning.h"
 
 namespace torch_remote::server {
 
@@ -91,6 +92,9 @@ class Executor {
 
   uint64_t number() const { return number_; }
 
+  // The call or step that runs, or ran last; the rest of the warning is empty.
+  wire::Warning running() const;
+
   uint64_t calls() const { return run_.calls(); }
 
   uint64_t failures() const { return failed_; }
@@ -166,6 +170,8 @@ class Executor {
   uint64_t last_good_ = 0;
   std::atomic<uint64_t> cancelled_{0};  // the last call of CANCEL
   const Operator* last_operation_ = nullptr;
+  uint64_t program_ = 0;  // that runs, and its step
+  size_t step_ = 0;
 };
 
 template <typename PutIn>

@@ -57,14 +57,23 @@ void Executor::run(const Program& program) {
   for (const uint32_t number : program.made())
     storages_.release(program_storages_.at(program, number));
   const KeptSettings settings(program.has_settings());
-  size_t at = 0;
+  program_ = program.name();
   try {
-    for (; at < program.steps().size(); ++at)
-      run_step(program, program.steps()[at]);
+    for (step_ = 0; step_ < program.steps().size(); ++step_)
+      run_step(program, program.steps()[step_]);
   } catch (...) {
-    fail(std::current_exception(), program, at);
+    fail(std::current_exception(), program, step_);
   }
+  program_ = 0;
   drop_storages();
+}
+
+wire::Warning Executor::running() const {
+  wire::Warning warning;
+  warning.call = number_;
+  warning.program = program_;
+  warning.step = program_ == 0 ? 0 : step_;
+  return warning;
 }
 
 void Executor::run_step(const Program& program, const ProgramStep& step) {

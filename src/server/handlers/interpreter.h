@@ -36,6 +36,9 @@ class Interpreter {
 
   wire::Counters counters() { return state_.counters(); }
 
+  // What runs, for a warning of its kernel.
+  wire::Warning running() const { return state_.executor.running(); }
+
   uint64_t failures() const { return state_.executor.failures(); }
 
   // How many READ and QUERY messages were answered.

@@ -173,7 +173,8 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
   auto& session = *new Session(
       std::move(stream), devices, prepared.table,
       {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory, peers,
-       setup.cache.release(), (greeting.capabilities & wire::kShortageCapability) != 0},
+        setup.cache.release(), (greeting.capabilities & wire::kShortageCapability) != 0,
+        (greeting.capabilities & wire::kWarningsCapability) != 0},
       connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)

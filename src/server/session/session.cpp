@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
 
 #include "base/cause.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "server/executor/errors.h"
 #include "server/session/handshake.h"
+#include "server/session/warnings.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {
@@ -18,16 +18,6 @@ namespace {
 uint64_t cost_of(const std::vector<std::byte>& payload) {
   return payload.size() + transport::kFrameCost;
 }
-
-// PyTorch's warnings go to the server's standard error, as they do locally.
-class Warnings : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    // The client keeps the weights of a recurrent layer apart; users cannot change that.
-    if (!warning.msg().starts_with("RNN module weights are not part of single contiguous chunk"))
-      c10::WarningHandler::process(warning);
-  }
-};
 
 }  // namespace
 
@@ -50,7 +40,7 @@ Session::~Session() {
 
 bool Session::run() {
   const c10::InferenceMode inference_mode;
-  Warnings warnings;
+  Warnings warnings(hooks_.sends_warnings ? &replies_ : nullptr, interpreter_);
   const c10::WarningUtils::WarningHandlerGuard warning_guard(&warnings);
   connection_.start();
   try {

@@ -45,6 +45,7 @@ class Session : private transport::Connection::Handler {
     std::optional<PeerOptions> peers;    // `serve --peers`; none: it connects to no other server
     UploadCache* cache = nullptr;        // null: uploads are not cached
     bool sends_shortages = false;        // errors have wire::Error::wanted and free
+    bool sends_warnings = false;         // of kernels, to the client; else they are logged
     // The lease of a session that holds nothing: its client left before its first call or tensor,
     // for example when it exited during the handshake.
     std::chrono::milliseconds unused_lease = std::chrono::seconds(10);

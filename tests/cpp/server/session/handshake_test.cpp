@@ -99,6 +99,12 @@ TEST_F(HandshakeTest, NoTokenIsNeededWhereNoneIsWanted) {
   EXPECT_EQ(greeting.get().version, wire::kMaxVersion);
 }
 
+TEST_F(HandshakeTest, TheServerLearnsWhatTheClientCanDo) {
+  auto greeting = serve("");
+  greet_as_client(*client, "");
+  EXPECT_EQ(greeting.get().capabilities, wire::kCapabilities);
+}
+
 TEST_F(HandshakeTest, AWrongTokenIsToldSo) {
   auto greeting = serve("a token of some length");
   greet_as_client(*client, "another token");
