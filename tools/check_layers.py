@@ -47,7 +47,10 @@ ALLOWED = {
     "client/session": [*TORCH, "transport", *rooms("client", "capture operators process link")],
     "client/machines": [*TORCH, *rooms("client", "capture process link session")],
     "client/memory": [*TORCH, *rooms("client", "capture process session machines")],
-    "client/programs": [*TORCH, *rooms("client", "capture operators process link session")],
+    "client/programs": [
+        *TORCH,
+        *rooms("client", "capture operators process link session machines memory"),
+    ],
     "client/shapes": [*TORCH, *rooms("client", "capture operators process session memory")],
     "client/call": [
         *TORCH,

@@ -14,17 +14,7 @@ import torch
 
 from torch_remote_patches import Patches
 
-from . import (
-    _C,
-    _accelerator,
-    _amp,
-    _comm,
-    _compile,
-    _distributed,
-    _graphs,
-    _kernels,
-    _mps_names,
-)
+from . import _C, _accelerator, _amp, _comm, _distributed, _graphs, _kernels, _mps_names
 from ._callers import truth_for_listed
 from ._claim import if_claimed
 from ._own import noted_function, own_function
@@ -108,7 +98,6 @@ def install(accelerator: str) -> None:
     is_built = truth_for_listed(is_built, torch.backends.cuda.is_built)
     _changes.patch(torch.backends.cuda, "is_built", is_built)
     _comm.install(_changes, target.kind)
-    _compile.install(_changes, target.kind)
     _accelerator.install(_changes, target)
     _distributed.install(_changes, target)
     _kernels.install(_changes, target.kind)

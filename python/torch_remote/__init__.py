@@ -79,6 +79,7 @@ from ._backend_device import (  # noqa: E402
     create_modal_device,
     get_device_registry,
 )
+from ._compile_step import compile_step  # noqa: E402
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
 from ._explain import Explanation, explain  # noqa: E402
 from ._gpus import GPUChoice, GPUType, choose_gpu  # noqa: E402
@@ -110,6 +111,7 @@ __all__ = [
     "backends",
     "cancel",
     "choose_gpu",
+    "compile_step",
     "connect",
     "count",
     "create_device",

@@ -1,6 +1,7 @@
-"""Refuses kernels compiled in this process: Triton, CUDA source, inductor for `torch.compile`.
+"""Refuses kernels compiled in this process: Triton, CUDA source, AOTInductor.
 
 They get addresses on this machine, and a remote tensor has none. The errors say what to do instead.
+In place of inductor, the default backend of `torch.compile`, there is `_compile.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from . import _compile
 from ._backend import is_ours, name
 from ._patches import change_module, patch
 
@@ -76,23 +77,22 @@ def _guard_extensions(cpp_extension: Any) -> None:
     patch(cpp_extension, "_jit_compile", checked)
 
 
-def _guard_inductor(compile_fx: Any) -> None:
-    """`torch.compile` with its default backend, before inductor begins."""
-    compile_graph = compile_fx.compile_fx
+def _replace_inductor(compile_fx: Any) -> None:
+    """`torch.compile` with its default backend: what is remote goes to ours."""
+    make_kernels = compile_fx.compile_fx
 
-    @functools.wraps(compile_graph)
-    def checked(graph: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        made = (node.meta.get("example_value", node.meta.get("val")) for node in graph.graph.nodes)
-        for value in tree_leaves([*inputs, *made]):
-            if isinstance(value, torch.Tensor) and is_ours(value):
-                raise NotImplementedError(
-                    "torch.compile with inductor makes kernels for this machine, and a tensor on "
-                    f"{value.device} is "
-                    'not in its memory: use torch.compile(..., backend="aot_eager")'
-                )
-        return compile_graph(graph, inputs, *args, **kwargs)
+    @functools.wraps(make_kernels)
+    def choose(graph: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if not _compile.uses_remote(graph, inputs):
+            return make_kernels(graph, inputs, *args, **kwargs)
+        if compile_fx.V.aot_compilation:
+            raise NotImplementedError(
+                "AOTInductor makes kernels for this machine, and remote tensors are not in its "
+                "memory: compile with torch.compile, which makes programs of the server"
+            )
+        return _compile.compile_graph(graph, inputs)
 
-    patch(compile_fx, "compile_fx", checked)
+    patch(compile_fx, "compile_fx", choose)
 
 
 def install() -> None:
@@ -100,4 +100,4 @@ def install() -> None:
     change_module("triton.runtime.jit", _guard_triton)
     change_module("torch.cuda.jiterator", _guard_jiterator)
     change_module("torch.utils.cpp_extension", _guard_extensions)
-    change_module("torch._inductor.compile_fx", _guard_inductor)
+    change_module("torch._inductor.compile_fx", _replace_inductor)

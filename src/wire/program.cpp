@@ -37,9 +37,15 @@ void encode(Writer& writer, const Run& run) {
   const Message framed(writer, Tag::kRun);
   writer.varint(run.program);
   writer.varint(run.changed.size());
+  uint64_t number = 0;
+  NameState names;
   for (const ChangedStorage& each : run.changed) {
-    writer.varint(each.number);
-    writer.varint(each.name);
+    const uint64_t step = to_zigzag(static_cast<int64_t>(each.number - number));
+    writer.varint(step << 1 | (each.shift != 0 ? 1 : 0));
+    encode_name(writer, names, each.name);
+    if (each.shift != 0)
+      writer.zigzag(each.shift);
+    number = each.number;
   }
 }
 
@@ -47,9 +53,15 @@ Run decode_run(Reader& reader) {
   Run run;
   run.program = reader.name();
   const uint64_t changed = reader.count(kMaxProgramStorages, "changed storages of a run");
+  uint64_t number = 0;
+  NameState names;
   for (uint64_t i = 0; i < changed; ++i) {
-    const uint64_t number = reader.varint();
-    run.changed.push_back({number, reader.name()});
+    const uint64_t code = reader.varint();
+    number += static_cast<uint64_t>(from_zigzag(code >> 1));
+    const uint64_t name = decode_name(reader, names);
+    if (name == 0)
+      throw ProtocolError("name 0 is never valid");
+    run.changed.push_back({number, name, (code & 1) != 0 ? reader.zigzag() : 0});
   }
   return run;
 }

@@ -17,18 +17,21 @@ namespace torch_remote::wire {
 // it likes with one message each time.
 //
 //   PROGRAM program:varint n:varint storage*n m:varint step*m
-//   RUN     program:varint n:varint (number:varint storage:varint)*n
+//   RUN     program:varint n:varint changed*n
 //   DROP    program:varint
 //   storage := name:varint                     of the client's
 //            | 0:varint device:u8 nbytes:varint  a temporary
+//   changed := (zigzag(number - previous) << 1 | is_shifted):varint zigzag(name - previous)
+//              [shift:zigzag]                    `previous`: of the changed one before, 0 at first
 //   step    := 0:varint settings                 as in CONTEXT
 //            | (index + 1):varint slots          a call
 //
 // A program numbers its storages from 0, in the order of the list. In its slots the numbers stand
 // where a CALL has names (Note [Slots]); the differences start at 0. A step makes no storage but by
 // its fresh outputs, each of which is a storage that no earlier step mentions. A temporary exists
-// only while the program runs; the other storages are the client's, by name, and exist already. RUN
-// can give numbers to other storages, which then stay.
+// only while the program runs; the other storages are the client's, by name. RUN can give numbers
+// to other storages, which then stay. When a RUN comes its storages exist, but for fresh outputs,
+// which it makes. Views of a shifted storage are so many bytes behind where their steps say.
 //
 // A RUN has one number, like a call (Note [Numbers of calls]). Its steps run in order, on the
 // current streams, each checked as an eager call is. It starts with the settings that were current
@@ -89,6 +92,7 @@ uint64_t decode_step(Reader& reader);
 struct ChangedStorage {
   uint64_t number = 0;
   uint64_t name = 0;
+  int64_t shift = 0;  // in bytes, of all views of it
 };
 
 struct Run {

@@ -102,28 +102,6 @@ def test_modes_and_decorators_are_taken(options: dict[str, Any]) -> None:
         assert gradient is not None and gradient.tolist() == [[6.0, 6.0]] * 2
 
 
-def test_what_aot_eager_cannot_do_runs_as_it_is(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torch._dynamo.backends import debugging
-
-    def fail(*arguments: Any, **options: Any) -> Any:
-        raise RuntimeError("no such operator")
-
-    monkeypatch.setattr(debugging, "aot_eager", fail)
-    monkeypatch.setattr(TorchDevice._log, "_warned", set())
-    monkeypatch.setattr(TorchDevice.TDLogger.logger, "propagate", True)
-    with redirected("remote", "foreign"):
-        TorchDevice.set_level("WARNING")
-        try:
-            made = torch.compile(move_by_to)(torch.ones(2))
-        finally:
-            TorchDevice.set_level("ERROR")
-        assert made.tolist() == [2.0, 2.0]
-    assert "uses the backend aot_eager" in caplog.text
-    assert "the graph runs as it is: no such operator" in caplog.text
-
-
 @pytest.mark.parametrize("read_as", ["cuda", "mps"])
 def test_a_function_is_compiled_for_the_device_whatever_it_is_called(read_as: str) -> None:
     with redirected("remote", "foreign", read_as=read_as):

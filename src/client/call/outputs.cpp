@@ -1,9 +1,6 @@
 #include "client/call/outputs.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include "client/memory/storage.h"
-#include "marshal/dtype.h"
 
 namespace torch_remote::client {
 namespace {
@@ -28,24 +25,6 @@ at::Tensor tensor_of(const c10::TensorImpl* impl) {
 void finish_signature(Signature& signature) {
   for (const Output& output : signature.outputs)
     add_output_bytes(signature, output);
-}
-
-at::Tensor tensor_on(StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes,
-                     c10::Device device) {
-  c10::Storage storage(
-      c10::Storage::use_byte_size_t(), nbytes,
-      c10::DataPtr(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)), record,
-                   &delete_record, device),
-      c10::GetAllocator(c10::kPrivateUse1), true);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(marshal::from_wire(spec.dtype)));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
-  if (spec.conj)
-    tensor._set_conj(true);
-  if (spec.neg)
-    tensor._set_neg(true);
-  return tensor;
 }
 
 Outputs::Outputs(const Signature& signature, const Capture& capture, c10::Device device,

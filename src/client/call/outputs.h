@@ -13,10 +13,6 @@ void finish_signature(Signature& signature);
 
 at::Tensor tensor_of(const c10::TensorImpl* impl);
 
-// A tensor over a storage that is already named.
-at::Tensor tensor_on(StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes,
-                     c10::Device device);
-
 using Results = c10::SmallVector<c10::IValue, 4>;
 
 // Makes the output tensors that a signature predicts, on `device`, with new storages.

@@ -10,6 +10,7 @@
 #include "client/process/memory_history.h"
 #include "client/process/process.h"
 #include "client/session/session.h"
+#include "marshal/dtype.h"
 
 namespace torch_remote::client {
 namespace {
@@ -50,6 +51,25 @@ StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceI
   if (MemoryHistory::is_needed()) [[unlikely]]
     note_made(*record);
   return record;
+}
+
+c10::Storage storage_on(StorageRecord* record, uint64_t nbytes, c10::Device device) {
+  return {c10::Storage::use_byte_size_t(), nbytes,
+          c10::DataPtr(reinterpret_cast<void*>(record->address.load(std::memory_order_relaxed)),
+                       record, &delete_record, device),
+          c10::GetAllocator(c10::kPrivateUse1), true};
+}
+
+at::Tensor tensor_on(c10::Storage storage, const wire::TensorSpec& spec) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(marshal::from_wire(spec.dtype)));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
+  if (spec.conj)
+    tensor._set_conj(true);
+  if (spec.neg)
+    tensor._set_neg(true);
+  return tensor;
 }
 
 c10::DataPtr allocate_remote(size_t nbytes, c10::DeviceIndex index) {

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
 
 #include "client/process/records.h"
+#include "wire/signature.h"
 
 namespace torch_remote::client {
 
@@ -14,6 +17,16 @@ void delete_record(void* context);
 // A record for a new storage, on the device's current stream. `name` 0: the next one.
 StorageRecord* make_record(Session& session, uint8_t server_device, c10::DeviceIndex index,
                            uint64_t nbytes, uint64_t name = 0, uint64_t made_by = 0);
+
+// The storage of a record that has none yet.
+c10::Storage storage_on(StorageRecord* record, uint64_t nbytes, c10::Device device);
+// A tensor over a storage that is already named, at its beginning.
+at::Tensor tensor_on(c10::Storage storage, const wire::TensorSpec& spec);
+
+inline at::Tensor tensor_on(StorageRecord* record, const wire::TensorSpec& spec, uint64_t nbytes,
+                            c10::Device device) {
+  return tensor_on(storage_on(record, nbytes, device), spec);
+}
 
 // Finds the record of a storage that our allocator did not make by its address, or makes one if the
 // storage is empty or stands for zeros. Refuses wrapped tensors.

@@ -11,6 +11,9 @@
 namespace torch_remote::client {
 namespace {
 
+// Of kOfThisThread.
+thread_local Recording* own_recording = nullptr;
+
 constexpr int kCaptureUnsupported = 900;  // cudaErrorStreamCaptureUnsupported
 
 struct Recordings {
@@ -28,13 +31,21 @@ struct Recordings {
 std::atomic<int> open_recordings{0};
 
 Recording* find_recording() {
+  if (own_recording != nullptr)
+    return own_recording;
   Recordings& all = Recordings::instance();
   MutexLock lock(all.mutex);
   const auto found = all.by_thread.find(current_thread());
   return found == all.by_thread.end() ? nullptr : found->second;
 }
 
-void begin_recording(Recording& recording) {
+void begin_recording(Recording& recording, RecordedCalls calls) {
+  if (calls == RecordedCalls::kOfThisThread) {
+    TORCH_CHECK(current_recording() == nullptr, "this thread captures a graph already");
+    own_recording = &recording;
+    open_recordings.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
   Recordings& all = Recordings::instance();
   MutexLock lock(all.mutex);
   const bool is_first = all.by_thread.emplace(current_thread(), &recording).second;
@@ -43,6 +54,11 @@ void begin_recording(Recording& recording) {
 }
 
 void end_recording(Recording& recording) noexcept {
+  if (own_recording == &recording) {
+    own_recording = nullptr;
+    open_recordings.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
   Recordings& all = Recordings::instance();
   MutexLock lock(all.mutex);
   for (auto at = all.by_thread.begin(); at != all.by_thread.end(); ++at) {

@@ -39,8 +39,13 @@ inline Recording* current_recording() {
   return open_recordings.load(std::memory_order_relaxed) == 0 ? nullptr : find_recording();
 }
 
-// This thread's calls go to the recording until end_recording().
-void begin_recording(Recording& recording);
+// Whose calls go to a recording: those of the user's thread, with what autograd's workers do for
+// it, or those that this very thread makes, which may be such a worker.
+enum class RecordedCalls : uint8_t { kOfUsersThread, kOfThisThread };
+
+// This thread's calls go to the recording until end_recording(). kOfThisThread: which the same
+// thread calls.
+void begin_recording(Recording& recording, RecordedCalls calls);
 void end_recording(Recording& recording) noexcept;
 
 // Raises what CUDA raises where `what` is not possible while a stream captures.

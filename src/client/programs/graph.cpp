@@ -15,14 +15,17 @@ void Graph::begin() {
 void Graph::end() {
   TORCH_CHECK(recorder_ != nullptr, "this graph is not being captured");
   const std::unique_ptr<Recorder> recorder = std::move(recorder_);
-  program_ = recorder->finish();
+  if (std::optional<Recorded> recorded = recorder->finish())
+    program_ = std::make_unique<Program>(*std::move(recorded));
   is_captured_ = true;
 }
 
 void Graph::replay() {
   TORCH_CHECK(is_captured_, "Called Graph::replay without a preceding successful capture.");
-  if (program_ != nullptr)
-    program_->run();
+  if (program_ == nullptr)
+    return;
+  program_->prepare_run();
+  program_->run();
 }
 
 std::vector<std::string> Graph::describe_calls() const {

@@ -5,6 +5,7 @@
 
 #include <ATen/record_function.h>
 
+#include "client/memory/memory_figures.h"
 #include "client/operators/operator.h"
 #include "client/process/process.h"
 #include "client/process/recording.h"
@@ -18,10 +19,6 @@ namespace {
 // full: once more then finds place for all, unless the program is too large.
 constexpr int kAttempts = 2;
 
-StorageRecord& record_in(const c10::Storage& storage) {
-  return *static_cast<StorageRecord*>(storage.data_ptr().get_context());
-}
-
 void check_knows_programs(Session& session) {
   TORCH_CHECK_NOT_IMPLEMENTED((session.welcome().capabilities & wire::kProgramsCapability) != 0,
                               "a graph on ", session.describe(0),
@@ -33,6 +30,7 @@ void check_knows_programs(Session& session) {
 
 Program::Program(Recorded recorded)
     : recorded_(std::move(recorded)),
+      shifts_(recorded_.storages.size(), 0),
       name_(recorded_.session->order().new_names().program()),
       calls_(static_cast<uint64_t>(std::ranges::count_if(
           recorded_.steps, [](const ProgramStep& step) { return step.signature != nullptr; }))) {
@@ -52,23 +50,35 @@ Program::~Program() {
     wire::encode_drop(at.writer(), name_);
 }
 
-void Program::run() {
+void Program::prepare_run() {
   check_not_recording("the replay of a graph");
+  recorded_.session->begin_call();
+}
+
+void Program::run(std::span<const NamedStorage> changed) {
   RECORD_FUNCTION("torch_remote::replay", {});
   Session& session = *recorded_.session;
-  session.begin_call();
   const CallSite site{current_line(), recorded_.device, kRunSite};
   {
     Submission at(session);
-    if (!at.programs().use(name_))
+    for (const NamedStorage& storage : changed)
+      if (!storage.is_made)
+        at.announce(*storage.record, site);
+    if (!at.programs().use(name_)) {
+      change(changed);  // PROGRAM has their names
       send(at, site);
+      shifts_.assign(recorded_.storages.size(), 0);
+    }
+    const wire::Run run{name_, change(changed)};
     const auto [call, thread] = at.number_call(site);
-    encode(at.writer(), wire::Run{name_, {}});
+    encode(at.writer(), run);
     session.order().program_sites().note_run(call, name_);
-    for (StorageRecord* const record : recorded_.made)
-      record->note_made(call, thread);
+    for (const auto& storages : {std::span<const NamedStorage>(recorded_.named), changed})
+      for (const NamedStorage& storage : storages)
+        if (storage.is_made)
+          storage.record->note_made(call, thread);
   }
-  if (is_blocking())
+  if (is_blocking() || may_not_fit(session, recorded_.device))
     session.synchronize({.is_failed_call = true});
 }
 
@@ -84,6 +94,20 @@ std::vector<std::string> Program::describe_calls() const {
   return calls;
 }
 
+std::vector<wire::ChangedStorage> Program::change(std::span<const NamedStorage> changed) {
+  std::vector<wire::ChangedStorage> names;
+  for (const NamedStorage& storage : changed) {
+    uint64_t& name = recorded_.storages[storage.number].name;
+    int64_t& shift = shifts_[storage.number];
+    if (name == storage.record->name && shift == storage.shift)
+      continue;
+    name = storage.record->name;
+    shift = storage.shift;
+    names.push_back({storage.number, name, shift});
+  }
+  return names;
+}
+
 SentPrograms::Size Program::size() const {
   SentPrograms::Size size{recorded_.steps.size(),
                           recorded_.slots.size() + 2 * recorded_.storages.size()};
@@ -94,8 +118,8 @@ SentPrograms::Size Program::size() const {
 
 void Program::send(Submission& at, CallSite site) {
   announce_signatures(at);
-  for (const c10::Storage& storage : recorded_.held)
-    at.announce(record_in(storage), site);
+  for (const NamedStorage& storage : recorded_.named)
+    at.announce(*storage.record, site);
   for (const uint64_t other : at.programs().add(name_, size()))
     wire::encode_drop(at.writer(), other);
   const auto slots = recorded_.slots.view();

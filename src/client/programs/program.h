@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,15 @@ struct ProgramStep {
   size_t end = 0;
 };
 
+// A storage that has a name in a program.
+struct NamedStorage {
+  uint32_t number = 0;  // in the program
+  StorageRecord* record = nullptr;
+  bool is_made = false;    // a fresh output of a step
+  int64_t shift = 0;       // in bytes: all views are so far behind where the program says
+  c10::Storage storage{};  // null: the caller of run() keeps it
+};
+
 // What a recorder has recorded.
 struct Recorded {
   Session* session = nullptr;
@@ -32,8 +42,7 @@ struct Recorded {
   std::vector<CallSite> sites;  // of the steps
   wire::Writer slots;
   std::vector<wire::ProgramStorage> storages;
-  std::vector<c10::Storage> held;           // the named ones, which keep their names so
-  std::vector<StorageRecord*> made;         // what of these is a fresh output
+  std::vector<NamedStorage> named;          // those with a name, which they keep so
   std::vector<at::Generator> generators{};  // that steps draw from, which keep theirs
 };
 
@@ -47,9 +56,14 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // One message. Sends the program too, if the server does not have it. Raises an error of this
-  // thread that is known by now.
-  void run();
+  // Before run(), and before its outputs are made. Raises an error of this thread that is known by
+  // now, and where the thread records a graph.
+  void prepare_run();
+  // One message. Sends the program too, if the server does not have it. `changed`: storages that
+  // take the place of those with their numbers, in this run and in later ones.
+  void run(std::span<const NamedStorage> changed = {});
+
+  Session& session() const { return *recorded_.session; }
 
   // How many calls a run makes.
   uint64_t calls() const { return calls_; }
@@ -59,10 +73,13 @@ class Program {
 
  private:
   SentPrograms::Size size() const;
+  // What a RUN must say, so that the program has these storages.
+  std::vector<wire::ChangedStorage> change(std::span<const NamedStorage> changed);
   void send(Submission& at, CallSite site);
   void announce_signatures(Submission& at);
 
-  Recorded recorded_;  // signatures change under the submit lock
+  Recorded recorded_;            // signatures and names of storages change under the submit lock
+  std::vector<int64_t> shifts_;  // by number, what the server has; under the submit lock
   const uint64_t name_;
   const uint64_t calls_;
 };

@@ -102,7 +102,7 @@ void Recorder::add(const Call& call) {
   recorded_.sites.push_back(call.site);
 }
 
-std::unique_ptr<Program> Recorder::finish() {
+std::optional<Recorded> Recorder::finish() {
   end_recording(*this);
   MutexLock lock(mutex_);
   if (const std::string error = spoiled_by(); !error.empty())
@@ -110,7 +110,7 @@ std::unique_ptr<Program> Recorder::finish() {
         {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, kCaptureInvalidated,
         "operation failed due to a previous error during capture: " + error);
   if (recorded_.session == nullptr)
-    return nullptr;
+    return std::nullopt;
   for (Mentioned& storage : storages_) {
     if (!storage.held && storage.seen)
       if (auto alive = storage.seen->lock())
@@ -119,12 +119,11 @@ std::unique_ptr<Program> Recorder::finish() {
       recorded_.storages.push_back({0, storage.device, storage.nbytes});
       continue;
     }
+    const auto number = static_cast<uint32_t>(recorded_.storages.size());
     recorded_.storages.push_back({storage.record->name, 0, 0});
-    recorded_.held.push_back(std::move(storage.held));
-    if (storage.is_made)
-      recorded_.made.push_back(storage.record);
+    recorded_.named.push_back({number, storage.record, storage.is_made, std::move(storage.held)});
   }
-  return std::make_unique<Program>(std::move(recorded_));
+  return std::move(recorded_);
 }
 
 }  // namespace torch_remote::client

@@ -23,7 +23,9 @@ namespace torch_remote::client {
 class Recorder : public Recording {
  public:
   // From now on the thread's calls come here.
-  Recorder() { begin_recording(*this); }
+  explicit Recorder(RecordedCalls calls = RecordedCalls::kOfUsersThread) {
+    begin_recording(*this, calls);
+  }
 
   ~Recorder() override { end_recording(*this); }
 
@@ -38,8 +40,8 @@ class Recorder : public Recording {
 
   void add(const Call& call);
 
-  // What was recorded; null if nothing was. Raises if the recording is spoiled.
-  std::unique_ptr<Program> finish();
+  // What was recorded; nothing if no call was. Raises if the recording is spoiled.
+  std::optional<Recorded> finish();
 
  private:
   // A storage that was mentioned.

@@ -11,7 +11,8 @@ namespace torch_remote::server {
 Program::Program(wire::ProgramHead head, unsigned devices)
     : name_(head.program),
       storages_(std::move(head.storages)),
-      bytes_(storages_.size() * sizeof(wire::ProgramStorage)),
+      shifts_(storages_.size(), 0),
+      bytes_(storages_.size() * (sizeof(wire::ProgramStorage) + sizeof(int64_t))),
       last_step_(storages_.size(), 0),
       is_written_(storages_.size(), false) {
   for (const wire::ProgramStorage& storage : storages_)
@@ -50,14 +51,8 @@ void Program::add_call(std::shared_ptr<const CallPlan> call, const marshal::Slot
   for (const marshal::TensorRecipe& view : plan.tensors)
     if (view.is_written)
       is_written_[slots.storages[view.storage]] = true;
-  for (const uint64_t number : slots.outputs) {
-    check_number(number);
-    if (last_step_[number] != 0)
-      throw ProtocolError("a step makes a storage that was mentioned before");
-    mention(number);
-    if (!is_temporary(number))
-      made_.push_back(static_cast<uint32_t>(number));
-  }
+  const uint64_t* number = slots.outputs.data();
+  add_outputs(plan.outputs, plan.device, number);
   const uint64_t slot_bytes = 2 * sizeof(uint64_t) * plan.tensors.size() +
                               sizeof(marshal::Number) * slots.numbers.size() +
                               sizeof(uint64_t) * slots.outputs.size();
@@ -66,6 +61,22 @@ void Program::add_call(std::shared_ptr<const CallPlan> call, const marshal::Slot
   step.call = std::move(call);
   step.slots = slots;
   steps_.push_back(std::move(step));
+}
+
+void Program::add_outputs(const std::vector<wire::Output>& outputs, uint8_t device,
+                          const uint64_t*& number) {
+  for (const wire::Output& output : outputs) {
+    add_outputs(output.items, device, number);
+    if (output.kind != wire::OutputKind::kFresh)
+      continue;
+    check_number(*number);
+    if (last_step_[*number] != 0)
+      throw ProtocolError("a step makes a storage that was mentioned before");
+    mention(*number);
+    if (!is_temporary(*number))
+      made_.push_back({static_cast<uint32_t>(*number), device, wire::extent_bytes(output.spec)});
+    ++number;
+  }
 }
 
 void Program::finish() {
@@ -79,13 +90,37 @@ void Program::finish() {
   is_written_ = {};
 }
 
-void Program::rename(std::span<const wire::ChangedStorage> changed) {
+void Program::change(std::span<const wire::ChangedStorage> changed) {
   for (const wire::ChangedStorage& each : changed) {
     check_number(each.number);
     if (is_temporary(each.number))
       throw ProtocolError("a temporary of a program has no name");
     storages_[each.number].name = each.name;
+    if (each.shift != shifts_[each.number])
+      shift(each.number, each.shift);
   }
+}
+
+void Program::shift(uint64_t number, int64_t bytes) {
+  int64_t more = 0;
+  if (__builtin_sub_overflow(bytes, shifts_[number], &more))
+    throw ProtocolError("a shift is out of range");
+  for (ProgramStep& step : steps_) {
+    if (step.call == nullptr)
+      continue;
+    const std::vector<marshal::TensorRecipe>& views = step.call->plan.tensors;
+    for (size_t i = 0; i < views.size(); ++i) {
+      if (step.slots.storages[views[i].storage] != number)
+        continue;
+      const auto size = static_cast<int64_t>(c10::elementSize(views[i].dtype));
+      const auto before = static_cast<int64_t>(step.slots.offsets[i]);
+      int64_t after = 0;
+      if (more % size != 0 || __builtin_add_overflow(before, more / size, &after) || after < 0)
+        throw ProtocolError("a shift puts a view where no view can begin");
+      step.slots.offsets[i] = static_cast<uint64_t>(after);
+    }
+  }
+  shifts_[number] = bytes;
 }
 
 // --- ProgramStorages
@@ -95,6 +130,11 @@ void ProgramStorages::begin(const Program& program, Origin run) {
   entries_.clear();
   temporaries_.clear();
   temporaries_.resize(program.storages().size());
+  for (const Program::Made& made : program.made()) {
+    const uint64_t name = program.storages()[made.number].name;
+    if (!table_.contains(name))
+      table_.make(name, made.nbytes, devices_.device(made.device), made.device, run);
+  }
   for (const wire::ProgramStorage& storage : program.storages())
     entries_.push_back(storage.name == 0 ? nullptr : &table_.find(storage.name));
 }

@@ -34,8 +34,8 @@ class Program {
   // After the last step.
   void finish();
 
-  // From now on these storages have other names.
-  void rename(std::span<const wire::ChangedStorage> changed);
+  // From now on these storages are others.
+  void change(std::span<const wire::ChangedStorage> changed);
 
   uint64_t name() const { return name_; }
 
@@ -45,8 +45,15 @@ class Program {
 
   bool has_settings() const { return has_settings_; }
 
-  // The named storages that are fresh outputs of a step, and those that steps write besides.
-  const std::vector<uint32_t>& made() const { return made_; }
+  // A fresh output of a step.
+  struct Made {
+    uint32_t number;
+    uint8_t device;
+    uint64_t nbytes;
+  };
+
+  // The named storages that are fresh outputs, and those that steps write besides.
+  const std::vector<Made>& made() const { return made_; }
 
   const std::vector<uint32_t>& written() const { return written_; }
 
@@ -54,17 +61,24 @@ class Program {
   uint64_t bytes() const { return bytes_; }
 
  private:
+  // The views of a storage move to so many bytes behind where their steps say.
+  void shift(uint64_t number, int64_t bytes);
+
   bool is_temporary(uint64_t number) const { return storages_[number].name == 0; }
 
   void check_number(uint64_t number) const;
   // `number` is mentioned by the next step.
   void mention(uint64_t number);
+  // The next step's fresh outputs on the device; `number` points to the first one's.
+  void add_outputs(const std::vector<wire::Output>& outputs, uint8_t device,
+                   const uint64_t*& number);
 
   uint64_t name_;
   std::vector<wire::ProgramStorage> storages_;
   std::vector<ProgramStep> steps_;
-  std::vector<uint32_t> made_;
+  std::vector<Made> made_;
   std::vector<uint32_t> written_;
+  std::vector<int64_t> shifts_;  // in bytes, by number
   bool has_settings_ = false;
   uint64_t bytes_ = 0;
 
@@ -79,7 +93,8 @@ class ProgramStorages {
  public:
   ProgramStorages(const Devices& devices, StorageTable& table) : devices_(devices), table_(table) {}
 
-  // Finds the named ones. Throws ProtocolError if one is not there.
+  // Finds the named ones; makes fresh outputs that are not there. Throws ProtocolError if another
+  // is not.
   void begin(const Program& program, Origin run);
   // A temporary is made at its first mention.
   Entry& at(const Program& program, uint64_t number);

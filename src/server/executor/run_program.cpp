@@ -54,8 +54,8 @@ void Executor::run(const Program& program) {
     if (const Cause cause = find_missing(program))
       return lose_made(program, stop(*cause));
   }
-  for (const uint32_t number : program.made())
-    storages_.release(program_storages_.at(program, number));
+  for (const Program::Made& made : program.made())
+    storages_.release(program_storages_.at(program, made.number));
   const KeptSettings settings(program.has_settings());
   program_ = program.name();
   try {
@@ -123,8 +123,8 @@ Cause Executor::find_missing(const Program& program) {
 
 // The run is not done: what the client has without a value because of that is missing.
 void Executor::discard(const Program& program, const Cause& cause) {
-  for (const uint32_t number : program.made()) {
-    Entry& entry = program_storages_.at(program, number);
+  for (const Program::Made& made : program.made()) {
+    Entry& entry = program_storages_.at(program, made.number);
     if (entry.holds_nothing() && entry.missing == nullptr)
       storages_.missing().set(entry, cause);
   }
@@ -133,8 +133,8 @@ void Executor::discard(const Program& program, const Cause& cause) {
 }
 
 void Executor::lose_made(const Program& program, const Cause& cause) {
-  for (const uint32_t number : program.made()) {
-    Entry& entry = program_storages_.at(program, number);
+  for (const Program::Made& made : program.made()) {
+    Entry& entry = program_storages_.at(program, made.number);
     storages_.release(entry);
     storages_.missing().set(entry, cause);
   }
@@ -149,9 +149,9 @@ void Executor::fail(std::exception_ptr cause, const Program& program, size_t at)
   failure.call = number_;
   failure.program = program.name();
   failure.step = at;
-  for (const uint32_t number : program.made())
+  for (const Program::Made& result : program.made())
     if (failure.results.size() < wire::kMaxErrorResults)
-      failure.results.push_back(program.storages()[number].name);
+      failure.results.push_back(program.storages()[result.number].name);
   for (const TensorRecipe& view : call.plan.tensors)
     if (view.is_written)
       storages_.settle_growth(program_storages_.at(program, step.slots.storages[view.storage]),

@@ -67,7 +67,7 @@ Program& ProgramHandler::find(uint64_t name) {
 void ProgramHandler::on_run(wire::Reader& reader) {
   const wire::Run run = wire::decode_run(reader);
   Program& program = find(run.program);
-  program.rename(run.changed);
+  program.change(run.changed);
   session_.executor.run(program);
 }
 

@@ -68,10 +68,12 @@ TEST(Program, RunsAndDropsComeBackAndHaveGoldenBytes) {
   Writer writer;
   encode(writer, wire::Run{5, {}});
   encode(writer, wire::Run{5, {{3, 300}}});
+  encode(writer, wire::Run{5, {{3, 300}, {1, 299, -8}}});
   encode_drop(writer, 5);
   EXPECT_EQ(hex(writer.view()),
             "17020500"
-            "1705050103ac02"
+            "170505010cd804"
+            "170805020cd80407010f"
             "180105");
   Reader reader(writer.view());
   ReceivedMessage message = next_message(reader);
@@ -82,6 +84,13 @@ TEST(Program, RunsAndDropsComeBackAndHaveGoldenBytes) {
   ASSERT_EQ(run.changed.size(), 1);
   EXPECT_EQ(run.changed[0].number, 3);
   EXPECT_EQ(run.changed[0].name, 300);
+  EXPECT_EQ(run.changed[0].shift, 0);
+  message = next_message(reader);
+  const auto shifted = decode_run(message.body);
+  ASSERT_EQ(shifted.changed.size(), 2);
+  EXPECT_EQ(shifted.changed[1].number, 1);
+  EXPECT_EQ(shifted.changed[1].name, 299);
+  EXPECT_EQ(shifted.changed[1].shift, -8);
   message = next_message(reader);
   EXPECT_EQ(decode_drop(message.body), 5);
 }
@@ -89,7 +98,7 @@ TEST(Program, RunsAndDropsComeBackAndHaveGoldenBytes) {
 TEST(Program, NameZeroIsNoProgramAndNoChangedStorage) {
   expect_refused("000000", decode_program_head);
   expect_refused("0000", decode_run);
-  expect_refused("05010300", decode_run);
+  expect_refused("05010c00", decode_run);
   expect_refused("00", decode_drop);
 }
 

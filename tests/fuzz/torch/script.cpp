@@ -318,7 +318,8 @@ void Script::run_program() {
   wire::Run run;
   run.program = draw_.rarely(32) ? draw_.number() : 1 + draw_.below(programs_);
   if (draw_.rarely(4))
-    run.changed.push_back({draw_.below(8), old_name()});
+    run.changed.push_back({draw_.below(8), draw_.rarely(2) ? old_name() : new_name(),
+                           draw_.rarely(4) ? static_cast<int64_t>(draw_.number()) : 0});
   end_message();
   encode(writer_, run);
 }

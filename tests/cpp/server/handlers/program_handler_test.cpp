@@ -168,6 +168,63 @@ TEST_F(ProgramHandlerTest, ARunCanGiveNumbersToOtherStorages) {
   EXPECT_THAT(value_of(4), ElementsAre(5));
 }
 
+// 6 = 4 + 5
+ProgramText add_to_new(uint64_t result) {
+  return ProgramText(1, {named(4), named(5), named(result)})
+      .call(0)
+      .storage(0)
+      .storage(1)
+      .real(1)
+      .output(2);
+}
+
+TEST_F(ProgramHandlerTest, ARunMakesAFreshOutputThatIsNotThere) {
+  send(add_to_new(20));
+  run(1);
+  EXPECT_THAT(value_of(20), ElementsAre(12));
+  run(1, {{2, 21}});
+  run(1, {{0, 20}, {2, 22}});
+  EXPECT_THAT(value_of(21), ElementsAre(12));
+  EXPECT_THAT(value_of(22), ElementsAre(19));
+  EXPECT_THAT(value_of(20), ElementsAre(12)) << "an output stays what it was over later runs";
+}
+
+TEST_F(ProgramHandlerTest, AFreshOutputOfADiscardedRunIsMissing) {
+  send(add_to_new(20));
+  set_index(7);
+  server.apply(FrameText().call(2).storage(8).storage(9).output(11));
+  run(1);
+  server.apply(FrameText().go_on(1));
+  EXPECT_TRUE(server.read(20, spec({1})).failed);
+}
+
+TEST_F(ProgramHandlerTest, OnlyFreshOutputsAreMadeByARun) {
+  send(add_to_new(20));
+  EXPECT_THROW(run(1, {{0, 77}}), ProtocolError);
+}
+
+TEST_F(ProgramHandlerTest, ViewsOfAShiftedStorageBeginElsewhereUntilItIsShiftedAgain) {
+  send(add_to_new(20));
+  run(1, {{0, 8, 4}});  // 8 holds 1 and 2
+  EXPECT_THAT(value_of(20), ElementsAre(9));
+  run(1, {{2, 21}});
+  EXPECT_THAT(value_of(21), ElementsAre(9));
+  run(1, {{0, 8}, {2, 22}});
+  EXPECT_THAT(value_of(22), ElementsAre(8));
+}
+
+TEST_F(ProgramHandlerTest, AShiftOutsideItsStorageIsRefusedAndOneThatNoClientSendsEndsTheSession) {
+  send(add_to_new(20));
+  run(1, {{0, 8, 8}});
+  ASSERT_EQ(server.notices.size(), 1);
+  EXPECT_EQ(server.notices[0].kind, wire::ErrorKind::kRefused);
+  server.apply(FrameText().go_on(1));
+  EXPECT_THROW(run(1, {{0, 8, -4}}), ProtocolError);
+  EXPECT_THROW(run(1, {{0, 8, 2}}), ProtocolError);
+  EXPECT_THROW(run(1, {{0, 8, INT64_MIN}}), ProtocolError);
+  EXPECT_THROW(run(1, {{0, 8, INT64_MAX}}), ProtocolError);
+}
+
 TEST_F(ProgramHandlerTest, ACallsPlanStaysWhenItsSlotGetsAnother) {
   send(ProgramText(1, {named(4), named(5)}).call(1).storage(0).storage(1).whole(1));
   SignatureText fill(1, 3, "aten::fill_", "Scalar");

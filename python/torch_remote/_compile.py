@@ -1,0 +1,164 @@
+"""`torch.compile` on remote tensors: each graph that AOTAutograd makes is a program of the server.
+
+The graph's calls are recorded the first time it runs with tensors of some sizes (docs/graphs.md);
+then each run is one message. A graph that cannot be a program runs call by call, and a line says
+why.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+from . import _C
+from ._backend import is_ours
+from ._errors import RemoteError
+
+_MOST_SIZES = 16  # of one graph, as programs at one time
+
+_said: set[str] = set()
+
+
+def _say(text: str) -> None:
+    """One line for each text."""
+    if text not in _said:
+        _said.add(text)
+        print(f"torch_remote: {text}", file=sys.stderr, flush=True)
+
+
+def _tensors_of(node: Node) -> list[torch.Tensor]:
+    values = tree_leaves(node.meta.get("val"))
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _computes_here(node: Node) -> bool:
+    return any(not is_ours(tensor) for tensor in _tensors_of(node))
+
+
+def _draws(node: Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _why_no_program(graph: GraphModule) -> str | None:
+    """What a recording would not notice: values of the CPU, which it takes as they are."""
+    constant: set[Node] = set()
+    for node in graph.graph.nodes:
+        if node.op == "get_attr":
+            constant.add(node)
+        elif node.op == "placeholder":
+            for tensor in _tensors_of(node):
+                if not is_ours(tensor) or tensor.layout != torch.strided:
+                    return f"an argument is a {tensor.layout} tensor on {tensor.device}"
+        elif node.op == "call_function":
+            if constant.issuperset(node.all_input_nodes) and not _draws(node):
+                constant.add(node)
+            elif _computes_here(node):
+                return f"{node.target} computes on the CPU"
+    return None
+
+
+def _reads_by_place(graph: GraphModule) -> bool:
+    """Whether a view begins at a place of the storage, wherever its tensor begins."""
+    names = (getattr(node.target, "__name__", "") for node in graph.graph.nodes)
+    return any(name.startswith("as_strided") for name in names)
+
+
+class _Compiled:
+    """One graph. AOTAutograd gives it its arguments as a list, which it empties."""
+
+    def __init__(self, graph: GraphModule, call: Callable[[list[Any]], Any]) -> None:
+        self._boxed_call = True  # of the object: AOTAutograd copies its attributes
+        self._call = call  # the calls one by one
+        self._functions: list[_C.Function] = []  # the last used first
+        self._may_move = not _reads_by_place(graph)
+        self._is_program = True
+        if why := _why_no_program(graph):
+            self._refuse(why)
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        for place, function in enumerate(self._functions):
+            results = function(arguments)
+            if results is not None:
+                arguments.clear()
+                if place > 0:
+                    self._functions.insert(0, self._functions.pop(place))
+                return results
+        if not self._is_program or _C.is_recording():
+            return self._call(arguments)
+        return self._record(arguments)
+
+    def _record(self, arguments: list[Any]) -> Any:
+        kept = list(arguments)
+        recording = None
+        try:
+            recording = _C.FunctionRecording(kept, self._may_move)
+            results = list(self._call(arguments))
+            function = recording.finish(results)
+        except BaseException as error:
+            if recording is not None:
+                recording.abandon()
+            if isinstance(error, RemoteError) or not isinstance(error, Exception):
+                raise  # that of an earlier call
+            self._refuse(str(error).partition("\n")[0])
+            return self._call(kept)
+        if function is None:  # only views: nothing was left undone
+            return results
+        del results
+        self._functions.insert(0, function)
+        del self._functions[_MOST_SIZES:]
+        return self(kept)
+
+    def _refuse(self, why: str) -> None:
+        self._is_program = False
+        _say(f"torch.compile: a graph runs call by call: {why}")
+
+
+def _compile(graph: GraphModule, inputs: Sequence[Any]) -> _Compiled:
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    return _Compiled(graph, boxed_nop(graph, list(inputs)))
+
+
+def _values(graph: GraphModule) -> Iterator[Any]:
+    """What a graph uses and makes: its own tensors, and an example of each node's result."""
+    yield from graph.parameters()
+    yield from graph.buffers()
+    for module in graph.modules():
+        if isinstance(module, GraphModule):
+            for node in module.graph.nodes:
+                yield node.meta.get("example_value", node.meta.get("val"))
+
+
+def uses_remote(graph: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a graph of torch._dynamo uses or makes a remote tensor."""
+    values = tree_leaves([*inputs, *_values(graph)])
+    return any(isinstance(value, torch.Tensor) and is_ours(value) for value in values)
+
+
+def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The backend of torch.compile for graphs with remote tensors."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.exc import TorchDynamoException
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
+
+    compiler = aot_autograd(
+        fw_compiler=_compile,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    try:
+        compiled: Callable[..., Any] = compiler(graph, inputs)
+        return compiled
+    except (TorchDynamoException, UnsupportedFakeTensorException):
+        raise  # torch._dynamo knows what to do
+    except Exception as error:
+        _say(f"torch.compile: a graph runs as it is, because AOTAutograd failed: {error}")
+        as_it_is: Callable[..., Any] = graph.forward
+        return as_it_is

@@ -1,0 +1,137 @@
+"""`torch_remote.compile_step`: a step of training as one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import DEVICE
+from torch import nn
+
+import torch_remote
+
+Tensor = torch.Tensor
+
+
+def make_step(device: str, **options: Any) -> tuple[Callable[[Tensor, Tensor], Tensor], nn.Module]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), **options)
+
+    def step(x: Tensor, goal: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), goal)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, model
+
+
+@pytest.mark.parametrize("options", [{"capturable": True}, {"fused": True}], ids=str)
+def test_the_steps_are_those_made_call_by_call(options: dict[str, bool]) -> None:
+    batches = [(torch.randn(3, 4).to(DEVICE), torch.randn(3, 2).to(DEVICE)) for _ in range(8)]
+    found = []
+    for wrap in (lambda step: step, torch_remote.compile_step):
+        step, model = make_step(DEVICE, **options)
+        step = wrap(step)
+        torch.manual_seed(3)
+        losses = [step(*batch) for batch in batches]
+        found.append([*losses, *model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_step_is_one_message() -> None:
+    step = torch_remote.compile_step(make_step(DEVICE, fused=True)[0])
+    x, goal = torch.randn(3, 4).to(DEVICE), torch.randn(3, 2).to(DEVICE)
+    for _ in range(5):
+        step(x, goal)
+    with torch_remote.count() as counted:
+        losses = [step(x, goal) for _ in range(10)]
+    assert (counted.calls, counted.syncs) == (10, 0)
+    assert counted.bytes_sent < 10 * 64
+    assert len({loss.item() for loss in losses}) == 10
+
+
+def test_another_size_begins_anew_and_a_part_of_a_tensor_is_copied() -> None:
+    def run(wrap: Callable[[Any], Any]) -> list[Tensor]:
+        step, model = make_step(DEVICE, fused=True)
+        step = wrap(step)
+        torch.manual_seed(1)
+        data, goals = torch.randn(20, 4).to(DEVICE), torch.randn(20, 2).to(DEVICE)
+        found = []
+        for index in range(12):
+            size = 3 if index % 4 else 2
+            found.append(step(data[index : index + size], goals[index : index + size]))
+        return [*found, *model.parameters()]
+
+    for one, other in zip(run(lambda step: step), run(torch_remote.compile_step), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_other_values_that_are_no_tensors_are_recorded_for_themselves() -> None:
+    weight = torch.ones(2, device=DEVICE)
+
+    @torch_remote.compile_step
+    def scale(x: Tensor, by: float = 1.0) -> dict[str, Tensor | float]:
+        weight.mul_(by)
+        return {"sum": (x * weight).sum(), "by": by}
+
+    x = torch.ones(2, device=DEVICE)
+    for _ in range(5):
+        twice, same = scale(x, by=2.0), scale(x)
+        assert (twice["by"], same["by"]) == (2.0, 1.0)
+        assert isinstance(same["sum"], Tensor) and isinstance(twice["sum"], Tensor)
+        assert same["sum"].item() == twice["sum"].item()
+    assert weight.tolist() == [32.0, 32.0]
+
+
+def test_a_tensor_on_the_cpu_is_refused_with_what_to_do() -> None:
+    step = torch_remote.compile_step(lambda x: x.to(DEVICE) * 2)
+    for _ in range(3):
+        step(torch.ones(2))
+    with pytest.raises(ValueError, match="move the arguments"):
+        step(torch.ones(2))
+
+
+def test_what_cannot_be_recorded_raises_what_a_graph_raises() -> None:
+    step = torch_remote.compile_step(lambda x: x * x.sum().item())
+    x = torch.ones(2, device=DEVICE)
+    for _ in range(3):
+        assert step(x).tolist() == [2.0, 2.0]
+    with pytest.raises(torch.AcceleratorError, match="not permitted when stream is capturing"):
+        step(x)
+    assert (x + 1).tolist() == [2.0, 2.0]
+
+
+def test_it_is_a_decorator_of_methods_too() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.full((2,), 3.0, device=DEVICE))
+
+        @torch_remote.compile_step
+        def gradient(self, x: Tensor) -> Tensor:
+            """The gradient."""
+            return torch.autograd.grad((self.scale * x).sum(), self.scale)[0]
+
+    assert Model.gradient.__doc__ == "The gradient."
+    model = Model()
+    for value in range(6):
+        x = torch.full((2,), float(value), device=DEVICE)
+        assert model.gradient(x).tolist() == [value, value]
+
+
+def test_compiled_inside_a_step() -> None:
+    model = nn.Linear(2, 2).to(DEVICE)
+    compiled = torch.compile(model)
+
+    @torch_remote.compile_step
+    def step(x: Tensor) -> Tensor:
+        return compiled(x).sum()
+
+    x = torch.ones(1, 2, device=DEVICE)
+    expected = model(x).sum().item()
+    assert [step(x).item() for _ in range(6)] == [expected] * 6
