@@ -1,10 +1,12 @@
 """Real models, trained and generating on the device and on the CPU: equal bytes.
 
-    python tests/python/conformance/model_suite.py [--model NAME] [--json FILE]
+    python tests/python/conformance/model_suite.py [--model NAME] [--json FILE] [--compiled]
 
 Each model: initialisation, five training steps, the same steps of which all but two are replays of
 a graph, and, for generators, twenty tokens, greedy and sampled. Exits 1 if something differs, is
 mispredicted, waits without a read, or is inferred by a Python Meta kernel.
+
+--compiled: only five training steps with torch.compile, on the CPU with its backend aot_eager.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Result:
     """One case, with counts of the first and last training step or of a whole generation."""
 
     model: str
-    case: str  # initialised, trained, replayed, greedy or sampled
+    case: str  # initialised, trained, replayed, greedy, sampled or compiled
     failure: str = ""
     seconds: float = 0.0
     first: Counts = field(default_factory=dict)
@@ -138,6 +140,24 @@ def train(model: Model, device: str, result: Result) -> dict[str, Any]:
     return {"losses": losses, "gradients": gradients, "state": state_of(module)}
 
 
+def train_compiled(model: Model, device: str, result: Result) -> dict[str, Any]:
+    torch._dynamo.reset()
+    module = copy.deepcopy(built(model)).to(device).train()
+    inputs = moved(inputs_of(model.inputs), device)
+    compiled = torch.compile(module, backend="aot_eager" if device == "cpu" else "inductor")
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, foreach=True)
+    losses = []
+    torch.manual_seed(SEED)
+    for _ in range(STEPS):
+        with counting(device, result.last):
+            loss = compiled(**inputs).loss
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return {"losses": losses, "state": state_of(module)}
+
+
 def replay(model: Model, device: str, result: Result) -> dict[str, Any]:
     """Losses and the final model, where a graph of the step is replayed after two eager steps."""
     module = copy.deepcopy(built(model)).to(device).train()
@@ -189,7 +209,9 @@ def generate(model: Model, device: str, result: Result, *, sample: bool) -> torc
     return tokens
 
 
-def cases_of(model: Model) -> dict[str, Callable[[str, Result], Any]]:
+def cases_of(model: Model, is_compiled: bool) -> dict[str, Callable[[str, Result], Any]]:
+    if is_compiled:
+        return {"compiled": lambda device, result: train_compiled(model, device, result)}
     cases: dict[str, Callable[[str, Result], Any]] = {
         "trained": lambda device, result: train(model, device, result),
     }
@@ -207,10 +229,11 @@ def check(model: Model, case: str, device: str) -> Result:
     result = Result(model.name, case)
     started = time.monotonic()
     try:
-        run = cases_of(model)[case]
+        run = cases_of(model, case == "compiled")[case]
         expected, actual = run("cpu", Result(model.name, case)), run(device, result)
         check_equal(expected, actual, device)
-        check_counts(model, result)
+        if case != "compiled":
+            check_counts(model, result)
     except Mismatch as error:
         result.failure = str(error)
     # Whatever a model raises fails this case, and not the suite.
@@ -229,13 +252,15 @@ def check_counts(model: Model, result: Result) -> None:
         raise Mismatch(f"{result.last['syncs']} syncs in a step that reads {model.reads} values")
 
 
-def run_models(device: str, names: list[str] | None = None) -> list[Result]:
+def run_models(
+    device: str, names: list[str] | None = None, is_compiled: bool = False
+) -> list[Result]:
     """The entry of the suite: all models, or those named."""
     torch.set_num_threads(1)  # with one thread sums have one order
     chosen = [model for model in MODELS if names is None or model.name in names]
     results = []
     for model in chosen:
-        for case in cases_of(model):
+        for case in cases_of(model, is_compiled):
             results.append(check(model, case, device))
             print(line_of(results[-1]), flush=True)
     failed = sum(bool(result.failure) for result in results)
@@ -255,10 +280,11 @@ def main() -> int:
     parser.add_argument("--model", action="append", help="only this model; repeatable")
     parser.add_argument("--device", default="remote", help="cpu checks the suite itself")
     parser.add_argument("--json", type=Path, help="write every case's outcome to this file")
+    parser.add_argument("--compiled", action="store_true", help="only steps with torch.compile")
     options = parser.parse_args()
     if options.device != "cpu":
         import torch_remote  # noqa: F401
-    results = run_models(options.device, options.model)
+    results = run_models(options.device, options.model, options.compiled)
     if options.json:
         options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
     return 1 if any(result.failure for result in results) else 0
