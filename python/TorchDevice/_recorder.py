@@ -34,6 +34,8 @@ _COPIES = {"aten::copy_", "aten::_to_copy"}
 
 def current_recorder() -> Recorder | None:
     """The one that this thread's operators go to, also those of its backward."""
+    if torch.compiler.is_dynamo_compiling():  # which it does not do in a recorded block
+        return None
     modes = reversed(_get_current_dispatch_mode_stack())
     return next((mode for mode in modes if isinstance(mode, Recorder)), None)
 

@@ -103,7 +103,7 @@ def test_compiled_code_gets_the_answers_that_the_program_gets(used: str) -> None
     def device_in_use(x: torch.Tensor) -> torch.Tensor:
         torch.cuda.synchronize()
         with torch.autocast("cuda", enabled=False):
-            return x + torch.cuda.current_device()
+            return x + torch.cuda.current_device() + torch.cuda.is_current_stream_capturing()
 
     x = torch.zeros(1, device="cuda")
     assert torch.equal(torch.compile(branch, backend="eager")(x), branch(x))
