@@ -25,6 +25,13 @@ std::chrono::milliseconds resume_patience() {
   return duration_from_environment("TORCH_REMOTE_PATIENCE", std::chrono::seconds(60));
 }
 
+// How long a server that listens may be silent in the first handshake. Tests set more: they run on
+// busy machines.
+std::chrono::seconds answer_limit() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+      duration_from_environment("TORCH_REMOTE_TEST_ANSWER_TIME", kAnswerTime));
+}
+
 std::string reason_of(const std::exception_ptr& cause) {
   return cause == nullptr ? "the server closed the session" : text_of(cause);
 }
@@ -54,7 +61,8 @@ Link::Link(Endpoint endpoint, Handler& handler)
     : handler_(handler),
       endpoint_(std::move(endpoint)),
       keepalive_(keepalive_limit()),
-      patience_(resume_patience()) {}
+      patience_(resume_patience()),
+      answer_time_(answer_limit()) {}
 
 void Link::start() {
   std::thread([this] {

@@ -151,6 +151,7 @@ class Link : private transport::Connection::Handler {
   const Endpoint endpoint_;
   const std::chrono::milliseconds keepalive_;
   const std::chrono::milliseconds patience_;
+  const std::chrono::seconds answer_time_;
 
   // set once, before open_
   wire::Welcome welcome_;
