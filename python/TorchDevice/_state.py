@@ -29,11 +29,17 @@ from . import (
 
 POLICIES = ("off", "foreign", "full")
 
-# Behind torch_remote's error for a forked process that uses its parent's device.
-_FORK_ADVICE = (
+# Behind torch_remote's errors for a forked process that uses its parent's device, and for a tensor
+# that is sent to another process.
+_CHILDREN_ADVICE = (
     ". Under TorchDevice's policy `full`, tensors made on `cpu` or without a device are on the "
-    "remote device too: make those that forked processes use, such as the dataset of a DataLoader "
-    "with workers, inside `with TorchDevice.cpu_override():`, or set TORCHDEVICE_POLICY=foreign"
+    "remote device too{and_copies}: make those that {they} use, such as the dataset of a "
+    "DataLoader with workers, inside `with TorchDevice.cpu_override():`, or set "
+    "TORCHDEVICE_POLICY=foreign"
+)
+_FORK_ADVICE = _CHILDREN_ADVICE.format(and_copies="", they="forked processes")
+_SENDING_ADVICE = _CHILDREN_ADVICE.format(
+    and_copies=", and so is what `cpu()` returns", they="other processes"
 )
 
 # Behind torch_remote's error for a tensor of the CPU among those of a remote device.
@@ -100,6 +106,7 @@ def _advise() -> None:
         policy = _enabled["policy"] if uses_remote() else "off"
         remote._C.set_fork_advice(_FORK_ADVICE if policy == "full" else "")
         remote._C.set_mixing_advice(_MIXING_ADVICE.get(policy, ""))
+        remote._interop.set_sending_advice(_SENDING_ADVICE if policy == "full" else "")
 
 
 def _recount() -> None:
