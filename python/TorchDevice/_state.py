@@ -45,9 +45,9 @@ _SENDING_ADVICE = _CHILDREN_ADVICE.format(
 # Behind torch_remote's error for a tensor of the CPU among those of a remote device.
 _MIXING_ADVICE = {
     "full": (
-        ". Under TorchDevice, tensors that share memory (from_numpy, frombuffer, from_dlpack) stay "
-        "on the CPU: move them with `.to(device)`, or work on the CPU inside "
-        "`with TorchDevice.cpu_override():`"
+        ". Under TorchDevice, tensors that share memory (from_numpy, frombuffer, from_dlpack) and "
+        "those made with a generator of the CPU (generator=torch.Generator()) stay on the CPU: "
+        "move them with `.to(device)`, or work on the CPU inside `with TorchDevice.cpu_override():`"
     ),
     "foreign": (
         ". Under TorchDevice's policy `foreign`, tensors made on `cpu` or without a device stay on "
