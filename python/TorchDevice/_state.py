@@ -24,6 +24,7 @@ from . import (
     _masquerade,
     _printing,
     _samplers,
+    _storages,
     _target_cpu,
 )
 
@@ -105,8 +106,8 @@ def _advise() -> None:
     if remote is not None:
         policy = _enabled["policy"] if uses_remote() else "off"
         remote._C.set_fork_advice(_FORK_ADVICE if policy == "full" else "")
-        remote._C.set_mixing_advice(_MIXING_ADVICE.get(policy, ""))
         remote._interop.set_sending_advice(_SENDING_ADVICE if policy == "full" else "")
+        remote._C.set_mixing_advice(_MIXING_ADVICE.get(policy, ""))
 
 
 def _recount() -> None:
@@ -157,7 +158,8 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
         _take_back()  # the override stays as it is
     _hooks.install()
     _load.install(_changes)
-    _printing.install(_changes, lambda: _enabled["read_as"])
+    _printing.install(_changes, _claim.read_as)
+    _storages.install(_changes, _claim.read_as)
     _samplers.install(_changes)
     accelerator = _C.accelerator()
     _C.install_kernels(accelerator != "cuda", accelerator != "mps" and not _has_mps())
