@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import torch
@@ -86,7 +87,33 @@ def _data_parallel(target: Target, init: Any) -> Any:
     return redirected
 
 
+def _parallel_function(target: Target, data_parallel: Any) -> Any:
+    """`data_parallel(model, x, [0, 1])`, as `DataParallel` does it."""
+
+    @functools.wraps(data_parallel)
+    def redirected(
+        module: Any,
+        inputs: Any,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        module_kwargs: Any = None,
+    ) -> Any:
+        if target.kind == "cpu":
+            given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
+            return module(*given, **(module_kwargs or {}))
+        if device_ids is not None:
+            device_ids = list(dict.fromkeys(map(target.existing_index, device_ids)))
+        return data_parallel(module, inputs, device_ids, output_device, dim, module_kwargs)
+
+    return redirected
+
+
 def install(changes: Patches, target: Target) -> None:
+    parallel = _parallel_function(target, torch.nn.parallel.data_parallel)
+    # torch.nn.parallel has a module of the same name.
+    for owner in (torch.nn.parallel, sys.modules["torch.nn.parallel.data_parallel"]):
+        changes.patch(owner, "data_parallel", parallel)
     make_init = functools.partial(_data_parallel, target)
     changes.wrap(torch.nn.DataParallel, "__init__", make_init)
     if not torch.distributed.is_available():

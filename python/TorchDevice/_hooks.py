@@ -114,7 +114,12 @@ def install() -> None:
     _C.hook_data(vars(torch._C.TensorBase)["data"])
     for name in ("is_cuda", "is_mps", "device"):
         _C.hook_getter(vars(torch._C.TensorBase)[name], name)
-    owners = {"generator": torch._C.Generator, "stream": torch.Stream, "event": torch.Event}
+    owners = {
+        "generator": torch._C.Generator,
+        "stream": torch.Stream,
+        "event": torch.Event,
+        "storage": torch._C.StorageBase,
+    }
     for name, owner in owners.items():
         _C.hook_getter(vars(owner)["device"], f"{name}_device")
 

@@ -97,7 +97,7 @@ def install(accelerator: str) -> None:
     is_built = if_claimed("cuda", target.is_available, _NOT_CLAIMED["is_available"])
     is_built = truth_for_listed(is_built, torch.backends.cuda.is_built)
     _changes.patch(torch.backends.cuda, "is_built", is_built)
-    _comm.install(_changes, target.kind)
+    _comm.install(_changes, target)
     _accelerator.install(_changes, target)
     _distributed.install(_changes, target)
     _kernels.install(_changes, target.kind)

@@ -17,14 +17,14 @@ from torch_remote_patches import Patches
 from . import _C
 
 
-def _real_name() -> str:
+def real_name() -> str:
     accelerator = _C.accelerator()
     return torch._C._get_privateuse1_backend_name() if accelerator == "remote" else accelerator
 
 
 def install(changes: Patches, read_as: Callable[[], str | None]) -> None:
     def told(part: str) -> str:
-        real, name = f"device='{_real_name()}:", read_as()
+        real, name = f"device='{real_name()}:", read_as()
         return f"device='{name}:{part.removeprefix(real)}" if part.startswith(real) else part
 
     def make(add_suffixes: Any) -> Any:

@@ -24,24 +24,31 @@ from . import (
     _masquerade,
     _printing,
     _samplers,
+    _storages,
     _target_cpu,
 )
 
 POLICIES = ("off", "foreign", "full")
 
-# Behind torch_remote's error for a forked process that uses its parent's device.
-_FORK_ADVICE = (
+# Behind torch_remote's errors for a forked process that uses its parent's device, and for a tensor
+# that is sent to another process.
+_CHILDREN_ADVICE = (
     ". Under TorchDevice's policy `full`, tensors made on `cpu` or without a device are on the "
-    "remote device too: make those that forked processes use, such as the dataset of a DataLoader "
-    "with workers, inside `with TorchDevice.cpu_override():`, or set TORCHDEVICE_POLICY=foreign"
+    "remote device too{and_copies}: make those that {they} use, such as the dataset of a "
+    "DataLoader with workers, inside `with TorchDevice.cpu_override():`, or set "
+    "TORCHDEVICE_POLICY=foreign"
+)
+_FORK_ADVICE = _CHILDREN_ADVICE.format(and_copies="", they="forked processes")
+_SENDING_ADVICE = _CHILDREN_ADVICE.format(
+    and_copies=", and so is what `cpu()` returns", they="other processes"
 )
 
 # Behind torch_remote's error for a tensor of the CPU among those of a remote device.
 _MIXING_ADVICE = {
     "full": (
-        ". Under TorchDevice, tensors that share memory (from_numpy, frombuffer, from_dlpack) stay "
-        "on the CPU: move them with `.to(device)`, or work on the CPU inside "
-        "`with TorchDevice.cpu_override():`"
+        ". Under TorchDevice, tensors that share memory (from_numpy, frombuffer, from_dlpack) and "
+        "those made with a generator of the CPU (generator=torch.Generator()) stay on the CPU: "
+        "move them with `.to(device)`, or work on the CPU inside `with TorchDevice.cpu_override():`"
     ),
     "foreign": (
         ". Under TorchDevice's policy `foreign`, tensors made on `cpu` or without a device stay on "
@@ -99,6 +106,7 @@ def _advise() -> None:
     if remote is not None:
         policy = _enabled["policy"] if uses_remote() else "off"
         remote._C.set_fork_advice(_FORK_ADVICE if policy == "full" else "")
+        remote._interop.set_sending_advice(_SENDING_ADVICE if policy == "full" else "")
         remote._C.set_mixing_advice(_MIXING_ADVICE.get(policy, ""))
 
 
@@ -150,7 +158,8 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
         _take_back()  # the override stays as it is
     _hooks.install()
     _load.install(_changes)
-    _printing.install(_changes, lambda: _enabled["read_as"])
+    _printing.install(_changes, _claim.read_as)
+    _storages.install(_changes, _claim.read_as)
     _samplers.install(_changes)
     accelerator = _C.accelerator()
     _C.install_kernels(accelerator != "cuda", accelerator != "mps" and not _has_mps())

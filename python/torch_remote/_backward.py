@@ -7,12 +7,22 @@ know who called it: Note [Whose call] in `src/client/process/threads.h`.
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import torch
 
 from . import _C
+from ._backend import name
 from ._patches import leave_to_python, patch
+
+
+def _name_types(error: RuntimeError) -> None:
+    """PyTorch's check of what a hook returns calls our tensors `remoteFloatType`, which is no name
+    of theirs."""
+    text = str(error)
+    if len(error.args) == 1 and "has changed the type" in text:
+        error.args = (re.sub(rf"\b{name()}(\w+)Type\b", rf"torch.{name()}.\1Tensor", text),)
 
 
 def install() -> None:
@@ -23,6 +33,9 @@ def install() -> None:
         _C.enter_backward()
         try:
             return run(*args, **kwargs)
+        except RuntimeError as error:
+            _name_types(error)
+            raise
         finally:
             _C.leave_backward()
 

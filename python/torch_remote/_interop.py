@@ -78,6 +78,17 @@ def _refuse_byteswap(method: Any) -> Any:
     return checked
 
 
+# What to do with a tensor that cannot be sent. TorchDevice sets another text where tensor.cpu() is
+# on our device too.
+_SENDING_ADVICE = "; send tensor.cpu() and move it to a device there"
+_sending_advice = [_SENDING_ADVICE]
+
+
+def set_sending_advice(advice: str) -> None:
+    """Empty: the usual one."""
+    _sending_advice[0] = advice or _SENDING_ADVICE
+
+
 def _refuse_to_send(text: str) -> None:
     raise RuntimeError(text)
 
@@ -91,7 +102,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
     owner = f"process {os.getpid()}, which sent it," if is_sent else "this process"
     text = (
         f"A tensor on {tensor.device} belongs to the session of {owner} and cannot be sent to "
-        "another one; send tensor.cpu() and move it to a device there"
+        f"another one{_sending_advice[0]}"
     )
     return (_refuse_to_send, (text,)) if is_sent else _refuse_to_send(text)
 

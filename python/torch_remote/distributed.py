@@ -152,12 +152,27 @@ def _waiting(barrier: Any) -> Any:
     """torch.distributed.barrier() that takes local ranks."""
 
     @functools.wraps(barrier)
-    def wait(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-        if _is_accelerator() and device_ids and _is_missing(device_ids[0]):
-            device_ids = None
-        return barrier(group, async_op, device_ids)
+    def wait(
+        group: Any = None, async_op: bool = False, device_ids: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if device_ids and isinstance(device_ids, list) and _is_accelerator():
+            device_ids = _existing(device_ids) if _has_ours(group) else None
+        return barrier(group, async_op, device_ids, *args, **kwargs)
 
     return wait
+
+
+def _existing(device_ids: list[Any]) -> list[Any]:
+    """The rank's own device in place of one that does not exist. PyTorch chooses the backend of a
+    group with two by the device, so every rank must name one of the same type."""
+    return [_C.current_device() if _is_missing(each) else each for each in device_ids]
+
+
+def _has_ours(group: Any) -> bool:
+    """Whether a process group has a backend for our device: not one of Gloo alone."""
+    group = group or torch.distributed.group.WORLD
+    kinds = getattr(group, "_device_types", ())
+    return any(each.type == _backend.name() for each in kinds)
 
 
 def _is_accelerator() -> bool:

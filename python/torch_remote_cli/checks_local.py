@@ -15,7 +15,14 @@ from pathlib import Path
 
 from . import figures, machine, server_program
 from .dispatch import version
-from .environment import KNOWN, LOG_LEVELS, OTHER_PREFIXES
+from .environment import (
+    KNOWN,
+    LOG_LEVELS,
+    OF_TORCH_DEVICE,
+    OTHER_PREFIXES,
+    SANDBOX,
+    SANDBOXES,
+)
 from .errors import WRONG_USAGE, CommandError
 from .findings import Finding
 from .output import counted
@@ -79,12 +86,26 @@ def check_toolchain() -> Iterator[Finding]:
         yield Finding("toolchain", "ok", f"{', '.join(compilers)}, cmake, ninja")
 
 
+def _wrong_values() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+    """A variable, what is wrong in it, what may be written there, and the page that says so."""
+    ours: dict[str, tuple[str, ...]] = {"TORCH_REMOTE_LOG": LOG_LEVELS, SANDBOX: SANDBOXES}
+    for name, known in ours.items():
+        value = os.environ.get(name)
+        if value and value not in known:
+            yield name, value, known, "docs/settings.md"
+    for name, known in OF_TORCH_DEVICE.items():
+        text = os.environ.get(name, "")
+        values = [each.strip() for each in (text.split(",") if name.endswith("ORDER") else [text])]
+        for value in values:
+            if value and value.lower() not in (each.lower() for each in known):
+                yield name, value, known, "docs/redirection.md"
+
+
 def check_environment() -> Iterator[Finding]:
-    """Variables with a name like ours that nothing reads, and a value that is only warned of."""
-    level = os.environ.get("TORCH_REMOTE_LOG")
-    if level and level not in LOG_LEVELS:
-        text = f"TORCH_REMOTE_LOG: {level!r} is not debug, info, warning or error"
-        remedy = "correct it: docs/settings.md says what can be written there"
+    """Values that are not known, and variables with a name like ours that nothing reads."""
+    for name, value, known, page in _wrong_values():
+        text = f"{name}: {value!r} is not {', '.join(known[:-1])} or {known[-1]}"
+        remedy = f"correct it: {page} says what can be written there"
         yield Finding("environment", "problem", text, remedy)
     for name in sorted(os.environ):
         if not name.startswith("TORCH_REMOTE") or name in KNOWN or name.startswith(OTHER_PREFIXES):

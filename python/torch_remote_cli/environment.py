@@ -26,5 +26,15 @@ KNOWN = frozenset(
     }
 )
 LOG_LEVELS = ("debug", "info", "warning", "error")  # of TORCH_REMOTE_LOG, as in src/base/log.cpp
+# What else may be written in a variable, besides nothing; the words of docs/settings.md and
+# docs/redirection.md. TorchDevice ignores the case of letters.
+SANDBOX = "TORCH_REMOTE_SANDBOX"
+SANDBOXES = ("auto", "off", "trace")
+OF_TORCH_DEVICE = {
+    "TORCHDEVICE_POLICY": ("full", "foreign", "off"),
+    "TORCHDEVICE_READ_AS": ("cuda", "mps"),
+    "TORCHDEVICE_LOG_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR"),
+    "TORCHDEVICE_ORDER": ("cuda", "mps", "remote", "cpu"),  # several, with commas
+}
 # Of our tests and build.
 OTHER_PREFIXES = ("TORCH_REMOTE_TEST_", "TORCH_REMOTE_FAULT_", "TORCH_REMOTE_PROGRAM_")

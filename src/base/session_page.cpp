@@ -169,4 +169,10 @@ std::string describe_kill(int wait_status) {
   return "killed by signal " + std::to_string(signal) + " (" + name + ")";
 }
 
+std::string describe_failure(int wait_status) {
+  if (!WIFEXITED(wait_status) || WEXITSTATUS(wait_status) == 0)
+    return {};
+  return "ended with exit status " + std::to_string(WEXITSTATUS(wait_status));
+}
+
 }  // namespace torch_remote

@@ -155,5 +155,7 @@ class SessionPage {
 
 // For a waitpid() status: "killed by signal 9 (Killed)"; empty for a process that exited.
 std::string describe_kill(int wait_status);
+// "ended with exit status 255"; empty for status 0, and for a process that was killed.
+std::string describe_failure(int wait_status);
 
 }  // namespace torch_remote

@@ -260,6 +260,7 @@ Getter device;  // of tensors
 Getter generator_device;
 Getter stream_device;
 Getter event_device;
+Getter storage_device;
 
 // Whether a tensor is on the accelerator, and `name` is not that but what programs are told. The
 // device of a subclass may be a call of its __torch_dispatch__, which may raise.
@@ -302,14 +303,15 @@ struct HookedGetter {
   ::getter instead;
 };
 
-const std::array<HookedGetter, 6>& hooked_getters() {
-  static const std::array<HookedGetter, 6> all = {
+const std::array<HookedGetter, 7>& hooked_getters() {
+  static const std::array<HookedGetter, 7> all = {
       {{"is_cuda", &is_cuda, get_is_cuda},
        {"is_mps", &is_mps, get_is_mps},
        {"device", &device, get_device<device>},
        {"generator_device", &generator_device, get_device<generator_device>},
        {"stream_device", &stream_device, get_device<stream_device>},
-       {"event_device", &event_device, get_device<event_device>}}};
+       {"event_device", &event_device, get_device<event_device>},
+       {"storage_device", &storage_device, get_device<storage_device>}}};
   return all;
 }
 

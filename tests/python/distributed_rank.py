@@ -183,6 +183,18 @@ def a_barrier_waits_for_the_others() -> None:
     assert mark.exists()
 
 
+@check
+def a_barrier_takes_a_local_rank_and_a_timeout_in_every_group() -> None:
+    local_rank = int(os.environ["LOCAL_RANK"])
+    for backend in ("remote", "gloo", "cpu:gloo,remote:remote"):
+        group = dist.new_group(backend=backend)
+        dist.barrier(group, False, [local_rank])
+        dist.barrier(group=group, timeout=timedelta(seconds=100))
+        work = dist.barrier(group, async_op=True, device_ids=[local_rank])
+        assert work is not None
+        work.wait()
+
+
 def train(model: Any, data: list[torch.Tensor]) -> list[torch.Tensor]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses = []

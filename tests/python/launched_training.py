@@ -85,7 +85,10 @@ def use_every_index(gpu: int) -> None:
 
 
 def use_collectives(rank: int, gpu: int, device: torch.device) -> None:
-    dist.barrier(device_ids=[gpu])
+    kind = "nccl" if device.type == "cuda" else device.type
+    mixed = dist.new_group(backend=f"cpu:gloo,{device.type}:{kind}")
+    for group in (None, mixed):
+        dist.barrier(group, device_ids=[gpu])
     total = torch.tensor([1.0 + rank], device=device)
     dist.all_reduce(total)
     assert total.item() == 3

@@ -17,6 +17,9 @@ from helpers import serving
 
 CUDNN = 91900
 CAPABILITY = 9
+# The body of what a server without a ready process tells a client from time to time, before
+# anything else: src/wire/waiting.h.
+WAITING = b"\x03\x03"
 
 
 @contextmanager
@@ -44,9 +47,15 @@ def _relay(listener: socket.socket, url: str) -> None:
     server = socket.socket(socket.AF_UNIX)
     server.connect(url.removeprefix("unix://"))
     threading.Thread(target=_pass_on, args=(client, server), daemon=True).start()
-    client.sendall(_block(_read_block(server)))  # HELLO
-    client.sendall(_block(changed_welcome(_read_block(server))))
+    pass_handshake_on(server, client)
     _pass_on(server, client)
+
+
+def pass_handshake_on(server: socket.socket, client: socket.socket) -> None:
+    while (first := _read_block(server)) == WAITING:
+        client.sendall(_block(first))
+    client.sendall(_block(first))  # HELLO
+    client.sendall(_block(changed_welcome(_read_block(server))))
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import DEADLINE, serving, wait_until
+from helpers import DEADLINE, serving, wait_until, without_waits
 
 import torch_remote
 from torch_remote_cli import dispatch, environment, figures
@@ -29,10 +29,12 @@ READING = ("status", "top", "bench", "doctor", "up", "ps")
 
 def run(module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(
+    done = subprocess.run(
         command, capture_output=True, text=True, timeout=DEADLINE, check=False,
         env={**os.environ, **variables},
     )  # fmt: skip
+    done.stderr = without_waits(done.stderr)
+    return done
 
 
 def cli(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

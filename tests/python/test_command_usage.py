@@ -80,7 +80,10 @@ def serve(*arguments: str, **variables: str) -> tuple[int, str]:
         (["--device", "tpu"], "use auto, cpu, cuda or cuda:n"),
         (["--device", "cuda:x"], "use auto, cpu, cuda or cuda:n"),
         (["--metrics", "tcp://127.0.0.1:0"], "on a Unix socket only"),
-        (["--metrics", "nonsense"], "is not an address"),
+        (["--metrics", "nonsense"], "on a Unix socket only; write unix:///path"),
+        (["--metrics", "http://x"], "on a Unix socket only; write unix:///path"),
+        (["--metrics", "tcp://"], "on a Unix socket only; write unix:///path"),
+        (["--metrics", "unix://x"], "on a Unix socket only; write unix:///path"),
         (["--stdio"], "give one of --listen URL and --stdio"),
     ],
 )

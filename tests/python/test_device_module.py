@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from helpers import assert_runs, serving
+from helpers import DEADLINE, assert_runs, serving
 
 import torch_remote
 
@@ -169,9 +169,9 @@ def test_whoever_waits_at_a_queue_is_told_that_a_tensor_was_refused() -> None:
     queue = torch.multiprocessing.Queue()
     queue.put([torch.ones(2, device="remote")])
     with pytest.raises(RuntimeError, match=r"send tensor\.cpu\(\)"):
-        queue.get(timeout=60)
+        queue.get(timeout=DEADLINE)
     queue.put("next")
-    assert queue.get(timeout=60) == "next"
+    assert queue.get(timeout=DEADLINE) == "next"
 
 
 def test_a_queue_between_processes_is_refused_with_advice() -> None:

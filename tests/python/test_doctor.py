@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEADLINE, run_python, serving
+from helpers import ANSWER_TIME, DEADLINE, run_python, serving
 
 import torch_remote
 from torch_remote_cli import checks_local
-from torch_remote_cli.environment import LOG_LEVELS
+from torch_remote_cli.environment import LOG_LEVELS, OF_TORCH_DEVICE
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,9 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 def doctor(*options: str, **variables: str) -> tuple[int, list[dict[str, str]]]:
     """The exit status and the findings that are not in order."""
     environment = {
-        key: value for key, value in os.environ.items() if not key.startswith("TORCH_REMOTE")
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("TORCH_REMOTE") or key == ANSWER_TIME
     }
     done = subprocess.run(
         [sys.executable, "-m", "torch_remote_cli", "doctor", "--json", "-q", *options],
@@ -135,6 +137,51 @@ def test_a_log_level_that_there_is_not_is_told_in_the_words_of_the_programs(
     for level in ("", *LOG_LEVELS):
         monkeypatch.setenv("TORCH_REMOTE_LOG", level)
         assert "TORCH_REMOTE_LOG" not in str([*checks_local.check_environment()])
+
+
+def test_values_that_there_are_not_are_told_with_those_that_there_are(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, found = doctor("--on", url, TORCH_REMOTE_SANDBOX="x")
+    problem = only(found)
+    assert (status, problem["check"], problem["state"]) == (1, "environment", "problem")
+    assert problem["text"] == "TORCH_REMOTE_SANDBOX: 'x' is not auto, off or trace"
+    monkeypatch.setenv("TORCH_REMOTE_SANDBOX", "off")
+    for name, known in OF_TORCH_DEVICE.items():
+        for value in ("", *known, known[0].upper()):
+            monkeypatch.setenv(name, value)
+            assert name not in str([*checks_local.check_environment()])
+        monkeypatch.setenv(name, "x")
+        (found_here,) = (each for each in checks_local.check_environment() if name in each.text)
+        assert all(each in found_here.text for each in known) and "'x'" in found_here.text
+        assert "correct it: docs/redirection.md" in found_here.remedy
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("name", OF_TORCH_DEVICE)
+def test_doctor_knows_the_values_that_torch_device_takes(name: str) -> None:
+    program = "import TorchDevice"
+    assert "ValueError" in run_python(program, **{name: "x"}).stderr
+    for value in OF_TORCH_DEVICE[name]:
+        assert "ValueError" not in run_python(program, **{name: value}).stderr, value
+
+
+def test_an_embedded_server_that_does_not_start_is_told_with_its_status() -> None:
+    status, found = doctor("--on", "local", TORCH_REMOTE_SANDBOX="x")
+    assert status == 1 and [each["check"] for each in found] == ["environment", "machine"]
+    assert "the embedded server ended with exit status 2 (" in found[1]["text"]
+
+
+def test_ssh_that_ends_without_a_word_is_told_with_its_status(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\nexit 255\n")
+    ssh.chmod(0o755)
+    status, found = doctor("--on", "ssh://box", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    problem = only(found)
+    assert (status, problem["check"]) == (1, "machine")
+    assert "ended with exit status 255" in problem["text"]
+    assert problem["text"].count("ssh://box") == 1
+    assert "run `ssh box` by hand" in problem["remedy"]
 
 
 def test_ssh_to_a_host_without_torch_remote_says_how_to_have_it_there(tmp_path: Path) -> None:

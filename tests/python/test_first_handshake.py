@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEADLINE, serving, wait_until
+from helpers import ANSWER_TIME, DEADLINE, serving, wait_until
 
 import torch_remote
 
-WITHIN_S = 10
+# What ends soon does not take the 60 s of TORCH_REMOTE_PATIENCE; a busy machine takes a while too.
+WITHIN_S = 40
 PREAMBLE = 32
 
 
@@ -131,8 +132,12 @@ def test_a_peer_that_hangs_up_every_time_is_an_error_soon(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("scheme", ["unix", "tcp"])
 def test_a_peer_that_accepts_and_says_nothing_is_told_and_an_error_soon(
-    scheme: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    scheme: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv(ANSWER_TIME)
     with listening(scheme, tmp_path) as (_, url):
         assert seconds_to_fail(url, "said nothing within") < WITHIN_S
     assert f"torch_remote: waiting for {url} to answer\n" in capfd.readouterr().err

@@ -177,3 +177,16 @@ def test_anomaly_detection_finds_the_nan() -> None:
         pytest.warns(UserWarning, match="Error detected in SqrtBackward0"),
     ):
         (x.sqrt() * 0).sum().backward()
+
+
+@pytest.mark.parametrize("backward", ["backward", "grad"])
+def test_a_hook_that_returns_a_tensor_of_the_cpu_is_refused_with_the_name_of_the_type(
+    backward: str,
+) -> None:
+    x = torch.ones(2, device="remote", requires_grad=True)
+    y = (x * 2).sum()
+    x.register_hook(lambda grad: grad.cpu())
+    with pytest.raises(RuntimeError, match="has changed the type of value") as raised:
+        y.backward() if backward == "backward" else torch.autograd.grad(y, x)
+    assert "was torch.remote.FloatTensor got " in str(raised.value)
+    assert "remoteFloatType" not in str(raised.value)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import serving, wait_until
+from helpers import DEADLINE, serving, wait_until
 
 import torch_remote
 
@@ -272,7 +272,9 @@ def test_a_server_names_the_option_that_it_does_not_understand(
         "--listen",
         f"unix://{tmp_path}/s",
     ]
-    server = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+    server = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=DEADLINE
+    )
     assert server.returncode != 0
     assert words in server.stderr
 
@@ -287,7 +289,7 @@ def test_a_client_names_the_variable_that_it_does_not_understand(variable: str) 
         env={**os.environ, variable: "soon"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert client.returncode != 0
     error = client.stderr.splitlines()[-1]  # of the program, not of its server

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import assert_runs, run_python, serving, wait_until
+from helpers import DEADLINE, assert_runs, run_python, serving, wait_until
 
 import torch_remote
 
@@ -138,7 +138,7 @@ def test_the_servers_log_tells_who_the_client_is(
     url = server.stdout.readline().removeprefix("listening on ").strip()
     torch_remote.connect(url).stop()
     server.terminate()
-    said = server.communicate(timeout=60)[1]
+    said = server.communicate(timeout=DEADLINE)[1]
     (begun,) = [line for line in said.splitlines() if "session begins" in line]
     if listen.startswith("unix"):
         assert f"pid {os.getpid()}, uid {os.geteuid()}" in begun
@@ -154,7 +154,7 @@ def test_metrics_are_told_on_a_unix_socket_only(tmp_path: Path) -> None:
         [*command, f"unix://{tmp_path}/s", "--metrics", "tcp://127.0.0.1:0"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert refused.returncode != 0
     assert "Unix socket" in refused.stderr

@@ -251,6 +251,40 @@ def test_a_legacy_type_of_a_tensor_shares_its_memory(used: str) -> None:
     assert "FloatType" not in str(raised.value) or used == "cpu"
 
 
+def test_functions_of_several_devices_take_indices_that_do_not_exist(used: str) -> None:
+    comm, parallel = torch.cuda.comm, torch.nn.parallel
+    x = torch.arange(8.0, device="cuda").reshape(4, 2).requires_grad_()
+    model = torch.nn.Linear(2, 3).cuda()
+    expected = model(x).detach().tolist()
+    second = torch.device("cuda", 1)
+    for ids in ([0, 1], [0, "cuda:1"], [torch.device("cuda:0"), second]):
+        copies = comm.broadcast(x.detach(), ids)
+        assert [(str(each.device), each.tolist()) for each in copies] == [(used, x.tolist())] * 2
+        assert [each.shape for each in comm.scatter(x.detach(), ids)] == [(2, 2)] * 2
+        assert len(comm.broadcast_coalesced([x.detach()], ids)) == 2
+        chunks = parallel.scatter(x, ids)
+        assert [(str(each.device), each.shape) for each in chunks] == [(used, (2, 2))] * 2
+        replicas = parallel.replicate(model, ids)
+        outputs = parallel.parallel_apply(replicas, chunks, devices=ids)
+        for destination in (1, 0, ids[1]):
+            y = parallel.gather(outputs, destination)
+            assert (str(y.device), y.tolist()) == (used, expected)
+        y.sum().backward()
+        assert model.weight.grad is not None and model.bias.grad is not None
+        assert model.bias.grad.tolist() == [4.0] * 3 and x.grad is not None
+        model.bias.grad = None
+        whole = parallel.data_parallel(model, x, ids)
+        assert (str(whole.device), whole.tolist()) == (used, expected)
+        assert parallel.data_parallel(model, x, ids, output_device=ids[1]).tolist() == expected
+    assert str(comm.gather([x.detach()] * 2, destination=1).device) == used
+    assert comm.gather([x.detach()] * 2, 1, second).shape == (4, 4)
+    assert comm.reduce_add([x.detach()] * 2, destination=1).tolist() == (2 * x).tolist()
+    ((added,),) = [comm.reduce_add_coalesced([[x.detach()]] * 2, destination=1)]
+    assert added.tolist() == (2 * x).tolist()
+    with pytest.raises(ValueError, match="invalid size: got 2x2, but expected 4x2"):
+        comm.reduce_add([x.detach(), x.detach()[:2]])
+
+
 def test_functions_of_several_devices_answer(used: str) -> None:
     import torch.cuda.comm
 
@@ -260,8 +294,8 @@ def test_functions_of_several_devices_answer(used: str) -> None:
     (chunk,) = torch.cuda.comm.scatter(x, devices=[0])
     assert (str(chunk.device), chunk.tolist()) == (used, x.tolist())
     assert torch.cuda.comm.gather([x, x], destination=0).shape == (8,)
-    if used != "cpu":  # torch adds up tensors of GPUs only
-        added = torch.cuda.comm.reduce_add([copy, chunk], destination=0)
+    for destination in ({}, {"destination": 0}):
+        added = torch.cuda.comm.reduce_add([copy, chunk], **destination)
         assert added.tolist() == [0.0, 2.0, 4.0, 6.0]
     ((coalesced,),) = torch.cuda.comm.broadcast_coalesced([x], devices=[0])
     assert str(coalesced.device) == used

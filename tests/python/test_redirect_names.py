@@ -44,13 +44,14 @@ def test_generators_streams_and_events_read_as_tensors_do(policy: str, name: str
         assert torch.Generator().device.type == "cpu"
         drawn = torch.rand(2, generator=generator, device=generator.device)
         assert str(drawn.device) == f"{name}:0"
-        assert drawn.untyped_storage().device.type == "remote"
+        assert drawn.untyped_storage().device == drawn.storage().device == x.device
         assert torch.Generator(generator.device).device == generator.device
         assert torch.cuda.Stream(device=stream.device).device == stream.device
         assert copy.deepcopy(generator).device == generator.device
         with torch.cuda.stream(stream):
             assert (x + 1).tolist() == [2.0, 2.0]
     assert generator.device.type == stream.device.type == event.device.type == "remote"
+    assert {drawn.untyped_storage().device, drawn.storage().device} == {torch.device("remote:0")}
 
 
 @pytest.mark.parametrize("policy", ["full", "foreign"])

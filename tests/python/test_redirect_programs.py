@@ -159,6 +159,18 @@ def test_a_dataset_on_the_device_in_a_forked_worker_says_what_to_do(remote: str)
         assert torch.cat(batches()).tolist() == [0, 1, 2, 3]
 
 
+def test_a_dataset_on_the_device_for_spawned_workers_says_what_to_do(remote: str) -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(4.0))
+    spawned = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    with pytest.raises(RuntimeError, match="cannot be sent to another one") as raised:
+        list(torch.utils.data.DataLoader(data, 2, **spawned))
+    assert "TorchDevice's policy `full`" in str(raised.value)
+    assert "cpu_override()" in str(raised.value) and "send tensor.cpu()" not in str(raised.value)
+    TorchDevice.disable()
+    with pytest.raises(RuntimeError, match=r"send tensor\.cpu\(\)"):
+        list(torch.utils.data.DataLoader(data, 2, **spawned))
+
+
 WORKERS = """
 import sys, torch, TorchDevice
 from torch.utils.data import DataLoader, Dataset

@@ -74,7 +74,10 @@ def test_float64_on_mps_is_refused_with_advice(text: str, advised: bool) -> None
 
 @pytest.mark.parametrize(
     ("policy", "words"),
-    [("full", "from_numpy.*TorchDevice.cpu_override"), ("foreign", "or without a device stay")],
+    [
+        ("full", "from_numpy.*generator of the CPU.*TorchDevice.cpu_override"),
+        ("foreign", "or without a device stay"),
+    ],
 )
 def test_mixed_devices_are_refused_with_what_to_do(policy: str, words: str) -> None:
     here = torch.frombuffer(bytearray(8), dtype=torch.float32)

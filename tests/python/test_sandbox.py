@@ -206,7 +206,7 @@ def test_an_embedded_server_is_confined_too_unless_the_environment_says_off(
 
 def test_another_value_is_refused(tmp_path: Path) -> None:
     with (
-        pytest.raises(AssertionError, match="--sandbox perhaps: use auto, off or trace"),
+        pytest.raises(AssertionError, match=r"TORCH_REMOTE_SANDBOX\) perhaps: use auto, off"),
         serving(f"unix://{tmp_path}/s", "--sandbox", "perhaps"),
     ):
         pass

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from failures import held_server
-from helpers import assert_runs, serving
+from helpers import DEADLINE, assert_runs, serving
 
 import torch_remote
 
@@ -96,7 +96,7 @@ def test_a_query_does_not_wait_for_the_work() -> None:
     assert counted.syncs == 0
     assert not done
     assert not stream_done
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + DEADLINE
     while not event.query():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -254,6 +254,13 @@ def test_a_file_that_is_no_list_of_schemas_is_refused(tmp_path: Path) -> None:
     assert "cannot read schemas" in done.stderr and "# torch VERSION" in done.stderr
 
 
+def test_a_list_of_schemas_that_is_not_there_is_told(tmp_path: Path) -> None:
+    words = ["serve", "--listen", f"unix://{tmp_path}/s", "--schemas", f"{tmp_path}/missing"]
+    done = run_python(f"import torch_remote_cli as c, sys; sys.exit(c.main({words!r}))")
+    assert done.returncode == 1
+    assert f"cannot read schemas from {tmp_path}/missing: No such file" in done.stderr
+
+
 # The packages in python/ that the build has put an extension into.
 PYTHON = Path(__file__).parents[2] / "python"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

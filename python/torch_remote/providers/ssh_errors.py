@@ -54,4 +54,7 @@ def explain(host: str, error: str, log: str) -> str:
     for pattern, advice in ADVICE:
         if re.search(pattern, log, re.IGNORECASE):
             return f"ssh://{host}: {words}. What to do: {advice.format(host=host, by_hand=by_hand)}"
+    if not words and "exit status 255" in error:  # of ssh itself
+        said = "ssh ended with exit status 255 and said nothing"
+        return f"ssh://{host}: {said}. What to do: run `{by_hand}` by hand, which must work"
     return f"{error} (ssh said: {words})" if words else error

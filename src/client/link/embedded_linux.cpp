@@ -33,7 +33,7 @@ void end_embedded(Embedded& embedded) {
   end_child(embedded.child, kGrace);
 }
 
-// How the process was killed and its last calls; empty if it was not killed.
+// How the process has failed or was killed, and its last calls; empty if it ended well.
 std::string examine_embedded(Embedded& embedded) {
   MutexLock lock(embedded.mutex);
   if (const auto status = wait_for_end(embedded.child, kGrace))
@@ -41,8 +41,10 @@ std::string examine_embedded(Embedded& embedded) {
   if (embedded.page == nullptr || embedded.child.pid > 0)
     return {};
   const std::string kill = describe_kill(embedded.status);
-  if (kill.empty())
-    return {};
+  if (kill.empty()) {
+    const std::string failure = describe_failure(embedded.status);
+    return failure.empty() ? "" : "the embedded server " + failure;
+  }
   const std::string calls = embedded.page->last_calls(kCallsInError);
   return "the embedded server was " + kill + (calls.empty() ? "" : "; its last: " + calls);
 }

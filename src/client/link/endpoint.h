@@ -19,7 +19,8 @@ struct Endpoint {
   Open open;
   Redial redial = nullptr;  // opens another stream after a loss; none: not possible
   std::function<void()> clean_up = nullptr;  // called when the session has been stopped
-  // Why the server's process has ended, if this side can know; else empty.
+  // Why the process that this side has started has ended, the server's or that of its connection;
+  // empty if it has not, or if that is no news.
   std::function<std::string()> post_mortem = nullptr;
   std::string token;  // may be empty
   // The server listens already: it answers soon, and can be dialled again after a cut handshake.

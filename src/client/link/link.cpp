@@ -25,6 +25,13 @@ std::chrono::milliseconds resume_patience() {
   return duration_from_environment("TORCH_REMOTE_PATIENCE", std::chrono::seconds(60));
 }
 
+// How long a server that listens may be silent in the first handshake. Tests set more: they run on
+// busy machines.
+std::chrono::seconds answer_limit() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+      duration_from_environment("TORCH_REMOTE_TEST_ANSWER_TIME", kAnswerTime));
+}
+
 std::string reason_of(const std::exception_ptr& cause) {
   return cause == nullptr ? "the server closed the session" : text_of(cause);
 }
@@ -54,7 +61,8 @@ Link::Link(Endpoint endpoint, Handler& handler)
     : handler_(handler),
       endpoint_(std::move(endpoint)),
       keepalive_(keepalive_limit()),
-      patience_(resume_patience()) {}
+      patience_(resume_patience()),
+      answer_time_(answer_limit()) {}
 
 void Link::start() {
   std::thread([this] {
@@ -86,6 +94,9 @@ void Link::open() {
     MutexLock lock(mutex_);
     is_stopped = is_lost();
     open_.store(true, std::memory_order_release);
+  } catch (const HandshakeCut&) {
+    fail(explained_end(std::current_exception()));
+    return clean_up();
   } catch (...) {
     fail(std::current_exception());
     return clean_up();
@@ -182,11 +193,13 @@ void Link::abandon() noexcept {
 }
 
 // An examination that fails tells nothing: on_end() must not throw.
-std::string Link::examine() noexcept {
+std::exception_ptr Link::explained_end(std::exception_ptr cause) noexcept {
+  if (!endpoint_.post_mortem || is_lost())
+    return cause;
   try {
-    return endpoint_.post_mortem();
+    return explained(cause, endpoint_.post_mortem());
   } catch (const std::exception&) {
-    return {};
+    return cause;
   }
 }
 
@@ -195,8 +208,8 @@ void Link::on_end(std::exception_ptr cause) noexcept {
   const std::string reason = cause == nullptr ? connection_->peer_close_reason() : "";
   if (!reason.empty())
     cause = std::make_exception_ptr(ConnectionError("the server closed the session: " + reason));
-  else if (cause != nullptr && endpoint_.post_mortem && !is_lost())
-    cause = explained(std::move(cause), examine());
+  else if (cause != nullptr)
+    cause = explained_end(std::move(cause));
   fail(std::move(cause));
 }
 

@@ -143,14 +143,15 @@ class Link : private transport::Connection::Handler {
   void on_broken(std::exception_ptr cause,
                  uint64_t received) override;  // client/link/resume.cpp
   void on_end(std::exception_ptr cause) noexcept override;
-  // Why the server has ended, if that is known.
-  std::string examine() noexcept;
+  // The cause, after why the process of the server or of its connection has ended, if known.
+  std::exception_ptr explained_end(std::exception_ptr cause) noexcept;
 
   // constant after construction
   Handler& handler_;
   const Endpoint endpoint_;
   const std::chrono::milliseconds keepalive_;
   const std::chrono::milliseconds patience_;
+  const std::chrono::seconds answer_time_;
 
   // set once, before open_
   wire::Welcome welcome_;

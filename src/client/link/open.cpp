@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/platform.h"
+#include "base/session_page.h"
 #include "base/token_file.h"
 #include "client/link/embedded.h"
 #include "client/link/server_user.h"
@@ -46,6 +47,16 @@ std::unique_ptr<transport::Stream> launch(Command& command) {
   end_child(command.latest, std::chrono::milliseconds(0));  // its connection is lost
   child = spawn_command(command.words, std::move(theirs));
   return transport::socket_stream(std::move(ours), command.url);
+}
+
+// How the latest command has failed or was killed; empty if it runs or has ended well.
+std::string examine_command(Command& command) {
+  MutexLock lock(command.mutex);
+  Child& child = command.latest.pid > 0 ? command.latest : command.first;
+  const int status = wait_for_end(child, kCommandGrace).value_or(0);
+  const std::string kill = describe_kill(status);
+  const std::string failure = kill.empty() ? describe_failure(status) : "was " + kill;
+  return failure.empty() ? "" : "the command that carries the connection " + failure;
 }
 
 void end_command(Command& command) {
@@ -168,6 +179,7 @@ Endpoint endpoint_through(std::string url, std::vector<std::string> words) {
   endpoint.url = std::move(url);
   endpoint.open = [command, net] { return with_delay(launch(*command), net); };
   endpoint.clean_up = [command] { end_command(*command); };
+  endpoint.post_mortem = [command] { return examine_command(*command); };
   endpoint.redial = [open = endpoint.open](std::chrono::steady_clock::time_point /*deadline*/) {
     return open();
   };

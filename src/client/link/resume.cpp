@@ -74,7 +74,7 @@ wire::Welcome Link::greet(transport::Stream& stream) {
     is_greeting_ = true;
   }
   try {
-    return shake_hands(stream, endpoint_.token, endpoint_.has_listener ? kAnswerTime : kStartTime);
+    return shake_hands(stream, endpoint_.token, endpoint_.has_listener ? answer_time_ : kStartTime);
   } catch (...) {
     MutexLock lock(mutex_);
     is_greeting_ = false;

@@ -27,10 +27,12 @@ void check_address(const std::string& url, bool has_token) {
 }
 
 void check_metrics_address(const std::string& url) {
-  if (transport::parse_address(url).scheme != "unix") {
-    throw std::invalid_argument("--metrics " + url +
-                                " is refused: metrics are served on a Unix socket only");
+  if (!url.starts_with("unix:///")) {
+    throw std::invalid_argument(
+        "--metrics " + url +
+        " is refused: metrics are served on a Unix socket only; write unix:///path");
   }
+  static_cast<void>(transport::parse_address(url));
 }
 
 namespace {

@@ -1,7 +1,10 @@
 #include "server/operators/schema_file.h"
 
+#include <cerrno>
 #include <fstream>
 #include <stdexcept>
+
+#include "base/error.h"
 
 namespace torch_remote::server {
 namespace {
@@ -12,6 +15,8 @@ constexpr std::string_view kFirstLine = "# torch ";
 
 SchemaFile read_schema_file(const std::string& path) {
   std::ifstream file(path);
+  if (!file)
+    throw std::invalid_argument(describe_errno("cannot read schemas from " + path, errno));
   std::string line;
   if (!std::getline(file, line) || !line.starts_with(kFirstLine)) {
     throw std::invalid_argument("cannot read schemas from " + path +

@@ -214,7 +214,8 @@ SandboxMode parse_sandbox(const std::string& text) {
   for (const SandboxMode mode : {SandboxMode::kAuto, SandboxMode::kOff, SandboxMode::kTrace})
     if (text == to_text(mode))
       return mode;
-  throw std::invalid_argument("--sandbox " + text + ": use auto, off or trace");
+  throw std::invalid_argument("--sandbox (or TORCH_REMOTE_SANDBOX) " + text +
+                              ": use auto, off or trace");
 }
 
 std::string to_text(SandboxMode mode) {

@@ -92,6 +92,22 @@ TEST(SessionPage, WhatAKilledProcessWroteCanBeRead) {
   EXPECT_EQ(page.figures().memory, 64U);
 }
 
+TEST(SessionPage, AProcessThatEndedByItselfHasFailedIfItsStatusIsNotZero) {
+  const auto ended = [](int exit_status) {
+    const pid_t pid = ::fork();
+    if (pid == 0)
+      ::_exit(exit_status);
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return status;
+  };
+
+  EXPECT_EQ(describe_failure(ended(255)), "ended with exit status 255");
+  EXPECT_EQ(describe_failure(ended(0)), "");
+  EXPECT_EQ(describe_kill(ended(255)), "");
+  EXPECT_EQ(describe_failure(SIGKILL), "");
+}
+
 TEST(SessionPage, TheFirstReasonForItsEndIsKeptAndCut) {
   SessionPage& page = SessionPage::make_private();
   EXPECT_EQ(page.end(), "");
