@@ -51,6 +51,8 @@ Program::~Program() {
 }
 
 void Program::prepare_run() {
+  if (in_forked_child())
+    refuse_in_forked_child();
   check_not_recording("the replay of a graph");
   recorded_.session->begin_call();
 }
