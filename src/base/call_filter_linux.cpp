@@ -143,17 +143,21 @@ class Builder {
   }
 
   // Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others, nor O_ASYNC, by which a
-  // terminal does. Nor F_SETPIPE_SZ: the kernel limits the memory of pipes for each user.
-  void allow_fcntl() {
+  // terminal does. Nor F_SETPIPE_SZ: the kernel limits the memory of pipes for each user. Locks of
+  // parts of files are kernel memory that no limit counts; a driver may want them.
+  void allow_fcntl(bool with_locks) {
     Builder flags(2, *this);
     flags.keep(O_ASYNC);
     flags.allow(0);
     flags.add(refusal(EPERM));
     Builder block(1, *this);
     block.if_equal(F_SETFL, flags.program_);
-    for (const int harmless : {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW,
-                               F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS})
+    for (const int harmless : {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ,
+                               F_ADD_SEALS, F_GET_SEALS})
       block.allow(static_cast<uint32_t>(harmless));
+    if (with_locks)
+      for (const int lock : {F_GETLK, F_SETLK, F_SETLKW})
+        block.allow(static_cast<uint32_t>(lock));
     block.add(refusal(EPERM));
     if_equal(SYS_fcntl, block.program_);
   }
@@ -219,7 +223,7 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
                        {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_GET_TIMERSLACK,
                         PR_GET_DUMPABLE, PR_CAPBSET_READ, PR_GET_NO_NEW_PRIVS, PR_SET_THP_DISABLE,
                         PR_GET_THP_DISABLE, 0x53564d41 /* PR_SET_VMA: names memory */});
-  builder.allow_fcntl();
+  builder.allow_fcntl(needs.opens_devices);
   builder.allow_null(SYS_prlimit64, 2);  // asks, and changes nothing
   builder.allow_ioctl(needs.opens_devices);
   const uint32_t refused = kMakes | O_WRONLY | (needs.opens_devices ? 0 : O_RDWR);

@@ -3,6 +3,7 @@ operator of a library is the attacker's code."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -227,6 +228,24 @@ def test_a_session_that_evades_the_kernels_limits_is_killed(
         assert_works(neighbour)
         with suppress(torch_remote.RemoteError):
             attacker.stop()
+
+
+# Promise 7.
+def test_a_session_cannot_use_memory_of_the_kernel_that_no_limit_counts(tmp_path: Path) -> None:
+    """Its address space is limited, because each 2 MiB that it touches have a page table."""
+    with (
+        started(tmp_path, 2, "--max-memory", "100MiB") as server,
+        server.connect() as attacker,
+        server.connect() as neighbour,
+    ):
+        session = int(attacker.status()["pid"])
+        assert_works(attacker)
+        assert attempt(attacker, "take page tables", pid=1000) == errno.ENOMEM
+        tables = int(states_of_threads(session)[0]["VmPTE"].split()[0])
+        assert tables < 200 << 10  # KiB
+        assert attempt(attacker, "lock parts", pid=10) == errno.EPERM
+        for machine in (attacker, neighbour):
+            assert_works(machine)
 
 
 def states_of_threads(pid: int) -> list[dict[str, str]]:

@@ -225,6 +225,19 @@ TEST_F(CallFilter, FlagsOfADescriptorAreSetButNoneThatSendsSignals) {
   EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_SETPIPE_SZ, 1 << 20); }), EPERM);
 }
 
+// Promise 7.
+TEST_F(CallFilter, PartsOfFilesAreLockedOnlyWhereADriverMayWantIt) {
+  struct flock part {};
+
+  part.l_type = F_RDLCK;
+  part.l_len = 1;
+  const Action lock = [&] {
+    return ::fcntl(::open("/proc/self/exe", O_RDONLY), F_SETLK, &part);
+  };
+  EXPECT_EQ(error_of(lock), EPERM);
+  EXPECT_EQ(error_of(lock, {true, false}), 0);
+}
+
 // Promise 14.
 TEST_F(CallFilter, ThreadsThatRanBeforeAreFilteredToo) {
   const pid_t child = ::fork();
