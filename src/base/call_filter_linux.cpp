@@ -48,6 +48,7 @@ constexpr uint32_t kMakes = O_CREAT | O_TRUNC | kTmpFile;
 
 // The second byte of an ioctl() is its family: those of terminals and sockets can do harm through
 // the descriptors that a session has (TIOCSTI types into the terminal of its log).
+constexpr uint32_t kPassRights = 83;  // SO_PASSRIGHTS
 constexpr uint32_t kFamily = 0xff00;
 constexpr uint32_t kTerminals = 0x5400;
 constexpr uint32_t kSockets = 0x8900;
@@ -120,6 +121,17 @@ class Builder {
     block.refuse(kSockets, EPERM);
     block.add(of_devices ? answer(SECCOMP_RET_ALLOW) : refusal(EPERM));
     if_equal(SYS_ioctl, block.program_);
+  }
+
+  // Not whether a socket takes descriptors: take_no_descriptors().
+  void allow_setsockopt() {
+    Builder name(2, *this);
+    name.refuse(kPassRights, EPERM);
+    name.add(answer(SECCOMP_RET_ALLOW));
+    Builder block(1, *this);
+    block.if_equal(SOL_SOCKET, name.program_);
+    block.add(answer(SECCOMP_RET_ALLOW));
+    if_equal(SYS_setsockopt, block.program_);
   }
 
   // TCP, and the kernel's lists of this machine's addresses, which libraries read to choose one.
@@ -214,6 +226,22 @@ class Builder {
   bool is_traced_;
 };
 
+// Without an address sendto() is send().
+void allow_connections(Builder& builder, const CallNeeds& needs) {
+  builder.allow_setsockopt();
+  if (needs.opens_devices || needs.opens_connections || needs.accepts_connections)
+    for (const int call : {SYS_accept, SYS_accept4})
+      builder.allow(static_cast<uint32_t>(call));
+  if (needs.opens_devices)
+    for (const int call : {SYS_sendmsg, SYS_sendmmsg})
+      builder.allow(static_cast<uint32_t>(call));
+  if (!needs.opens_connections)
+    return builder.allow_null(SYS_sendto, 4);
+  builder.allow_tcp_sockets();
+  for (const int call : {SYS_bind, SYS_listen, SYS_connect, SYS_sendto})
+    builder.allow(static_cast<uint32_t>(call));
+}
+
 void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
   const auto self = static_cast<uint32_t>(::getpid());
   for (const int call : {SYS_kill, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo})
@@ -235,11 +263,7 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
     builder.allow(SYS_ftruncate);  // the size of the driver's memory files
   if (needs.is_traced)
     builder.allow(kOpenat2);
-  if (!needs.opens_connections)
-    return;
-  builder.allow_tcp_sockets();
-  for (const int call : {SYS_bind, SYS_listen, SYS_connect})
-    builder.allow(static_cast<uint32_t>(call));
+  allow_connections(builder, needs);
 }
 
 Program make_program(const CallNeeds& needs) {

@@ -20,6 +20,7 @@
 #include "base/call_filter.h"
 #include "base/landlock.h"
 #include "base/platform.h"
+#include "base/sigpipe.h"
 
 namespace torch_remote::server {
 namespace {
@@ -282,8 +283,10 @@ void confine_calls(Sandbox& sandbox, const SandboxNeeds& needs, bool uses_cuda) 
     return;
   hide_memory(sandbox.landlock > 0);
   try {
+    if (!uses_cuda)
+      send_without_sendmsg();
     install_call_filter({uses_cuda, sandbox.mode == SandboxMode::kTrace, needs.opens_connections,
-                         needs.limits_memory && !uses_cuda});
+                         needs.limits_memory && !uses_cuda, needs.accepts_connections});
     sandbox.filters_calls = true;
   } catch (const std::system_error& refused) {
     add_lack(sandbox, "no seccomp (" + in_words(refused.code().value()) + ")");
@@ -304,6 +307,7 @@ void confine_to_descriptors(SandboxMode mode) {
     // The kernel has no Landlock, which the log says at the start.
   }
   try {
+    send_without_sendmsg();
     install_call_filter({});
   } catch (const std::system_error&) {
     // It has no seccomp.
