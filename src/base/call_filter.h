@@ -14,6 +14,8 @@ struct CallNeeds {
   // that grows as a stack does.
   bool limits_memory = false;
   bool accepts_connections = false;  // of a listening socket that it has
+  // Makes, changes and removes files, and sends descriptors: the helper of the cache.
+  bool stores_files = false;
 };
 
 // Whether the kernel has what install_call_filter() needs.

@@ -1,3 +1,4 @@
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
@@ -58,6 +59,19 @@ static_assert(std::endian::native == std::endian::little, "of the halves of an a
 constexpr uint32_t low_half(uint32_t argument) {
   return static_cast<uint32_t>(offsetof(seccomp_data, args) + argument * sizeof(uint64_t));
 }
+
+// clang-format off
+constexpr auto kStoringCalls = std::to_array<int>({
+    SYS_openat, SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_ftruncate, SYS_utimensat,
+    SYS_sendmsg,
+#ifdef SYS_renameat
+    SYS_renameat,
+#endif
+#ifdef __x86_64__
+    SYS_open, SYS_mkdir, SYS_unlink, SYS_rename, SYS_link,
+#endif
+});
+// clang-format on
 
 using Program = std::vector<sock_filter>;
 
@@ -254,6 +268,9 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
   builder.allow_fcntl(needs.opens_devices);
   builder.allow_null(SYS_prlimit64, 2);  // asks, and changes nothing
   builder.allow_ioctl(needs.opens_devices);
+  if (needs.stores_files)
+    for (const int call : kStoringCalls)
+      builder.allow(static_cast<uint32_t>(call));
   const uint32_t refused = kMakes | O_WRONLY | (needs.opens_devices ? 0 : O_RDWR);
   builder.allow_bits(SYS_openat, 2, refused, 0, builder.opened());
 #ifdef SYS_open
