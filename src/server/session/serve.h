@@ -58,7 +58,8 @@ struct ServeOptions {
 
 // What sessions with these options need beyond what libtorch and CUDA do.
 inline SandboxNeeds needs_of(const ServeOptions& options) {
-  return {options.has_peers, options.max_memory != UINT64_MAX, options.is_stdio};
+  return {options.has_peers, options.max_memory != UINT64_MAX, options.is_stdio,
+          options.device != "cpu"};
 }
 
 // How a session and its client recognize each other. A session has no copy of the token once its
