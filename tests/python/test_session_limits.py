@@ -55,7 +55,11 @@ def name_of(pid: int) -> str:
 
 @contextmanager
 def started(
-    folder: Path, log: int, *options: str, before: tuple[str, ...] = ()
+    folder: Path,
+    log: int,
+    *options: str,
+    before: tuple[str, ...] = (),
+    listen: str = "tcp://127.0.0.1:0",
 ) -> Iterator[Server]:
     """A server whose log is a descriptor."""
     program = server_program.find()
@@ -64,7 +68,7 @@ def started(
     copy = folder / "libattack.so"
     copy.write_bytes(library().read_bytes())
     token = folder / "token"
-    command = [*before, str(program.resolve()), "serve", "--listen", "tcp://127.0.0.1:0"]
+    command = [*before, str(program.resolve()), "serve", "--listen", listen]
     command += ["--token-file", str(token), "--library", str(copy), "--device", "cpu", *options]
     environment = {**os.environ, "TORCH_REMOTE_LOG": "info"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment)
@@ -203,6 +207,17 @@ def test_descriptors_on_their_way_from_one_session_keep_nobody_out(sandbox: str,
             assert_works(stack.enter_context(server.connect()))
     finally:
         shutil.rmtree(folder)
+
+
+# Promise 14.
+def test_a_session_gives_its_client_no_descriptor(tmp_path: Path) -> None:
+    with (
+        started(tmp_path, 2, listen=f"unix://{tmp_path}/s") as server,
+        server.connect() as machine,
+    ):
+        assert_works(machine)
+        assert attempt(machine, "send descriptors") == 0
+        assert_works(machine)
 
 
 # Promise 7.
