@@ -6,7 +6,7 @@ src/marshal/operator_table.cpp. Some die on a CPU too: compare with --device cpu
 
     python tests/fuzz/composites.py [--device cpu] [aten::gru_cell ...]
 
-It takes some ten minutes, so no test runs it; tests/python/test_local_memory.py has its finds.
+It takes some twenty minutes, so no test runs it; tests/python/test_local_memory.py has its finds.
 """
 
 from __future__ import annotations
