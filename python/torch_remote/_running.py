@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,14 +91,53 @@ def make_log(label: str) -> Path:
     return log
 
 
+KEPT_BYTES = 64 << 10  # of a log
+
+# Runs a command whose standard error goes to the log $0: of each run the first 64 KiB at once and
+# the last 64 KiB when it ends, after the last 64 KiB of earlier runs. So the log has 192 KiB at
+# most, whatever the other end writes. The command keeps the process, and its standard input and
+# output. The pipe is there until all is in the log.
+_LOGGED = """
+earlier=$(tail -c 65536 "$0"; echo .)
+printf %s "${earlier%.}" >"$0"
+pipe="$0.$$"
+mkfifo -m 600 "$pipe" || exec "$@" 2>/dev/null
+{ dd bs=256 count=256; tail -c 65536; rm -f "$pipe"; } <"$pipe" >>"$0" 2>/dev/null &
+exec "$@" 2>"$pipe"
+"""
+
+
+def logged(log: Path, command: Sequence[str]) -> tuple[str, ...]:
+    """The command with its standard error appended to a log that does not grow without limit."""
+    return ("sh", "-c", _LOGGED, str(log), *command)
+
+
+def wait_for_log(log: Path, patience_s: float = 2) -> None:
+    """Until a command that has ended has all its words in the log."""
+    end = time.monotonic() + patience_s
+    while any(log.parent.glob(f"{log.name}.*")) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def read_end(log: Path) -> str:
+    """The end of a log; empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - KEPT_BYTES))
+            return file.read(KEPT_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
 def read_log(label: str) -> str:
-    """What is in the log; empty if another computer has it."""
-    log = log_of(label)
-    return log.read_text(errors="replace") if log.exists() else ""
+    """The end of the log; empty if another computer has it."""
+    return read_end(log_of(label))
 
 
 def remove_log(label: str) -> None:
-    log_of(label).unlink(missing_ok=True)
+    log = log_of(label)
+    for each in (log, *log.parent.glob(f"{log.name}.*")):
+        each.unlink(missing_ok=True)
 
 
 def note(spec: Spec, endpoint: Endpoint) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 NAMESPACE = "torch-remote"  # of Ray, for the names of actors
+KEPT_BYTES = 64 << 10  # of a log
 
 
 class Server:
@@ -63,7 +64,12 @@ class Server:
         return re.sub(r"//[^/?]*:(\d+)", rf"//{_address()}:\1", said[1]), ""
 
     def log(self) -> str:
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
+        """The end of what it has printed."""
+        if not self._log.exists():
+            return ""
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - KEPT_BYTES))
+            return file.read(KEPT_BYTES).decode(errors="replace")
 
     def _end_with_it(self, group: Any, earlier: list[str], later: list[str]) -> None:
         assert self._process is not None

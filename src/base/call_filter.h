@@ -13,6 +13,9 @@ struct CallNeeds {
   // Has only memory that RLIMIT_DATA counts: none that could be shared, no file of memory, and none
   // that grows as a stack does.
   bool limits_memory = false;
+  bool accepts_connections = false;  // of a listening socket that it has
+  // Makes, changes and removes files, and sends descriptors: the helper of the cache.
+  bool stores_files = false;
 };
 
 // Whether the kernel has what install_call_filter() needs.
@@ -21,7 +24,9 @@ bool can_filter_calls() noexcept;
 // For all threads. Allows what is in a list of calls; refuses the rest with EPERM, and with ENOSYS
 // the few that libraries try before they do without. After it the process starts no program and no
 // process, makes no socket, makes or changes no file, opens none for writing (but see CallNeeds for
-// both), and sends signals to itself only. Throws std::system_error.
+// both), and sends signals to itself only. Over the sockets that it has it sends bytes to who is
+// connected, and no descriptor: see send_without_sendmsg(). With `opens_devices` it can send them,
+// as a driver may. Throws std::system_error.
 void install_call_filter(const CallNeeds& needs);
 
 // For all threads. Prints each file that cannot be opened on standard error, as is_traced does, and

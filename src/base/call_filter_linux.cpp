@@ -1,3 +1,4 @@
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstddef>
@@ -48,6 +49,7 @@ constexpr uint32_t kMakes = O_CREAT | O_TRUNC | kTmpFile;
 
 // The second byte of an ioctl() is its family: those of terminals and sockets can do harm through
 // the descriptors that a session has (TIOCSTI types into the terminal of its log).
+constexpr uint32_t kPassRights = 83;  // SO_PASSRIGHTS
 constexpr uint32_t kFamily = 0xff00;
 constexpr uint32_t kTerminals = 0x5400;
 constexpr uint32_t kSockets = 0x8900;
@@ -57,6 +59,19 @@ static_assert(std::endian::native == std::endian::little, "of the halves of an a
 constexpr uint32_t low_half(uint32_t argument) {
   return static_cast<uint32_t>(offsetof(seccomp_data, args) + argument * sizeof(uint64_t));
 }
+
+// clang-format off
+constexpr auto kStoringCalls = std::to_array<int>({
+    SYS_openat, SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_ftruncate, SYS_utimensat,
+    SYS_sendmsg,
+#ifdef SYS_renameat
+    SYS_renameat,
+#endif
+#ifdef __x86_64__
+    SYS_open, SYS_mkdir, SYS_unlink, SYS_rename, SYS_link,
+#endif
+});
+// clang-format on
 
 using Program = std::vector<sock_filter>;
 
@@ -122,6 +137,17 @@ class Builder {
     if_equal(SYS_ioctl, block.program_);
   }
 
+  // Not whether a socket takes descriptors: take_no_descriptors().
+  void allow_setsockopt() {
+    Builder name(2, *this);
+    name.refuse(kPassRights, EPERM);
+    name.add(answer(SECCOMP_RET_ALLOW));
+    Builder block(1, *this);
+    block.if_equal(SOL_SOCKET, name.program_);
+    block.add(answer(SECCOMP_RET_ALLOW));
+    if_equal(SYS_setsockopt, block.program_);
+  }
+
   // TCP, and the kernel's lists of this machine's addresses, which libraries read to choose one.
   // Not Unix sockets: services of the machine listen there.
   void allow_tcp_sockets() {
@@ -143,17 +169,21 @@ class Builder {
   }
 
   // Not F_SETOWN and F_SETSIG, by which the kernel sends signals to others, nor O_ASYNC, by which a
-  // terminal does. Nor F_SETPIPE_SZ: the kernel limits the memory of pipes for each user.
-  void allow_fcntl() {
+  // terminal does. Nor F_SETPIPE_SZ: the kernel limits the memory of pipes for each user. Locks of
+  // parts of files are kernel memory that no limit counts; a driver may want them.
+  void allow_fcntl(bool with_locks) {
     Builder flags(2, *this);
     flags.keep(O_ASYNC);
     flags.allow(0);
     flags.add(refusal(EPERM));
     Builder block(1, *this);
     block.if_equal(F_SETFL, flags.program_);
-    for (const int harmless : {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW,
-                               F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS})
+    for (const int harmless : {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ,
+                               F_ADD_SEALS, F_GET_SEALS})
       block.allow(static_cast<uint32_t>(harmless));
+    if (with_locks)
+      for (const int lock : {F_GETLK, F_SETLK, F_SETLKW})
+        block.allow(static_cast<uint32_t>(lock));
     block.add(refusal(EPERM));
     if_equal(SYS_fcntl, block.program_);
   }
@@ -210,6 +240,22 @@ class Builder {
   bool is_traced_;
 };
 
+// Without an address sendto() is send().
+void allow_connections(Builder& builder, const CallNeeds& needs) {
+  builder.allow_setsockopt();
+  if (needs.opens_devices || needs.opens_connections || needs.accepts_connections)
+    for (const int call : {SYS_accept, SYS_accept4})
+      builder.allow(static_cast<uint32_t>(call));
+  if (needs.opens_devices)
+    for (const int call : {SYS_sendmsg, SYS_sendmmsg})
+      builder.allow(static_cast<uint32_t>(call));
+  if (!needs.opens_connections)
+    return builder.allow_null(SYS_sendto, 4);
+  builder.allow_tcp_sockets();
+  for (const int call : {SYS_bind, SYS_listen, SYS_connect, SYS_sendto})
+    builder.allow(static_cast<uint32_t>(call));
+}
+
 void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
   const auto self = static_cast<uint32_t>(::getpid());
   for (const int call : {SYS_kill, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo})
@@ -219,9 +265,12 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
                        {PR_SET_NAME, PR_GET_NAME, PR_SET_TIMERSLACK, PR_GET_TIMERSLACK,
                         PR_GET_DUMPABLE, PR_CAPBSET_READ, PR_GET_NO_NEW_PRIVS, PR_SET_THP_DISABLE,
                         PR_GET_THP_DISABLE, 0x53564d41 /* PR_SET_VMA: names memory */});
-  builder.allow_fcntl();
+  builder.allow_fcntl(needs.opens_devices);
   builder.allow_null(SYS_prlimit64, 2);  // asks, and changes nothing
   builder.allow_ioctl(needs.opens_devices);
+  if (needs.stores_files)
+    for (const int call : kStoringCalls)
+      builder.allow(static_cast<uint32_t>(call));
   const uint32_t refused = kMakes | O_WRONLY | (needs.opens_devices ? 0 : O_RDWR);
   builder.allow_bits(SYS_openat, 2, refused, 0, builder.opened());
 #ifdef SYS_open
@@ -231,11 +280,7 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
     builder.allow(SYS_ftruncate);  // the size of the driver's memory files
   if (needs.is_traced)
     builder.allow(kOpenat2);
-  if (!needs.opens_connections)
-    return;
-  builder.allow_tcp_sockets();
-  for (const int call : {SYS_bind, SYS_listen, SYS_connect})
-    builder.allow(static_cast<uint32_t>(call));
+  allow_connections(builder, needs);
 }
 
 Program make_program(const CallNeeds& needs) {

@@ -13,8 +13,8 @@ namespace torch_remote {
 // clang-format off
 inline constexpr auto kAllowedCalls = std::to_array<int>({
     // Calls of every operator and message.
-    SYS_futex, SYS_read, SYS_write, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom, SYS_sendto, SYS_readv,
-    SYS_writev, SYS_ppoll, SYS_epoll_pwait, SYS_clock_gettime, SYS_sched_yield, SYS_madvise,
+    SYS_futex, SYS_read, SYS_write, SYS_recvmsg, SYS_recvfrom, SYS_readv, SYS_writev, SYS_ppoll,
+    SYS_epoll_pwait, SYS_clock_gettime, SYS_sched_yield, SYS_madvise,
     SYS_mmap, SYS_munmap, SYS_clock_nanosleep, SYS_nanosleep,
     // Memory of this process.
     SYS_brk, SYS_mprotect, SYS_mremap, SYS_msync, SYS_mincore, SYS_mlock, SYS_mlock2, SYS_munlock,
@@ -27,9 +27,8 @@ inline constexpr auto kAllowedCalls = std::to_array<int>({
     SYS_readlinkat, SYS_getcwd, SYS_getdents64, SYS_dup, SYS_dup3, SYS_pipe2, SYS_fsync,
     SYS_fdatasync, SYS_flock, SYS_fadvise64, SYS_pselect6, SYS_eventfd2, SYS_epoll_create1,
     SYS_epoll_ctl, SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime,
-    // Sockets that are open. Only a session of `serve --stdio` has one that can accept.
-    SYS_sendmmsg, SYS_recvmmsg, SYS_shutdown, SYS_getsockname, SYS_getpeername, SYS_getsockopt,
-    SYS_setsockopt, SYS_accept, SYS_accept4,
+    // Sockets that are open.
+    SYS_recvmmsg, SYS_shutdown, SYS_getsockname, SYS_getpeername, SYS_getsockopt,
     // Threads and the process itself. sched_setaffinity() can name a thread of another process of
     // the same user; no filter can tell those from the own ones, which OpenMP names.
     SYS_exit, SYS_exit_group, SYS_set_robust_list, SYS_get_robust_list, SYS_set_tid_address,

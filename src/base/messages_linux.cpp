@@ -110,6 +110,12 @@ std::vector<Fd> receive_by_name(const Fd& listener, std::span<std::byte> message
 
 }  // namespace
 
+void take_no_descriptors(const Fd& listener) noexcept {
+  constexpr int kPassRights = 83;  // SO_PASSRIGHTS, which older headers lack
+  const int no = 0;
+  ::setsockopt(listener.get(), SOL_SOCKET, kPassRights, &no, sizeof no);
+}
+
 std::pair<Fd, Fd> message_pair() {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)

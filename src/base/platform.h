@@ -141,6 +141,10 @@ void close_descriptors_in_programs() noexcept;
 // when the process has ended and has been waited for.
 Fd watch_parent(pid_t pid);
 
+// Who connects to this listening Unix socket from now on cannot send descriptors to who accepts.
+// Linux before 6.16 cannot refuse them; other sockets have none.
+void take_no_descriptors(const Fd& listener) noexcept;
+
 // Two connected Unix sockets that keep message boundaries and can pass descriptors.
 std::pair<Fd, Fd> message_pair();
 // A socket with a name but no file that takes messages from processes of this user. Connections of

@@ -17,6 +17,9 @@ void prevent_sigpipe(const Fd& descriptor) noexcept;
 
 // sendmsg() of these parts.
 ssize_t send_parts(const Fd& socket, std::span<iovec> parts) noexcept;
+// For a process of ours that may not call sendmsg(), which can give descriptors away. From now on
+// send_parts() calls writev(), and this process ignores SIGPIPE. Linux only.
+void send_without_sendmsg() noexcept;
 
 // While it lives, this thread can write to a pipe. Where the system has no other way, it blocks
 // SIGPIPE on this thread, and at the end discards one that this thread has caused. One that was

@@ -1,4 +1,6 @@
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <ctime>
 
 #include <sys/socket.h>
@@ -6,15 +8,27 @@
 #include "base/sigpipe.h"
 
 namespace torch_remote {
+namespace {
+
+std::atomic<bool> has_sendmsg = true;
+
+}  // namespace
 
 // Linux has a flag for each call that sends, and nothing for a pipe.
 void prevent_sigpipe(const Fd& /*descriptor*/) noexcept {}
 
 ssize_t send_parts(const Fd& socket, std::span<iovec> parts) noexcept {
+  if (!has_sendmsg.load(std::memory_order_relaxed))
+    return ::writev(socket.get(), parts.data(), static_cast<int>(parts.size()));
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
   return ::sendmsg(socket.get(), &message, MSG_NOSIGNAL);
+}
+
+void send_without_sendmsg() noexcept {
+  ::signal(SIGPIPE, SIG_IGN);
+  has_sendmsg = false;
 }
 
 HeldSigpipe::HeldSigpipe() noexcept {

@@ -110,7 +110,7 @@ constexpr OperatorRow kRows[] = {
     // tests/fuzz/composites.py finds them.
     {kReadsMemory, kPlain, "PyTorch's composition reads the memory of its tensors",
      {"fbgemm_*", "_saturate_weight_to_fp16", "choose_qparams_optimized", "_sobol_engine_*",
-      "_reshape_from_tensor", "_nnpack_spatial_convolution.*"}},
+      "_reshape_from_tensor", "_nnpack_spatial_convolution.*", "_rowwise_prune"}},
 
     {kUsual, kPlain, "", {"nonzero.*"}, ResultBound::kNonzero},
     {kUsual, kPlain, "", {"masked_select.*"}, ResultBound::kMaskedSelect},

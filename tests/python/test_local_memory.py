@@ -35,6 +35,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "_nnpack_spatial_convolution": lambda: aten._nnpack_spatial_convolution(
         ones(1, 3, 4, 4), ones(2, 3, 3, 3), None, [1, 1]
     ),
+    "_rowwise_prune": lambda: aten._rowwise_prune(
+        ones(4, 4), ones(4, dtype=torch.bool), torch.int32
+    ),
 }
 
 

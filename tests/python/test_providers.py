@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_runs, run_python, serving
+from helpers import DEADLINE, assert_runs, run_python, serving
 
 import torch_remote
-from torch_remote import GPUType, _config, _kept, choose_gpu, create_device, providers
+from torch_remote import (
+    GPUType,
+    _config,
+    _kept,
+    _running,
+    choose_gpu,
+    create_device,
+    providers,
+)
 from torch_remote.providers import ssh
 
 pytestmark = pytest.mark.slow
@@ -202,6 +212,41 @@ def test_urls_of_rented_machines_choose_the_gpu(scheme: str) -> None:
     cheapest = providers.parse_url(f"{scheme}://auto?memory=30GiB")
     assert (cheapest.gpu, cheapest.host) == (choose_gpu("30GiB").gpu, "")
     assert providers.parse_url("ssh://h100").gpu is None
+
+
+LOUD = """
+import sys
+sys.stderr.write("begins\\n" + "x" * (2 << 20) + "\\nends\\n")
+print(sys.stdin.read())
+sys.exit(3)
+"""
+
+
+# Promise 13a.
+def test_what_a_launched_command_prints_does_not_fill_the_disk(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch(mode=0o600)
+    for run in range(4):  # as a connection that is resumed runs its command again
+        done = subprocess.run(
+            _running.logged(log, [sys.executable, "-c", LOUD]),
+            input=f"run {run}", capture_output=True, text=True, check=False, timeout=DEADLINE,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (3, f"run {run}\n", "")
+        _running.wait_for_log(log, DEADLINE)
+        assert log.stat().st_size <= 3 * _running.KEPT_BYTES
+        assert log.read_text().count("begins") == 1 and log.read_text().endswith("x\nends\n")
+        assert len(_running.read_end(log)) == _running.KEPT_BYTES
+    assert [each.name for each in tmp_path.iterdir()] == ["log"]
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_words_of_a_command_are_in_the_log_when_it_has_ended(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("earlier\n\n")
+    subprocess.run(_running.logged(log, ["sh", "-c", "echo no such host >&2"]), check=True)
+    _running.wait_for_log(log, DEADLINE)
+    assert _running.read_end(log) == "earlier\n\nno such host\n"
+    assert _running.read_end(tmp_path / "none") == ""
 
 
 def test_the_argument_goes_before_the_environment_and_that_before_the_file(

@@ -159,6 +159,33 @@ def test_a_session_that_was_taken_over_cannot_leave_its_process(tmp_path: Path) 
             assert state["Name"].startswith("tr-"), state
 
 
+def own_cgroup_file() -> Path | None:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, kinds, path = line.split(":", 2)
+        folder = Path("/sys/fs/cgroup") / kinds / path.strip("/")
+        found = [*folder.glob("memory.max"), *folder.glob("memory.limit_in_bytes")]
+        if found:
+            return found[0]
+    return None
+
+
+# Promise 14.
+def test_a_session_on_the_cpu_reads_of_the_machine_what_it_computes_with(tmp_path: Path) -> None:
+    with attacked(tmp_path, "--device", "cpu") as victim:
+        if "Landlock ABI" not in str(victim.status()["sandbox"]):
+            pytest.skip("the kernel has no Landlock")
+        folders = ("/sys/class", "/sys/bus", "/sys/devices", "/sys/module", "/sys/fs/cgroup")
+        found = {folder: victim.attempt("list", folder) for folder in folders}
+        found["the groups of processes"] = victim.attempt("read", "/sys/fs/cgroup/cgroup.procs")
+        assert {what for what, error in found.items() if error not in REFUSED} <= (
+            set() if Path("/sys/fs/cgroup/cgroup.procs").exists() else {"the groups of processes"}
+        )
+        assert victim.attempt("read", "/sys/devices/system/cpu/online") == 0
+        if (own := own_cgroup_file()) is not None:
+            assert victim.attempt("read", own) == 0
+        assert_works(victim.device)
+
+
 # Promise 14.
 def test_without_the_sandbox_each_of_these_attempts_succeeds(tmp_path: Path) -> None:
     with attacked(tmp_path, "--sandbox", "off") as victim:

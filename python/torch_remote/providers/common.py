@@ -145,7 +145,7 @@ def idle_watch(spec: Spec) -> str:
 
 def logged(command: Sequence[str], label: str) -> tuple[str, ...]:
     """The command with its standard error appended to the log of the machine of this label."""
-    return ("sh", "-c", 'exec "$@" 2>>"$0"', str(_running.make_log(label)), *command)
+    return _running.logged(_running.make_log(label), command)
 
 
 def machine_of(servers: Sequence[Endpoint], ends: str, stays: bool) -> Endpoint:
@@ -211,6 +211,7 @@ class Tool:
 
     def explain(self, endpoint: Endpoint, label: str, state: str) -> str:
         """Why a machine failed: what its command has printed, and its state; else empty."""
+        _running.wait_for_log(_running.log_of(label))
         words = _running.read_log(label)
         if state != "running":
             words += f"\n{state}"

@@ -21,6 +21,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from .. import _running
 from . import Endpoint, Spec, grammar, ssh_install
 from .ssh_errors import explain
 from .ssh_words import CONNECT_S, OPTIONS, check, destination, quoted
@@ -44,14 +45,18 @@ def launch(spec: Spec) -> Endpoint:
     folder = Path(tempfile.mkdtemp(prefix="torch-remote-ssh-"))
     log = folder / "log"
     log.touch(mode=0o600)
+
+    def explained(error: str) -> str:
+        _running.wait_for_log(log)
+        return explain(spec.host, error, _running.read_end(log))
+
     return Endpoint(
         url=spec.url,
-        # The shell only sends standard error to the log, which the connection does not use.
-        command=("sh", "-c", 'exec "$@" 2>>"$0"', str(log), *ssh, serve),
+        command=_running.logged(log, (*ssh, serve)),
         handle=str(folder),
         ends="stop(), or the end of this process, ends its server; "
         f"if the connection is lost for {lease}, the server ends itself",
-        explain=lambda error: explain(spec.host, error, log.read_text(errors="replace")),
+        explain=explained,
     )
 
 
@@ -76,8 +81,7 @@ def status(endpoint: Endpoint) -> dict[str, str]:
 
 
 def logs(endpoint: Endpoint) -> str:
-    log = Path(endpoint.handle) / "log"
-    return log.read_text(errors="replace") if log.exists() else ""
+    return _running.read_end(Path(endpoint.handle) / "log")
 
 
 def stop(endpoint: Endpoint) -> None:

@@ -21,6 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/call_filter.h"
 #include "base/error.h"
 #include "base/landlock.h"
 #include "base/log.h"
@@ -39,9 +40,56 @@ std::span<std::byte> bytes_of(Struct& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
+using Clock = std::chrono::steady_clock;
+
+// Waits for the sockets of a session that may have ended and given them away.
+class SessionWatch {
+ public:
+  // Nothing is watched where `session` is empty. It outlives this.
+  explicit SessionWatch(const Fd& session) : session_(session.get()) {}
+
+  // Until there is something to read. False: there will not be.
+  bool wait(std::span<pollfd> polled) {
+    std::array<pollfd, 3> all{};
+    std::ranges::copy(polled, all.begin());
+    while (Clock::now() < end_) {
+      all[polled.size()] = {session_, POLLIN, 0};
+      const int ready = ::poll(all.data(), polled.size() + 1, left());
+      if (ready < 0 && errno != EINTR)
+        return false;
+      if (all[polled.size()].revents != 0)
+        note_end();
+      std::ranges::copy_n(all.begin(), static_cast<ptrdiff_t>(polled.size()), polled.begin());
+      if (std::ranges::any_of(polled, [](const pollfd& one) { return one.revents != 0; }))
+        return true;
+    }
+    return false;
+  }
+
+ private:
+  void note_end() {
+    session_ = -1;
+    end_ = Clock::now() + kTimeToSave;
+  }
+
+  // For poll(), in milliseconds.
+  int left() const {
+    if (end_ == Clock::time_point::max())
+      return -1;
+    const auto time = std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now());
+    return static_cast<int>(std::max<int64_t>(time.count(), 0));
+  }
+
+  int session_;
+  Clock::time_point end_ = Clock::time_point::max();
+};
+
 // False: the session is gone.
-bool read_all(const Fd& from, std::span<std::byte> into) {
+bool read_all(SessionWatch& session, const Fd& from, std::span<std::byte> into) {
   while (!into.empty()) {
+    pollfd polled{from.get(), POLLIN, 0};
+    if (!session.wait(std::span(&polled, 1)))
+      return false;
     const ssize_t got = ::read(from.get(), into.data(), into.size());
     if (got < 0 && errno == EINTR)
       continue;
@@ -65,8 +113,8 @@ Fd memory_with(std::span<const std::byte> bytes) {
 
 class Helper {
  public:
-  Helper(const CacheOptions& options, const CacheSockets& sockets)
-      : options_(options), sockets_(sockets), buffer_(SavedPart::kMaxPart) {}
+  Helper(const CacheOptions& options, const CacheSockets& sockets, const Fd& session)
+      : options_(options), sockets_(sockets), session_(session), buffer_(SavedPart::kMaxPart) {}
 
   ~Helper() {
     for (const auto& saving : savings_)
@@ -81,11 +129,8 @@ class Helper {
     std::array<pollfd, 2> polled{pollfd{sockets_.requests.get(), POLLIN, 0},
                                  pollfd{sockets_.saves.get(), POLLIN, 0}};
     while (polled[0].fd >= 0 || polled[1].fd >= 0) {
-      if (::poll(polled.data(), polled.size(), -1) < 0) {
-        if (errno == EINTR)
-          continue;
+      if (!session_.wait(polled))
         break;
-      }
       if (polled[0].revents != 0) {  // first, for the owner is told before the first part is sent
         if (!answer())
           polled[0].fd = -1;
@@ -137,10 +182,10 @@ class Helper {
   // False: the session sends no more parts.
   bool save() {
     SavedPart part;
-    if (!read_all(sockets_.saves, bytes_of(part)) || part.bytes > buffer_.size())
+    if (!read_all(session_, sockets_.saves, bytes_of(part)) || part.bytes > buffer_.size())
       return false;
     const std::span<std::byte> bytes = std::span(buffer_).first(part.bytes);
-    if (!read_all(sockets_.saves, bytes))
+    if (!read_all(session_, sockets_.saves, bytes))
       return false;
     if (part.offset == 0 && savings_.size() < kMaxSavings && !savings_.contains(part.upload))
       if (auto begun = folder_->begin(part.length))
@@ -163,24 +208,28 @@ class Helper {
 
   const CacheOptions& options_;
   const CacheSockets& sockets_;
+  SessionWatch session_;
   std::optional<CacheFolder> folder_;  // once the owner is known
   std::map<uint64_t, CacheFolder::Saving> savings_;
   std::vector<std::byte> buffer_;
 };
 
-// Closes what a child of fork() has of the session, but for its two sockets.
-void leave_session(CacheSockets& sockets) {
+// Closes what a child of fork() has of the session, but for its two sockets and the session.
+void leave_session(const CacheSockets& sockets, const Fd& session) {
   const Fd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   ::dup2(nothing.get(), STDIN_FILENO);
   ::dup2(nothing.get(), STDOUT_FILENO);
-  const auto [low, high] = std::minmax({sockets.requests.get(), sockets.saves.get()});
+  std::array kept{sockets.requests.get(), sockets.saves.get(), session.get(), INT32_MAX};
+  std::ranges::sort(kept);
   constexpr long kCloseRange = 436;
-  const std::array<std::pair<int, int>, 3> ranges{
-      {{STDERR_FILENO + 1, low - 1}, {low + 1, high - 1}, {high + 1, INT32_MAX}}};
-  for (const auto& [first, last] : ranges)
+  int first = STDERR_FILENO + 1;
+  for (const int next : kept) {
+    const int last = next - 1;
     if (first <= last && ::syscall(kCloseRange, first, last, 0) != 0)
       for (int descriptor = first; descriptor <= std::min(last, 4096); ++descriptor)
         ::close(descriptor);
+    first = std::max(first, next == INT32_MAX ? next : next + 1);
+  }
 }
 
 // Best effort, as for sessions: Note [The sandbox] in server/session/sandbox.h.
@@ -192,13 +241,20 @@ void confine_to(const std::string& folder) {
   } catch (const std::system_error&) {
     // The kernel has no Landlock, which the session says.
   }
+  try {
+    CallNeeds needs;
+    needs.stores_files = true;
+    install_call_filter(needs);
+  } catch (const std::system_error&) {
+    // It has no seccomp, which the session says too.
+  }
 }
 
 }  // namespace
 
-void help_with_cache(const CacheOptions& options, const CacheSockets& sockets) {
+void help_with_cache(const CacheOptions& options, const CacheSockets& sockets, const Fd& session) {
   try {
-    Helper(options, sockets).run();
+    Helper(options, sockets, session).run();
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "uploads are not cached", {{"reason", error.what()}});
   }
@@ -209,6 +265,7 @@ CacheSockets start_cache_helper(const CacheOptions& options, std::span<char> sec
   CacheSockets theirs;
   std::tie(ours.requests, theirs.requests) = message_pair();
   std::tie(ours.saves, theirs.saves) = socket_pair();
+  const Fd session = watch_parent(::getpid());
   const pid_t child = ::fork();
   if (child < 0)
     throw_system_errno("fork", errno);
@@ -218,14 +275,14 @@ CacheSockets start_cache_helper(const CacheOptions& options, std::span<char> sec
     ::explicit_bzero(secret.data(), secret.size());
   name_this_thread("tr-cache");
   ::signal(SIGINT, SIG_IGN);  // it ends with its session
-  leave_session(theirs);
+  leave_session(theirs, session);
   // A session that does not take its answers keeps few descriptors on their way: the kernel limits
   // these for each user.
   const int bytes = 4096;
   ::setsockopt(theirs.requests.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
   if (options.is_confined)
     confine_to(options.folder);
-  help_with_cache(options, theirs);
+  help_with_cache(options, theirs, session);
   ::_exit(0);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -12,8 +13,10 @@ namespace torch_remote::server {
 // Note [The helper of the cache]
 //
 // A session is confined and touches no file. A second process, the helper, has the cache's folder:
-// a session with a cache forks it before anything else. It has no descriptor but its two sockets
-// and standard error, and Landlock keeps it to the folder. It ends with its session.
+// a session with a cache forks it before anything else. It has no descriptor but its two sockets,
+// its session's process and standard error, Landlock keeps it to the folder, and seccomp to the
+// calls of sessions and those of files. It ends with its session, also where that has given its
+// ends of the sockets away.
 //
 //   requests   messages: CacheRequest, answered by CacheAnswer with a descriptor to read
 //   saves      SavedPart and bytes, again and again; not answered
@@ -53,6 +56,9 @@ struct CacheOptions {
   bool is_confined = true;
 };
 
+// How long after its session's end the helper reads what was sent before.
+inline constexpr std::chrono::seconds kTimeToSave{5};
+
 // The session's ends.
 struct CacheSockets {
   Fd requests;
@@ -62,7 +68,9 @@ struct CacheSockets {
 // Forks the helper: this process must not have started a thread. `secret` is wiped in the helper,
 // which does not need it. Throws std::system_error.
 CacheSockets start_cache_helper(const CacheOptions& options, std::span<char> secret = {});
-// What the helper does, until the session's ends are closed.
-void help_with_cache(const CacheOptions& options, const CacheSockets& sockets);
+// What the helper does, until the session's ends are closed, or for kTimeToSave after `session`
+// (of watch_parent()) has ended. Empty: nobody watches the session.
+void help_with_cache(const CacheOptions& options, const CacheSockets& sockets,
+                     const Fd& session = {});
 
 }  // namespace torch_remote::server

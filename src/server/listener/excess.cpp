@@ -17,7 +17,7 @@ constexpr uint64_t kUncountedBytes = 256 << 20;
 
 struct Use {
   uint64_t threads = 0;
-  uint64_t bytes = 0;  // of its own memory, in memory or swapped out
+  uint64_t bytes = 0;  // of its own memory and its page tables, in memory or swapped out
 };
 
 // From /proc/PID/status, whose sizes are in KiB.
@@ -28,7 +28,8 @@ Use use_of(pid_t process) {
     uint64_t value = 0;
     if (name == "Threads:" && status >> value)
       use.threads = value;
-    else if ((name == "RssAnon:" || name == "RssShmem:" || name == "VmSwap:") && status >> value)
+    else if ((name == "RssAnon:" || name == "RssShmem:" || name == "VmSwap:" || name == "VmPTE:") &&
+             status >> value)
       use.bytes += value * 1024;
   }
   return use;

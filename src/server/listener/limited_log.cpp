@@ -3,11 +3,11 @@
 namespace torch_remote::server {
 
 void LimitedLog::write(LogLevel level, std::string_view event,
-                       std::initializer_list<LogField> fields) {
+                       std::initializer_list<LogField> fields, std::string_view peer) {
   if (!log_enabled(level))
     return;
   tell_left_out();
-  if (admit(event, Clock::now()))
+  if (admit(event, peer, Clock::now()))
     log(level, event, fields);
 }
 
@@ -16,17 +16,20 @@ void LimitedLog::tell_left_out(bool at_end) {
     log(LogLevel::kWarning, "lines were left out", {{"of", event}, {"lines", lines}});
 }
 
-bool LimitedLog::admit(std::string_view event, Clock::time_point now) {
+bool LimitedLog::admit(std::string_view event, std::string_view peer, Clock::time_point now) {
   auto found = windows_.find(event);
   if (found == windows_.end())
     found = windows_.emplace(event, Window{now + kWindow}).first;
   Window& window = found->second;
-  if (window.lines < kMostLines) {
-    ++window.lines;
-    return true;
+  const auto of_peer = window.lines_of_peers.find(peer);
+  const bool has_most = of_peer != window.lines_of_peers.end() && of_peer->second >= kMostLines;
+  if (has_most || window.lines >= kMostOfAll) {
+    ++window.left_out;
+    return false;
   }
-  ++window.left_out;
-  return false;
+  ++window.lines;
+  ++window.lines_of_peers[std::string(peer)];
+  return true;
 }
 
 std::vector<std::pair<std::string, uint64_t>> LimitedLog::take_left_out(Clock::time_point now) {

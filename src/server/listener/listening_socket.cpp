@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/platform.h"
 #include "transport/dial.h"
 
 namespace torch_remote::server {
@@ -35,6 +36,7 @@ ListeningSocket::ListeningSocket(const std::string& url)
     : address_(with_folder(transport::parse_address(url))),
       socket_(transport::listen_on(address_)) {
   ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
+  take_no_descriptors(socket_);
 
   struct stat found {};
 

@@ -52,7 +52,8 @@ Sessions::Ended Sessions::remove(pid_t pid, int status) {
                {{"session", wire::session_id(session.route)},
                 {"pid", pid},
                 {"how", how},
-                {"last_calls", session.page->last_calls()}});
+                {"last_calls", session.page->last_calls()}},
+               session.peer);
     const std::string calls = session.page->last_calls(kCallsForClient);
     remember(session.route, "was " + how + (calls.empty() ? "" : "; its last calls: " + calls));
   } else if (std::string reason = session.page->end(); !session.has_begun) {

@@ -104,6 +104,7 @@ void serve_stdio(ServeOptions options, bool only_resumes) {
   // Signals from the client's terminal, or from one that ssh made, must not end a session.
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
+  options.is_stdio = true;
   Standard standard = take_standard();
   auto stream = transport::pipe_stream(duplicate(standard.incoming.get()),
                                        duplicate(standard.outgoing.get()), "standard input");

@@ -17,14 +17,18 @@ namespace {
 
 constexpr uint64_t kForMessages = 128 << 20;  // and workspaces that do not grow with tensors
 constexpr unsigned kOtherThreads = 16;        // of the session itself, and of libraries
+// Address space that is reserved and not used. An arena of glibc's malloc() reserves 64 MiB, and
+// twice that for a moment.
+constexpr uint64_t kReservedByThread = 128 << 20;
+constexpr uint64_t kReservedElse = uint64_t{16} << 30;
 
-// What RLIMIT_DATA counts, as far as it is used: VmData of /proc/self/status, in KiB there.
-uint64_t present_data() {
-  constexpr std::string_view kName = "VmData:";
+// A size of /proc/self/status, where it is in KiB. "VmData:" is what RLIMIT_DATA counts, as far as
+// it is used, "VmSize:" what RLIMIT_AS counts. 0: it is not there.
+uint64_t present(std::string_view name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
-    if (line.starts_with(kName))
-      return std::stoull(line.substr(kName.size())) * 1024;
+    if (line.starts_with(name))
+      return std::stoull(line.substr(name.size())) * 1024;
   return 0;
 }
 
@@ -39,27 +43,34 @@ uint64_t stack_size() {
 }
 
 // OpenMP and XNNPACK have a pool each.
-uint64_t stacks() {
-  return (2 * static_cast<uint64_t>(most_threads()) + kOtherThreads) * stack_size();
+uint64_t threads() {
+  return 2 * static_cast<uint64_t>(most_threads()) + kOtherThreads;
+}
+
+void lower(__rlimit_resource resource, uint64_t most) {
+  rlimit limit{};
+  ::getrlimit(resource, &limit);
+  const rlim_t bytes = std::min<rlim_t>(limit.rlim_max, most);
+  limit = {bytes, bytes};
+  if (::setrlimit(resource, &limit) != 0)
+    throw_system_errno("setrlimit", errno);
 }
 
 }  // namespace
 
 void limit_memory(uint64_t max_memory) {
-  const uint64_t present = present_data();
-  if (present == 0) {
+  const uint64_t data = present("VmData:");
+  const uint64_t mapped = present("VmSize:");
+  if (data == 0 || mapped == 0) {
     log(LogLevel::kWarning, "without /proc the kernel does not keep --max-memory");
     return;
   }
-  const uint64_t allowance = present + stacks() + kForMessages;
-  if (max_memory > (RLIM_INFINITY - allowance) / 2)
+  const uint64_t allowance = threads() * stack_size() + kForMessages;
+  const uint64_t reserved = allowance + threads() * kReservedByThread + kReservedElse;
+  if (max_memory > (RLIM_INFINITY - mapped - reserved) / 2)
     return;
-  rlimit limit{};
-  ::getrlimit(RLIMIT_DATA, &limit);
-  const rlim_t bytes = std::min<rlim_t>(limit.rlim_max, 2 * max_memory + allowance);
-  limit = {bytes, bytes};
-  if (::setrlimit(RLIMIT_DATA, &limit) != 0)
-    throw_system_errno("setrlimit", errno);
+  lower(RLIMIT_DATA, 2 * max_memory + data + allowance);
+  lower(RLIMIT_AS, 2 * max_memory + mapped + reserved);
 }
 
 void end_first_without_memory() noexcept {

@@ -15,6 +15,11 @@ namespace torch_remote::server {
 // both (CallNeeds::limits_memory). Nor does it count memory that was made read-only; there the
 // listener watches: Note [Limits that a session evades] in server/listener/excess.h.
 //
+// No limit counts page tables: 4 KiB for each 2 MiB in which one byte was touched. So there is a
+// limit of address space too (RLIMIT_AS), with what malloc() reserves for each thread and 16 GiB,
+// whose page tables have 32 MiB. Locks of parts of files are kernel memory as well: the call filter
+// refuses them.
+//
 // On a CUDA server the driver reserves address space by the terabyte, which the limit would count.
 
 // For this process, from now on; cannot be taken back. Throws std::system_error.

@@ -20,6 +20,7 @@
 #include "base/call_filter.h"
 #include "base/landlock.h"
 #include "base/platform.h"
+#include "base/sigpipe.h"
 
 namespace torch_remote::server {
 namespace {
@@ -35,12 +36,9 @@ constexpr auto kRead = std::to_array<const char*>({
     "/lib64",
     "/etc/ld.so.cache",
     "/etc/localtime",
-    "/sys/bus",
-    "/sys/class",
-    "/sys/devices",
-    "/sys/fs/cgroup",
+    "/sys/devices/system/cpu",
+    "/sys/devices/system/node",
     "/sys/kernel/mm",
-    "/sys/module",
     "/proc/self/auxv",
     "/proc/self/cgroup",
     "/proc/self/cmdline",
@@ -65,6 +63,9 @@ constexpr auto kRead = std::to_array<const char*>({
     "/dev/random",
     "/dev/urandom",
 });
+
+// CUDA and NVML look for the GPU, its place and its driver there.
+constexpr std::array kReadForGpu{"/sys/bus", "/sys/class", "/sys/devices", "/sys/module"};
 
 constexpr std::array<std::string_view, 4> kGpus{"nvidia", "nvhost", "nvmap", "dxg"};
 // Beside these there are libraries that are loaded when they are first needed. Whole names: the
@@ -143,6 +144,32 @@ void add_devices(std::vector<FileRule>& rules) {
     rules.push_back({"/proc/self/task", Access::kWriteOnly});
 }
 
+bool has_gpu_device() {
+  std::error_code ignored;
+  return std::ranges::any_of(fs::directory_iterator("/dev", ignored), [](const auto& entry) {
+    return begins_with_one_of(entry.path().filename().string(), kGpus);
+  });
+}
+
+// What the administrator lets this session's group of processes use, and nothing of other groups.
+void add_own_cgroup(std::vector<FileRule>& rules) {
+  constexpr std::array<std::string_view, 4> kLimits{"cpu.", "cpuset.", "memory.", "pids."};
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "4:memory:/a", of version 2 "0::/a"
+    const size_t kinds = line.find(':') + 1;
+    const size_t path = line.find(':', kinds) + 1;
+    if (kinds == 0 || path == 0)
+      continue;
+    const fs::path folder = fs::path("/sys/fs/cgroup") / line.substr(kinds, path - 1 - kinds) /
+                            fs::path(line.substr(path)).relative_path();
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder, ignored))
+      if (begins_with_one_of(entry.path().filename().string(), kLimits) &&
+          entry.is_regular_file(ignored))
+        rules.push_back({entry.path(), Access::kRead});
+  }
+}
+
 // Code that an unconfined process compiled for a GPU may be read, and is not added to: a session
 // could leave code there for another. `variable` names the folder, else it is below `home`.
 void add_cache(std::vector<FileRule>& rules, const char* variable, const char* home,
@@ -153,10 +180,14 @@ void add_cache(std::vector<FileRule>& rules, const char* variable, const char* h
     rules.push_back({fs::path(folder) / below, Access::kRead});
 }
 
-std::vector<FileRule> file_rules() {
+std::vector<FileRule> file_rules(const SandboxNeeds& needs) {
   std::vector<FileRule> rules;
   for (const char* const path : kRead)
     rules.push_back({path, Access::kRead});
+  if (needs.may_use_gpu && has_gpu_device())
+    for (const char* const path : kReadForGpu)
+      rules.push_back({path, Access::kRead});
+  add_own_cgroup(rules);
   add_libraries(rules);
   add_search_path(rules);
   add_devices(rules);
@@ -265,7 +296,7 @@ Sandbox confine_files(SandboxMode mode, const SandboxNeeds& needs) {
   int error = ENOSYS;
   int abi = landlock_abi();
   try {
-    restrict_files(file_rules(), needs.opens_connections);
+    restrict_files(file_rules(needs), needs.opens_connections);
   } catch (const std::system_error& refused) {
     abi = 0;
     error = refused.code().value();
@@ -283,8 +314,10 @@ void confine_calls(Sandbox& sandbox, const SandboxNeeds& needs, bool uses_cuda) 
     return;
   hide_memory(sandbox.landlock > 0);
   try {
+    if (!uses_cuda)
+      send_without_sendmsg();
     install_call_filter({uses_cuda, sandbox.mode == SandboxMode::kTrace, needs.opens_connections,
-                         needs.limits_memory && !uses_cuda});
+                         needs.limits_memory && !uses_cuda, needs.accepts_connections});
     sandbox.filters_calls = true;
   } catch (const std::system_error& refused) {
     add_lack(sandbox, "no seccomp (" + in_words(refused.code().value()) + ")");
@@ -305,6 +338,7 @@ void confine_to_descriptors(SandboxMode mode) {
     // The kernel has no Landlock, which the log says at the start.
   }
   try {
+    send_without_sendmsg();
     install_call_filter({});
   } catch (const std::system_error&) {
     // It has no seccomp.

@@ -46,6 +46,7 @@ struct ServeOptions {
   uint64_t max_memory = UINT64_MAX;     // for the storages of one session
   LifetimeLimits limits;
   SandboxMode sandbox = SandboxMode::kAuto;
+  bool is_stdio = false;      // clients come back by a named socket: Note [Relaunch]
   bool has_peers = false;     // sessions may open connections to those of other servers
   std::string peer_networks;  // of Networks: which ones; empty: those of this machine
   CacheOptions cache;
@@ -57,7 +58,8 @@ struct ServeOptions {
 
 // What sessions with these options need beyond what libtorch and CUDA do.
 inline SandboxNeeds needs_of(const ServeOptions& options) {
-  return {options.has_peers, options.max_memory != UINT64_MAX};
+  return {options.has_peers, options.max_memory != UINT64_MAX, options.is_stdio,
+          options.device != "cpu"};
 }
 
 // How a session and its client recognize each other. A session has no copy of the token once its

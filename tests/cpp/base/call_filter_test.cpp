@@ -5,8 +5,10 @@
 #include <cerrno>
 #include <csignal>
 #include <functional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -26,6 +28,7 @@
 
 #include "base/landlock.h"
 #include "base/platform.h"
+#include "base/sigpipe.h"
 
 namespace torch_remote {
 namespace {
@@ -203,6 +206,61 @@ TEST_F(CallFilter, OnlyTcpConnectionsCanBeOpenedWhereTheyAreNeeded) {
   EXPECT_EQ(error_of(listens, connections), 0);
 }
 
+// Promise 14.
+TEST_F(CallFilter, OverASocketGoBytesToItsPeerAndNoDescriptor) {
+  const std::pair<Fd, Fd> ends = message_pair();
+  const Fd& ours = ends.first;
+  const int socket = ours.get();
+  std::byte letter{};
+  const Action passes = [&]() -> long {
+    const std::array passed{socket};
+    return pass_descriptors(ours, std::span(&letter, 1), passed) == Passed::kSent ? 0 : -1;
+  };
+  const auto sends = [&](const sockaddr* to) -> Action {
+    return [&, to] { return ::sendto(socket, &letter, 1, 0, to, to == nullptr ? 0 : sizeof *to); };
+  };
+  const sockaddr any{AF_UNSPEC, {}};
+  EXPECT_EQ(error_of(sends(nullptr)), 0);
+  EXPECT_EQ(error_of(sends(&any)), EPERM);
+  EXPECT_EQ(error_of(passes), EPERM);
+  EXPECT_EQ(error_of(passes, {true, false}), 0);  // a driver may
+  const Action writes = [&]() -> long {
+    send_without_sendmsg();
+    iovec part{&letter, 1};
+    if (send_parts(ours, std::span(&part, 1)) != 1)
+      return -1;
+    ::shutdown(socket, SHUT_WR);
+    return send_parts(ours, std::span(&part, 1));  // and no SIGPIPE
+  };
+  EXPECT_EQ(error_of(writes), EPIPE);
+}
+
+// Promise 14.
+TEST_F(CallFilter, ASocketThatTakesNoDescriptorsStaysSo) {
+  constexpr int kPassRights = 83;
+  const std::pair<Fd, Fd> ends = message_pair();
+  const int socket = ends.first.get();
+  const auto sets = [&](int name) -> Action {
+    return [=] {
+      const int yes = 1;
+      return ::setsockopt(socket, SOL_SOCKET, name, &yes, sizeof yes);
+    };
+  };
+  EXPECT_EQ(error_of(sets(kPassRights)), EPERM);
+  EXPECT_EQ(error_of(sets(SO_KEEPALIVE)), 0);
+}
+
+// Promise 14.
+TEST_F(CallFilter, OnlyWhoNeedsItAcceptsConnections) {
+  const Fd listening = named_socket("torch-remote-call-filter-" + std::to_string(::getpid()));
+  const Fd client = socket_to("torch-remote-call-filter-" + std::to_string(::getpid()));
+  const Action accepts = [&] { return ::accept(listening.get(), nullptr, nullptr); };
+  CallNeeds needs;
+  EXPECT_EQ(error_of(accepts, needs), EPERM);
+  needs.accepts_connections = true;
+  EXPECT_EQ(error_of(accepts, needs), 0);
+}
+
 TEST_F(CallFilter, WhatLibrariesTryLooksAsOnAnOlderKernel) {
   for (const int call : {kClone3, kOpenat2, kIoUringSetup, kNewerThanAll})
     EXPECT_EQ(error_of([=] { return ::syscall(call, 0, 0, 0, 0, 0, 0); }), ENOSYS) << call;
@@ -223,6 +281,17 @@ TEST_F(CallFilter, FlagsOfADescriptorAreSetButNoneThatSendsSignals) {
   EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_SETOWN, 1); }), EPERM);
   // The kernel limits the memory of pipes for each user.
   EXPECT_EQ(error_of([=] { return ::fcntl(pipe, F_SETPIPE_SZ, 1 << 20); }), EPERM);
+}
+
+// Promise 7.
+TEST_F(CallFilter, PartsOfFilesAreLockedOnlyWhereADriverMayWantIt) {
+  struct flock part {};
+
+  part.l_type = F_RDLCK;
+  part.l_len = 1;
+  const Action lock = [&] { return ::fcntl(::open("/proc/self/exe", O_RDONLY), F_SETLK, &part); };
+  EXPECT_EQ(error_of(lock), EPERM);
+  EXPECT_EQ(error_of(lock, {true, false}), 0);
 }
 
 // Promise 14.

@@ -173,6 +173,37 @@ int64_t take_memory(const Target& target) {
   return 0;
 }
 
+// Takes `pid` MiB of page tables: one of 4 KiB for each 2 MiB in which a byte was read.
+int64_t take_page_tables(const Target& target) {
+  constexpr size_t kReach = 2 << 20;
+  constexpr size_t kStep = 256 * kReach;
+  for (pid_t i = 0; i < target.pid; ++i) {
+    void* const made =
+        ::mmap(nullptr, kStep, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED)
+      return errno;
+    ::madvise(made, kStep, MADV_NOHUGEPAGE);
+    for (size_t at = 0; at < kStep; at += kReach)
+      (void)static_cast<const volatile char*>(made)[at];
+  }
+  return 0;
+}
+
+// Locks every second byte of a file, `pid` times. The kernel has memory for each.
+int64_t lock_parts(const Target& target) {
+  const int file = ::open("/proc/self/exe", O_RDONLY);
+  for (pid_t i = target.pid; i > 0; --i) {
+    struct flock part {};
+
+    part.l_type = F_RDLCK;
+    part.l_start = 2 * i;
+    part.l_len = 1;
+    if (::fcntl(file, F_SETLK, &part) != 0)
+      return errno;
+  }
+  return 0;
+}
+
 // Starts `pid` threads that never end.
 int64_t take_threads(const Target& target) {
   pthread_attr_t small;
@@ -213,6 +244,8 @@ const std::map<std::string, Attempt>& attempts() {
       {"end the log", [](const Target&) { return outcome(::shutdown(STDERR_FILENO, SHUT_RDWR)); }},
       {"send descriptors", send_descriptors},
       {"take memory", take_memory},
+      {"take page tables", take_page_tables},
+      {"lock parts", lock_parts},
       {"take threads", take_threads},
       {"crash", [](const Target&) { return outcome(::raise(SIGSEGV)); }},
       {"tcp", [](const Target&) { return opened(::socket(AF_INET, SOCK_STREAM, 0)); }},

@@ -6,15 +6,18 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <vector>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/platform.h"
@@ -329,6 +332,26 @@ pid_t last_child() {
   for (pid_t next = 0; children >> next;)
     child = next;
   return child;
+}
+
+// Promise 7d.
+TEST_F(UploadCacheTest, TheHelperEndsWithItsSessionThatHasGivenItsSocketsAway) {
+  auto [ours, theirs] = message_pair();
+  std::byte letter{};
+  const pid_t session = ::fork();
+  if (session == 0) {
+    const CacheSockets own = start_cache_helper(options_);
+    const std::array given{own.requests.get(), own.saves.get()};
+    ::_exit(pass_descriptors(theirs, std::span(&letter, 1), given) == Passed::kSent ? 0 : 1);
+  }
+  theirs.reset();
+  const std::vector<Fd> given = receive_descriptors(ours, std::span(&letter, 1));
+  ASSERT_EQ(given.size(), 2U);
+  ::waitpid(session, nullptr, 0);
+  pollfd polled{given[0].get(), POLLIN, 0};
+  const auto patience = std::chrono::milliseconds(3 * kTimeToSave);
+  EXPECT_EQ(::poll(&polled, 1, static_cast<int>(patience.count())), 1);
+  EXPECT_NE(polled.revents & POLLHUP, 0);
 }
 
 // Promise 7d.

@@ -1,6 +1,9 @@
 #include "server/listener/listening_socket.h"
 
+#include <array>
+#include <cstddef>
 #include <cstdlib>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -8,8 +11,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "base/platform.h"
 #include "transport/dial.h"
 
 namespace torch_remote::server {
@@ -49,6 +55,26 @@ class NoDescriptors {
   rlimit before_{};
   std::vector<Fd> taken_;
 };
+
+// Promise 14.
+TEST_F(ListeningSocketTest, ItsClientsCannotSendDescriptors) {
+  constexpr int kPassRights = 83;  // SO_PASSRIGHTS
+  ListeningSocket listening("unix://" + path);
+  const Fd client = stream_socket(AF_UNIX);
+  const int no = 0;
+  if (::setsockopt(client.get(), SOL_SOCKET, kPassRights, &no, sizeof no) != 0)
+    GTEST_SKIP() << "this kernel has no SO_PASSRIGHTS (6.16)";
+  sockaddr_un address{AF_UNIX, {}};
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const auto* const place = reinterpret_cast<const sockaddr*>(&address);
+  ASSERT_EQ(::connect(client.get(), place, sizeof address), 0);
+  const std::byte letter{};
+  const std::array passed{0};
+  EXPECT_EQ(pass_descriptors(client, std::span(&letter, 1), passed), Passed::kGone);
+  const Fd accepted = listening.accept(Clock::now());
+  EXPECT_EQ(pass_descriptors(client, std::span(&letter, 1), passed), Passed::kGone);
+  EXPECT_EQ(::send(client.get(), &letter, 1, 0), 1);
+}
 
 // Promise 2.
 TEST_F(ListeningSocketTest, WithoutAFreeDescriptorItRestsAndTheClientIsAcceptedLater) {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <fstream>
 #include <functional>
 #include <string>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +74,20 @@ TEST(MemoryLimit, AllThreadsThatAClientMaySetCanBeStartedBesideFullStorages) {
     std::atomic<int64_t> sum{0};
     at::parallel_for(0, 1000, 1, [&](int64_t from, int64_t to) { sum += to - from; });
     return sum == 1000;
+  }));
+}
+
+// Promise 7.
+TEST(MemoryLimit, AddressSpaceIsLimitedBecausePageTablesAreNot) {
+  constexpr uint64_t kMuch = 1 << 20;  // in MiB; more threads than a machine has need less
+  const auto reserves = [] {
+    return ::mmap(nullptr, kMuch * kMiB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                  0) != MAP_FAILED;
+  };
+  EXPECT_TRUE(holds(reserves));
+  EXPECT_TRUE(holds([&] {
+    limit_memory(100 * kMiB);
+    return !reserves() && errno == ENOMEM;
   }));
 }
 
