@@ -1,11 +1,11 @@
 #include "client/backend/graphs.h"
 
-#include <pybind11/stl.h>
-
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include <pybind11/stl.h>
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>

@@ -170,12 +170,12 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
     use.note();
   };
   const std::string peer = stream->peer();
-  auto& session = *new Session(
-      std::move(stream), devices, prepared.table,
-      {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory, peers,
-        setup.cache.release(), (greeting.capabilities & wire::kShortageCapability) != 0,
-        (greeting.capabilities & wire::kWarningsCapability) != 0},
-      connection_options(options, lease));
+  auto& session =
+      *new Session(std::move(stream), devices, prepared.table,
+                   {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory, peers,
+                    setup.cache.release(), (greeting.capabilities & wire::kShortageCapability) != 0,
+                    (greeting.capabilities & wire::kWarningsCapability) != 0},
+                   connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
     take_returning_clients(std::move(setup.control), session, identity, peer);
