@@ -286,6 +286,26 @@ def test_autocast_inside_and_outside(no_line: None) -> None:
         assert product(x).dtype == torch.float32
 
 
+def test_a_run_has_the_settings_of_its_call() -> None:
+    function = torch.compile(lambda x: x * 2)
+    x = torch.ones(2, device=DEVICE)
+    function(x)
+    before = torch.backends.cudnn.benchmark
+    try:
+        torch.backends.cudnn.benchmark = not before  # Dynamo does not look at it
+        with torch_remote.count() as counted:
+            function(x)
+        assert counted.bytes_sent > 40  # a program that begins with it
+        with torch_remote.count() as counted:
+            function(x)
+        assert counted.bytes_sent < 20
+    finally:
+        torch.backends.cudnn.benchmark = before
+    with torch_remote.count() as counted:
+        assert function(x).tolist() == [2.0, 2.0]
+    assert counted.calls == 1
+
+
 def test_graph_breaks_recompiles_and_nested_compile(no_line: None) -> None:
     def run(device: str) -> list[Tensor]:
         inner = compiled(lambda x: x.relu() * 3, device)

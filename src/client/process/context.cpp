@@ -14,12 +14,22 @@ int32_t& value_of(ContextValues& values, Setting setting) {
   return values[static_cast<size_t>(setting)];
 }
 
+ContextValues read_for(const marshal::ThreadSettings& thread) {
+  ContextValues now = marshal::read_context();
+  value_of(now, Setting::kThreads) = thread.threads;
+  value_of(now, Setting::kFlushDenormal) = thread.flush_denormal;
+  return now;
+}
+
 }  // namespace
 
+ContextValues current_context() {
+  const auto known = current_settings();
+  return read_for(known ? *known : marshal::read_thread_settings());
+}
+
 const wire::Context* ContextMirror::find_changes() {
-  ContextValues now = marshal::read_context();
-  value_of(now, Setting::kThreads) = thread_.threads;
-  value_of(now, Setting::kFlushDenormal) = thread_.flush_denormal;
+  const ContextValues now = read_for(thread_);
   changed_.settings.clear();
   for (size_t i = 1; i < now.size(); ++i)
     if (!has_sent_ || sent_[i] != now[i])

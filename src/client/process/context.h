@@ -45,6 +45,9 @@ class ContextMirror {
   wire::Context changed_;
 };
 
+// All settings as they are now for this thread's calls. Takes about 100 ns.
+ContextValues current_context();
+
 // The settings that decide metadata: default dtype, deterministic, fill. Part of every key.
 uint8_t read_environment();
 constexpr uint8_t kGradModeBit = 128;  // set for operators with kLooksAtGradMode

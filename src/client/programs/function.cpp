@@ -120,7 +120,8 @@ int64_t Function::shift_of(const at::Tensor& tensor, const StorageRecord& record
 }
 
 std::optional<Function::AllBound> Function::match(at::TensorList inputs) const {
-  if (inputs.size() != inputs_.size())
+  if (inputs.size() != inputs_.size() || read_environment() != environment_ ||
+      current_context() != settings_)
     return std::nullopt;
   AllBound bound(places_.size());
   for (size_t i = 0; i < inputs.size(); ++i) {

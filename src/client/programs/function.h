@@ -9,6 +9,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/SmallVector.h>
 
+#include "client/process/context.h"
 #include "client/programs/program.h"
 #include "client/programs/recorder.h"
 #include "wire/view.h"
@@ -31,7 +32,7 @@ class Function {
   Function(Recorded recorded, const Inputs& inputs, at::TensorList outputs);
 
   // The outputs. Nothing if the inputs do not look like those of the recording, or share storages
-  // in another way: then nothing runs.
+  // in another way, or settings have changed: then nothing runs.
   std::optional<std::vector<at::Tensor>> run(at::TensorList inputs);
 
   // How many calls a run makes.
@@ -92,6 +93,8 @@ class Function {
   std::vector<at::Tensor> make_outputs(at::TensorList inputs, AllBound& bound) const;
 
   bool may_move_;
+  ContextValues settings_ = current_context();
+  uint8_t environment_ = read_environment();
   std::vector<Place> places_;          // those of inputs first
   std::vector<StorageRecord*> known_;  // of places_, while this is made
   size_t input_places_ = 0;
