@@ -252,7 +252,9 @@ def test_a_legacy_type_of_a_tensor_shares_its_memory(used: str) -> None:
 
 
 def test_functions_of_several_devices_take_indices_that_do_not_exist(used: str) -> None:
-    comm, parallel = torch.cuda.comm, torch.nn.parallel
+    from torch.cuda import comm
+
+    parallel = torch.nn.parallel
     x = torch.arange(8.0, device="cuda").reshape(4, 2).requires_grad_()
     model = torch.nn.Linear(2, 3).cuda()
     expected = model(x).detach().tolist()
