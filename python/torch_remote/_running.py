@@ -96,12 +96,12 @@ KEPT_BYTES = 64 << 10  # of a log
 # Runs a command whose standard error goes to the log $0: of each run the first 64 KiB at once and
 # the last 64 KiB when it ends, after the last 64 KiB of earlier runs. So the log has 192 KiB at
 # most, whatever the other end writes. The command keeps the process, and its standard input and
-# output. The pipe is there until all is in the log.
+# output. The pipe is there until all is in the log. Where no pipe can be made, nothing is logged.
 _LOGGED = """
-earlier=$(tail -c 65536 "$0"; echo .)
-printf %s "${earlier%.}" >"$0"
+earlier=$(tail -c 65536 "$0" 2>/dev/null; echo .)
+(umask 077; printf %s "${earlier%.}" >"$0") 2>/dev/null
 pipe="$0.$$"
-mkfifo -m 600 "$pipe" || exec "$@" 2>/dev/null
+mkfifo -m 600 "$pipe" 2>/dev/null || exec "$@" 2>/dev/null
 { dd bs=256 count=256; tail -c 65536; rm -f "$pipe"; } <"$pipe" >>"$0" 2>/dev/null &
 exec "$@" 2>"$pipe"
 """

@@ -249,6 +249,16 @@ def test_the_words_of_a_command_are_in_the_log_when_it_has_ended(tmp_path: Path)
     assert _running.read_end(tmp_path / "none") == ""
 
 
+def test_a_command_runs_also_where_its_log_is_gone(tmp_path: Path) -> None:
+    for log in (tmp_path / "removed", tmp_path / "no folder" / "log"):
+        command = _running.logged(log, ["sh", "-c", "echo works; echo words >&2"])
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == ("works\n", "")
+        if log.parent.exists():
+            _running.wait_for_log(log, DEADLINE)
+            assert log.read_text() == "words\n" and log.stat().st_mode & 0o777 == 0o600
+
+
 def test_the_argument_goes_before_the_environment_and_that_before_the_file(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

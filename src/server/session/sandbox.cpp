@@ -64,8 +64,8 @@ constexpr auto kRead = std::to_array<const char*>({
     "/dev/urandom",
 });
 
-// CUDA and NVML look for the GPU, its place and its driver there.
-constexpr std::array kReadForGpu{"/sys/bus", "/sys/class", "/sys/devices", "/sys/module"};
+// CUDA and NVML look for the GPU, its place and its driver there; Gloo and NCCL for the network's.
+constexpr std::array kReadForDevices{"/sys/bus", "/sys/class", "/sys/devices", "/sys/module"};
 
 constexpr std::array<std::string_view, 4> kGpus{"nvidia", "nvhost", "nvmap", "dxg"};
 // Beside these there are libraries that are loaded when they are first needed. Whole names: the
@@ -184,8 +184,8 @@ std::vector<FileRule> file_rules(const SandboxNeeds& needs) {
   std::vector<FileRule> rules;
   for (const char* const path : kRead)
     rules.push_back({path, Access::kRead});
-  if (needs.may_use_gpu && has_gpu_device())
-    for (const char* const path : kReadForGpu)
+  if ((needs.may_use_gpu && has_gpu_device()) || needs.opens_connections)
+    for (const char* const path : kReadForDevices)
       rules.push_back({path, Access::kRead});
   add_own_cgroup(rules);
   add_libraries(rules);
