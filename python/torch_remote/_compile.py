@@ -45,17 +45,43 @@ def _draws(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in tags
 
 
+def _nodes(graph: GraphModule) -> Iterator[Node]:
+    """Those of nested graphs too."""
+    for module in graph.modules():
+        if isinstance(module, GraphModule):
+            yield from module.graph.nodes
+
+
+_RUN_HERE = ("PrivateUse1", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+
+
+def _operators_of(node: Node) -> Iterator[torch._ops.OpOverload]:
+    return (each for each in (node.target, *node.args) if isinstance(each, torch._ops.OpOverload))
+
+
+def _is_of_this_process(operator: torch._ops.OpOverload) -> bool:
+    """Whether it has a kernel of the program's own, which a recording calls only once."""
+    if operator.namespace in ("aten", "prims", "prim", "torch_remote"):
+        return False
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has_kernel(operator.name(), key) for key in _RUN_HERE)
+
+
 def _why_no_program(graph: GraphModule) -> str | None:
     """What a recording would not notice: values of the CPU, which it takes as they are."""
     constant: set[Node] = set()
     for node in graph.graph.nodes:
-        if node.op == "get_attr":
-            constant.add(node)
-        elif node.op == "placeholder":
+        if node.op == "placeholder":
             for tensor in _tensors_of(node):
                 if not is_ours(tensor) or tensor.layout != torch.strided:
                     return f"an argument is a {tensor.layout} tensor on {tensor.device}"
+    for node in _nodes(graph):
+        if node.op == "get_attr":
+            constant.add(node)
         elif node.op == "call_function":
+            for operator in _operators_of(node):
+                if _is_of_this_process(operator):
+                    return f"{operator} is an operator of the program itself"
             if constant.issuperset(node.all_input_nodes) and not _draws(node):
                 constant.add(node)
             elif _computes_here(node):
@@ -63,10 +89,13 @@ def _why_no_program(graph: GraphModule) -> str | None:
     return None
 
 
+_BY_PLACE = ("as_strided", "view_as_complex", "view.dtype")
+
+
 def _reads_by_place(graph: GraphModule) -> bool:
-    """Whether a view begins at a place of the storage, wherever its tensor begins."""
-    names = (getattr(node.target, "__name__", "") for node in graph.graph.nodes)
-    return any(name.startswith("as_strided") for name in names)
+    """Whether a call counts a view's offset from the beginning of the storage."""
+    names = (str(getattr(node.target, "__name__", "")) for node in _nodes(graph))
+    return any(name.startswith(_BY_PLACE) for name in names)
 
 
 class _Compiled:
@@ -76,24 +105,31 @@ class _Compiled:
         self._boxed_call = True  # of the object: AOTAutograd copies its attributes
         self._call = call  # the calls one by one
         self._functions: list[_C.Function] = []  # the last used first
+        self._misses = 0  # calls in a row that no function fits
         self._may_move = not _reads_by_place(graph)
         self._is_program = True
         if why := _why_no_program(graph):
             self._refuse(why)
 
     def __call__(self, arguments: list[Any]) -> Any:
-        for place, function in enumerate(self._functions):
+        functions = self._functions
+        for place, function in enumerate(functions):
             results = function(arguments)
             if results is not None:
                 arguments.clear()
+                self._misses = 0
                 if place > 0:
-                    self._functions.insert(0, self._functions.pop(place))
+                    self._functions = [function, *functions[:place], *functions[place + 1 :]]
                 return results
         if not self._is_program or _C.is_recording():
             return self._call(arguments)
         return self._record(arguments)
 
     def _record(self, arguments: list[Any]) -> Any:
+        self._misses += 1
+        if self._misses > _MOST_SIZES:
+            self._refuse("its sizes do not come again")
+            return self._call(arguments)
         kept = list(arguments)
         recording = None
         try:
@@ -105,14 +141,18 @@ class _Compiled:
                 recording.abandon()
             if isinstance(error, RemoteError) or not isinstance(error, Exception):
                 raise  # that of an earlier call
-            self._refuse(str(error).partition("\n")[0])
+            if isinstance(error, NotImplementedError | torch.AcceleratorError):
+                self._refuse(str(error).partition("\n")[0])
             return self._call(kept)
         if function is None:  # only views: nothing was left undone
             return results
         del results
-        self._functions.insert(0, function)
-        del self._functions[_MOST_SIZES:]
-        return self(kept)
+        made = function(kept)
+        if made is None:  # a tensor that no recording takes
+            self._refuse("an argument is on another server, or on a slice of a storage")
+            return self._call(kept)
+        self._functions = [function, *self._functions][:_MOST_SIZES]
+        return made
 
     def _refuse(self, why: str) -> None:
         self._is_program = False
@@ -159,6 +199,7 @@ def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., An
     except (TorchDynamoException, UnsupportedFakeTensorException):
         raise  # torch._dynamo knows what to do
     except Exception as error:
-        _say(f"torch.compile: a graph runs as it is, because AOTAutograd failed: {error}")
+        why = str(error).partition("\n")[0]
+        _say(f"torch.compile: a graph runs as it is, because AOTAutograd failed: {why}")
         as_it_is: Callable[..., Any] = graph.forward
         return as_it_is

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from . import _C
-from ._backend import is_ours
+from ._backend import is_ours, name
 
 Result = TypeVar("Result")
 
@@ -25,6 +25,7 @@ class _Recorded:
         self.eager_calls = 0
         self.function: _C.Function | None = None
         self.shape: TreeSpec | None = None  # of the results
+        self.written: set[int] = set()  # the arguments that the function changes, by their place
 
 
 def _kind_of(value: Any) -> Hashable:
@@ -33,10 +34,27 @@ def _kind_of(value: Any) -> Hashable:
     return value.dtype, value.device, value.shape, value.stride(), value.requires_grad
 
 
-def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy if it is a part of other memory, which may be at another place soon."""
-    is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes
-    return tensor if is_whole else tensor.detach().clone().requires_grad_(tensor.requires_grad)
+def _modes() -> Hashable:
+    """What decides which calls a function makes, besides its arguments and torch's settings."""
+    device = name()
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled(device),
+        torch.get_autocast_dtype(device),
+    )
+
+
+def _alone(value: Any, is_written: bool) -> Any:
+    """The value; a copy of a tensor that is a part of other memory: the next may be elsewhere."""
+    if not isinstance(value, torch.Tensor) or value.untyped_storage().nbytes() == value.nbytes:
+        return value
+    if is_written:
+        raise ValueError(
+            "compile_step: the function changes an argument that is a part of a larger tensor; "
+            "give it the whole tensor, or a copy"
+        )
+    return value.detach().clone()
 
 
 class _CompiledStep:
@@ -52,7 +70,7 @@ class _CompiledStep:
         if _C.is_recording():
             return self._function(*args, **kwargs)
         leaves, shape = tree_flatten((args, kwargs))
-        kind = (shape, *map(_kind_of, leaves), torch.is_grad_enabled())
+        kind = (shape, *map(_kind_of, leaves), _modes())
         recorded = self._recorded.pop(kind, None) or _Recorded()
         self._recorded[kind] = recorded
         if len(self._recorded) > _MOST_KINDS:
@@ -60,12 +78,16 @@ class _CompiledStep:
         if recorded.eager_calls < _EAGER_CALLS:
             recorded.eager_calls += 1
             return self._function(*args, **kwargs)
-        leaves = [_alone(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        results = None if recorded.function is None else recorded.function(leaves)
+        whole = [_alone(leaf, place in recorded.written) for place, leaf in enumerate(leaves)]
+        results = None if recorded.function is None else recorded.function(whole)
         if results is None:
-            self._record(recorded, leaves, shape)
+            self._record(recorded, whole, shape)
+            for place in recorded.written:
+                _alone(leaves[place], is_written=True)
             assert recorded.function is not None
-            results = recorded.function(leaves)
+            results = recorded.function(whole)
+        if results is None:
+            raise ValueError("compile_step: an argument is on another server than the calls")
         return tree_unflatten(results, recorded.shape)
 
     def _record(self, recorded: _Recorded, leaves: list[Any], shape: TreeSpec) -> None:
@@ -75,24 +97,38 @@ class _CompiledStep:
                 f"compile_step: an argument is a tensor on {here[0].device}; move the arguments "
                 "to the remote device before the call, because a recording cannot send them"
             )
+        if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
+            raise ValueError(
+                "compile_step: an argument requires a gradient, which would be that of the "
+                "recording; detach() it, or compute what it comes from inside the function"
+            )
+        versions = _versions(leaves)
         args, kwargs = tree_unflatten(leaves, shape)
         recording = _C.FunctionRecording(leaves, may_move=False, is_of_thread=True)
         try:
             results, recorded.shape = tree_flatten(self._function(*args, **kwargs))
-            results = [_without_history(result) for result in results]
+            results = [_copied(result) for result in results]
             recorded.function = recording.finish(results)
         finally:
             recording.abandon()
+        after = _versions(leaves)
+        recorded.written = {place for place in versions if versions[place] != after[place]}
         if recorded.function is None:
             raise ValueError("compile_step: the function makes no call on a remote device")
 
 
-def _without_history(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
+def _versions(leaves: list[Any]) -> dict[int, int]:
+    tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    return {place: tensor._version for place, tensor in tensors.items()}
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a tensor: the function may keep the tensor itself, or have it from elsewhere."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def compile_step(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Makes a function that trains one message: forward, backward and the optimizer's step.
+    """Makes a function that trains with one message a call: forward, backward, optimizer.
 
     The first three calls run as they are. The next one is recorded: Python runs once more, and its
     calls on remote tensors are kept. From then on a call sends one message, which runs them on the
@@ -110,7 +146,8 @@ def compile_step(function: Callable[..., Result]) -> Callable[..., Result]:
 
     Each call returns new tensors, without a history for autograd. What Python does besides is not
     repeated: prints, counters, a learning rate that is a number. Optimizers need `capturable=True`
-    or `fused=True`. Parameters stay those of the recording: change them in place. What cannot be
-    recorded, such as reading a value, raises what `torch_remote.Graph` raises.
+    or `fused=True`. Parameters, their gradients and `train()` or `eval()` stay those of the
+    recording: change parameters in place, and call `zero_grad()` inside. What cannot be recorded,
+    such as reading a value, raises what `torch_remote.Graph` raises.
     """
     return _CompiledStep(function)

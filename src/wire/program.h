@@ -31,7 +31,7 @@ namespace torch_remote::wire {
 // its fresh outputs, each of which is a storage that no earlier step mentions. A temporary exists
 // only while the program runs; the other storages are the client's, by name. RUN can give numbers
 // to other storages, which then stay. When a RUN comes its storages exist, but for fresh outputs,
-// which it makes. Views of a shifted storage are so many bytes behind where their steps say.
+// which it makes. A shift, in bytes, is added to the place where each view of the storage begins.
 //
 // A RUN has one number, like a call (Note [Numbers of calls]). Its steps run in order, on the
 // current streams, each checked as an eager call is. It starts with the settings that were current

@@ -6,13 +6,14 @@ import contextlib
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.utils.checkpoint
 from failures import held_server
-from helpers import DEVICE, same
+from helpers import DEVICE, same, serving
 from torch import nn
 
 import torch_remote
@@ -494,3 +495,61 @@ def test_a_copy_of_a_compiled_module_is_compiled_for_itself() -> None:
         other.weight.zero_()
     assert torch.equal(torch.compile(other)(x), other(x))
     assert torch.equal(step(x), before)
+
+
+def test_views_of_another_element_size_in_slices_raise_what_pytorch_raises() -> None:
+    data = torch.randn(40).to(DEVICE)
+    step = torch.compile(lambda x: x.view(torch.float64) + 1)
+    assert torch.equal(step(data[0:10]), data[0:10].view(torch.float64) + 1)
+    with pytest.raises(RuntimeError, match="storage_offset"):
+        step(data[1:11])
+    assert torch.equal(step(data[2:12]), data[2:12].view(torch.float64) + 1)
+
+
+def test_an_operator_of_the_program_runs_its_python_each_time() -> None:
+    factor = [1.0]
+
+    @torch.library.custom_op("mine::scaled_by_a_list", mutates_args=())
+    def scaled(x: Tensor) -> Tensor:
+        return x * factor[0]
+
+    @scaled.register_fake
+    def _(x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    step = torch.compile(lambda x: torch.ops.mine.scaled_by_a_list(x) + 1)
+    x = torch.ones(2, device=DEVICE)
+    assert step(x).tolist() == [2.0, 2.0]
+    factor[0] = 3.0
+    assert step(x).tolist() == [4.0, 4.0]
+
+
+def test_tensors_on_two_servers_run_call_by_call(tmp_path: Path) -> None:
+    with (
+        serving(f"unix://{tmp_path}/server.sock", "--device", "cpu") as url,
+        torch_remote.connect(url) as machine,
+    ):
+        x, y = torch.ones(2, device=DEVICE), torch.ones(2, device=machine.devices[0])
+        step = torch.compile(lambda one, two: (one + 1, two * 2))
+        for _ in range(3):
+            one, two = step(x, y)
+            assert (one.tolist(), two.tolist()) == ([2.0, 2.0], [2.0, 2.0])
+            assert two.device == y.device
+
+
+def test_sizes_that_never_come_again_are_not_recorded_for_ever() -> None:
+    step = torch.compile(lambda x: x * 2, dynamic=True)
+    for size in range(3, 40):
+        assert step(torch.ones(size, device=DEVICE)).sum().item() == 2 * size
+
+
+def test_a_view_that_comes_back_has_the_version_of_its_input() -> None:
+    def step(x: Tensor) -> Tensor:
+        return x[1:]
+
+    x = torch.ones(3, device=DEVICE)
+    for _ in range(3):
+        y = torch.compile(lambda value: (step(value), value * 2))(x)[0]
+        before = y._version
+        x.add_(1)
+        assert y._version == before + 1

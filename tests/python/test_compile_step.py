@@ -135,3 +135,60 @@ def test_compiled_inside_a_step() -> None:
     x = torch.ones(1, 2, device=DEVICE)
     expected = model(x).sum().item()
     assert [step(x).item() for _ in range(6)] == [expected] * 6
+
+
+def test_a_gradient_that_is_returned_is_that_of_each_call() -> None:
+    weight = torch.ones(2, device=DEVICE, requires_grad=True)
+
+    @torch_remote.compile_step
+    def gradient(x: Tensor) -> Tensor:
+        weight.grad = None
+        (weight * x).sum().backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    for value in range(6):
+        found = gradient(torch.full((2,), float(value), device=DEVICE))
+        assert found.tolist() == [value, value]
+        assert weight.grad is not None and weight.grad.tolist() == [value, value]
+
+
+def test_state_that_the_step_makes_can_be_its_argument() -> None:
+    def run(wrap: Callable[[Any], Any]) -> list[float]:
+        state = [torch.zeros(2, device=DEVICE)]
+
+        @wrap
+        def step(x: Tensor, hidden: Tensor) -> Tensor:
+            state[0] = torch.tanh(x + hidden)
+            return state[0].sum()
+
+        return [step(torch.ones(2, device=DEVICE), state[0]).item() for _ in range(8)]
+
+    assert run(lambda step: step) == run(torch_remote.compile_step)
+
+
+def test_an_argument_that_requires_a_gradient_is_refused() -> None:
+    step = torch_remote.compile_step(lambda x: (x * x).sum())
+    x = torch.ones(2, device=DEVICE, requires_grad=True)
+    for _ in range(3):
+        step(x)
+    with pytest.raises(ValueError, match="requires a gradient"):
+        step(x)
+
+
+def test_a_write_into_a_part_of_a_tensor_is_refused() -> None:
+    step = torch_remote.compile_step(lambda x: x.add_(1).sum())
+    whole, rows = torch.zeros(3, device=DEVICE), torch.zeros(4, 3, device=DEVICE)
+    for value in range(1, 7):
+        assert step(whole).item() == 3 * value
+    with pytest.raises(ValueError, match="part of a larger tensor"):
+        step(rows[0])
+
+
+def test_autocast_is_another_kind() -> None:
+    step = torch_remote.compile_step(lambda x: x @ x)
+    x = torch.randn(4, 4).to(DEVICE)
+    for _ in range(5):
+        assert step(x).dtype == torch.float32
+        with torch.autocast("remote", dtype=torch.bfloat16):
+            assert step(x).dtype == torch.bfloat16

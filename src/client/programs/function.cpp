@@ -43,7 +43,10 @@ uint32_t version_of(const at::Tensor& tensor) {
 // --- made once
 
 Function::Function(Recorded recorded, const Inputs& inputs, at::TensorList outputs)
-    : may_move_(inputs.may_move), program_([&] {
+    : session_(recorded.session),
+      first_new_(inputs.first_new),
+      may_move_(inputs.may_move),
+      program_([&] {
         for (size_t i = 0; i < inputs.tensors.size(); ++i)
           inputs_.push_back({view_of(inputs.tensors[i], Source::kInput), inputs.versions[i]});
         input_places_ = places_.size();
@@ -56,6 +59,8 @@ Function::Function(Recorded recorded, const Inputs& inputs, at::TensorList outpu
 
 size_t Function::place_of(const at::Tensor& tensor, Source source) {
   StorageRecord* const record = record_of(tensor);
+  TORCH_CHECK_NOT_IMPLEMENTED(session_of(*record) == session_,
+                              "a graph's tensors must be on one server; these are on two");
   const auto found = std::ranges::find(known_, record);
   if (found != known_.end())
     return static_cast<size_t>(found - known_.begin());
@@ -65,8 +70,7 @@ size_t Function::place_of(const at::Tensor& tensor, Source source) {
   place.server_device = record->server_device;
   place.device = tensor.device();
   place.nbytes = record->nbytes.load();
-  // What the recording has not made was there before it.
-  if (source == Source::kMade && record->announced.load(std::memory_order_relaxed)) {
+  if (source == Source::kMade && record->name < first_new_) {
     place.source = Source::kKept;
     place.kept = tensor.storage();
   }
@@ -107,6 +111,9 @@ Recorded Function::take_named(Recorded recorded) {
     place.is_fresh = storage.is_made;
     return place.source != Source::kKept;
   });
+  for (const NamedStorage& storage : recorded.named)
+    if (storage.is_made)
+      remade_.push_back(storage.record);
   return recorded;
 }
 
@@ -145,6 +152,8 @@ std::optional<Function::AllBound> Function::match(at::TensorList inputs) const {
     if (session_of(*bound[i].record) != &program_.session() ||
         bound[i].record->server_device != places_[i].server_device)
       return std::nullopt;
+    if (std::ranges::find(remade_, bound[i].record) != remade_.end())
+      return std::nullopt;
     sorted.push_back(bound[i].record);
   }
   std::ranges::sort(sorted);
@@ -155,9 +164,14 @@ std::optional<Function::AllBound> Function::match(at::TensorList inputs) const {
 
 std::vector<at::Tensor> Function::make_outputs(at::TensorList inputs, AllBound& bound) const {
   c10::SmallVector<c10::Storage, 16> made(places_.size());
-  for (size_t i = 0; i < inputs_.size(); ++i)
-    if (places_[inputs_[i].view.storage].is_returned)
-      made[inputs_[i].view.storage] = inputs[i].storage();
+  c10::SmallVector<const at::Tensor*, 16> place_inputs(places_.size(), nullptr);
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const size_t place = inputs_[i].view.storage;
+    if (!places_[place].is_returned || place_inputs[place] != nullptr)
+      continue;
+    made[place] = inputs[i].storage();
+    place_inputs[place] = &inputs[i];
+  }
   for (size_t i = input_places_; i < places_.size(); ++i) {
     const Place& place = places_[i];
     if (place.source == Source::kKept) {
@@ -187,6 +201,8 @@ std::vector<at::Tensor> Function::make_outputs(at::TensorList inputs, AllBound& 
         c10::TensorImpl& impl = *outputs.back().unsafeGetTensorImpl();
         impl.set_storage_offset(view.offset +
                                 bound[view.storage].shift / static_cast<int64_t>(impl.itemsize()));
+        if (const at::Tensor* const base = place_inputs[view.storage])
+          impl.set_version_counter(base->unsafeGetTensorImpl()->version_counter());
         break;
       }
     }
@@ -205,10 +221,10 @@ std::optional<std::vector<at::Tensor>> Function::run(at::TensorList inputs) {
     if (places_[i].number && places_[i].source != Source::kKept)
       changed.push_back(
           {*places_[i].number, (*bound)[i].record, places_[i].is_fresh, (*bound)[i].shift});
-  program_.run({changed.data(), changed.size()});
   for (size_t i = 0; i < inputs.size(); ++i)
     for (uint32_t more = inputs_[i].versions; more != 0; --more)
       inputs[i].unsafeGetTensorImpl()->bump_version();
+  program_.run({changed.data(), changed.size()});
   return outputs;
 }
 
@@ -221,6 +237,10 @@ FunctionRecording::FunctionRecording(std::vector<at::Tensor> inputs, bool may_mo
     TORCH_CHECK_NOT_IMPLEMENTED(is_strided_remote(input), "an argument is ", input.toString(),
                                 ", and no strided tensor of a server");
     inputs_.versions.push_back(version_of(input));
+  }
+  if (!inputs_.tensors.empty()) {
+    Session& session = *session_of(*record_of(inputs_.tensors.front()));
+    inputs_.first_new = session.order().new_names().storages(0);
   }
 }
 

@@ -26,6 +26,7 @@ class Function {
     // Calls use memory in front of a tensor only by views of that tensor: it may begin at another
     // place in its storage.
     bool may_move = false;
+    uint64_t first_new = 0;  // storages with this name, or a later one, are made by the recording
   };
 
   // Undefined outputs stay undefined. Raises if an output is no strided tensor of the same server.
@@ -92,6 +93,8 @@ class Function {
   std::optional<AllBound> match(at::TensorList inputs) const;
   std::vector<at::Tensor> make_outputs(at::TensorList inputs, AllBound& bound) const;
 
+  Session* session_;  // while this is made
+  uint64_t first_new_;
   bool may_move_;
   ContextValues settings_ = current_context();
   uint8_t environment_ = read_environment();
@@ -100,6 +103,7 @@ class Function {
   size_t input_places_ = 0;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
+  std::vector<StorageRecord*> remade_;  // what the program keeps and makes anew in each run
   Program program_;
 };
 

@@ -35,6 +35,9 @@ Program::Program(Recorded recorded)
       calls_(static_cast<uint64_t>(std::ranges::count_if(
           recorded_.steps, [](const ProgramStep& step) { return step.signature != nullptr; }))) {
   check_knows_programs(*recorded_.session);
+  for (const CallSite& site : recorded_.sites)
+    if (std::ranges::find(devices_, site.device) == devices_.end())
+      devices_.push_back(site.device);
   recorded_.session->order().program_sites().add(name_, recorded_.sites);
 }
 
@@ -72,6 +75,8 @@ void Program::run(std::span<const NamedStorage> changed) {
       shifts_.assign(recorded_.storages.size(), 0);
     }
     const wire::Run run{name_, change(changed)};
+    for (const uint8_t device : devices_)
+      at.use_current_stream(device);
     const auto [call, thread] = at.number_call(site);
     encode(at.writer(), run);
     session.order().program_sites().note_run(call, name_);

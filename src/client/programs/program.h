@@ -30,7 +30,7 @@ struct NamedStorage {
   uint32_t number = 0;  // in the program
   StorageRecord* record = nullptr;
   bool is_made = false;    // a fresh output of a step
-  int64_t shift = 0;       // in bytes: all views are so far behind where the program says
+  int64_t shift = 0;       // in bytes: is added to the place where each view begins
   c10::Storage storage{};  // null: the caller of run() keeps it
 };
 
@@ -82,6 +82,7 @@ class Program {
   std::vector<int64_t> shifts_;  // by number, what the server has; under the submit lock
   const uint64_t name_;
   const uint64_t calls_;
+  std::vector<uint8_t> devices_;  // of the calls
 };
 
 }  // namespace torch_remote::client

@@ -121,7 +121,10 @@ std::optional<Recorded> Recorder::finish() {
     }
     const auto number = static_cast<uint32_t>(recorded_.storages.size());
     recorded_.storages.push_back({storage.record->name, 0, 0});
-    recorded_.named.push_back({number, storage.record, storage.is_made, std::move(storage.held)});
+    recorded_.named.push_back({.number = number,
+                               .record = storage.record,
+                               .is_made = storage.is_made,
+                               .storage = std::move(storage.held)});
   }
   return std::move(recorded_);
 }

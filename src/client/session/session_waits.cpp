@@ -99,11 +99,11 @@ bool Session::wait_quietly(const RequestPtr& request, const char* what,
   const Clock::time_point end = time ? Clock::now() + *time : Clock::time_point::max();
   try {
     wait_until([&] { return request->done || Clock::now() >= end; }, what);
+    show_warnings(*this);
   } catch (...) {
     abandon(request);
     throw;
   }
-  show_warnings(*this);
   return request->done;
 }
 

@@ -46,6 +46,8 @@ void Warnings::add(wire::Warning warning, CallSite site) {
     ++left_out_;
   else if (std::ranges::count_if(waiting_, is_same) < kMostOfOneLine)
     waiting_.push_back({shown, site.line, site.thread});
+  else
+    ++left_out_;
   has_any_.store(true, std::memory_order_relaxed);
 }
 
