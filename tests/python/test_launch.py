@@ -112,7 +112,8 @@ import os, sys, torch, torch_remote
 rank = int(os.environ["LOCAL_RANK"])
 torch.ones(1, device="cuda").item()
 pid = int(torch_remote.machines()[0].status()["pid"])
-print("server", pid, flush=True)
+sys.stdout.write(f"server {pid}\\n")  # at once: ranks write to one pipe
+sys.stdout.flush()
 if rank == 1 and sys.argv[1] == "fail":
     sys.exit(7)
 while True:

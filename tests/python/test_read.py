@@ -239,7 +239,7 @@ def test_a_timeout_ends_the_wait_and_the_value_still_arrives() -> None:
             pass
     asyncio.run(limited())
     os.kill(pid, signal.SIGCONT)
-    assert future.result(timeout=DEADLINE).tolist() == [1] * 5
+    assert future.result(timeout=60).tolist() == [1] * 5
     """
     )
 
