@@ -142,7 +142,9 @@ class _Compiled:
             if isinstance(error, RemoteError) or not isinstance(error, Exception):
                 raise  # that of an earlier call
             if isinstance(error, NotImplementedError | torch.AcceleratorError):
-                self._refuse(str(error).partition("\n")[0])
+                operator, is_waited_for, _ = str(error).partition(": operation not permitted")
+                why = str(error).partition("\n")[0]
+                self._refuse(f"{operator} cannot be recorded" if is_waited_for else why)
             return self._call(kept)
         if function is None:  # only views: nothing was left undone
             return results
