@@ -111,9 +111,9 @@ std::vector<Fd> receive_by_name(const Fd& listener, std::span<std::byte> message
 }  // namespace
 
 void take_no_descriptors(const Fd& listener) noexcept {
-  constexpr int kPassRights = 83;  // SO_PASSRIGHTS, which older headers lack
+  constexpr int kTakesRights = 83;  // SO_PASSRIGHTS, which older headers lack
   const int no = 0;
-  ::setsockopt(listener.get(), SOL_SOCKET, kPassRights, &no, sizeof no);
+  ::setsockopt(listener.get(), SOL_SOCKET, kTakesRights, &no, sizeof no);
 }
 
 std::pair<Fd, Fd> message_pair() {
