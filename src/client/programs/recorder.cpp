@@ -93,9 +93,8 @@ void Recorder::add(const Call& call) {
     step.defaults = defaults_of(*call.signature->operation, call.arguments);
   step.begin = recorded_.slots.size();
   const auto& numbers = numbers_of_names_;
-  capture.encode_slots(recorded_.slots, numbers_, [&numbers](const StorageRecord& record) {
-    return numbers.at(record.name);
-  });
+  capture.encode_slots(recorded_.slots, numbers_,
+                       [&numbers](const StorageRecord& record) { return numbers.at(record.name); });
   for (size_t i = 0; i < call.results.size(); ++i)
     add_fresh(call.signature->outputs[i], call.results[i]);
   step.end = recorded_.slots.size();
