@@ -92,9 +92,9 @@ void Recorder::add(const Call& call) {
   if (call.signature->match != nullptr)
     step.defaults = defaults_of(*call.signature->operation, call.arguments);
   step.begin = recorded_.slots.size();
-  const auto& numbers = numbers_of_names_;
+  const auto* const numbers = &numbers_of_names_;
   capture.encode_slots(recorded_.slots, numbers_,
-                       [&numbers](const StorageRecord& record) { return numbers.at(record.name); });
+                       [numbers](const StorageRecord& record) { return numbers->at(record.name); });
   for (size_t i = 0; i < call.results.size(); ++i)
     add_fresh(call.signature->outputs[i], call.results[i]);
   step.end = recorded_.slots.size();
