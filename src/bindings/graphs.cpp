@@ -37,7 +37,7 @@ struct Values {
   std::vector<Other> others;
 };
 
-// An undefined tensor is None in Python.
+// None, which stands for an undefined tensor, is one of the other values.
 Values take_apart(const py::list& list) {
   Values values;
   values.size = PyList_GET_SIZE(list.ptr());
