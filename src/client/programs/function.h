@@ -23,8 +23,8 @@ class Function {
   struct Inputs {
     std::vector<at::Tensor> tensors;
     std::vector<uint32_t> versions;  // by how many the recording has changed the version of each
-    // Inputs of a run may begin elsewhere in their storages than those of the recording did: no call
-    // counts an offset from the beginning of a storage.
+    // Inputs of a run may begin elsewhere in their storages than those of the recording did: no
+    // call counts an offset from the beginning of a storage.
     bool may_move = false;
     uint64_t first_new = 0;  // storages with this name, or a later one, are made by the recording
   };

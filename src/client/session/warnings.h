@@ -14,8 +14,8 @@
 
 namespace torch_remote::client {
 
-// The warnings of the server's kernels, kept until a thread of the user's program waits. That thread
-// may run Python, which shows them; the reader thread may not. Thread-safe.
+// The warnings of the server's kernels, kept until a thread of the user's program waits. That
+// thread may run Python, which shows them; the reader thread may not. Thread-safe.
 class Warnings {
  public:
   struct Warning {
