@@ -21,7 +21,6 @@
 
 #include "base/call_filter.h"
 #include "base/call_list.h"
-#include "base/call_trace.h"
 #include "base/error.h"
 
 namespace torch_remote {

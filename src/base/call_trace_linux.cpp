@@ -9,7 +9,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "base/call_trace.h"
+#include "base/call_filter.h"
 #include "base/error.h"
 
 namespace torch_remote {

@@ -29,4 +29,16 @@ void check_internal(bool holds, std::string_view claim) {
   throw InternalError("internal check failed: " + std::string(claim));
 }
 
+std::string text_of(const std::exception_ptr& cause) {
+  if (cause == nullptr)
+    return {};
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
 }  // namespace torch_remote

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -36,5 +37,8 @@ std::string describe_errno(std::string_view what, int error);
 
 // `claim` says in words what should be true.
 void check_internal(bool holds, std::string_view claim);
+
+// The message of an exception; empty for null.
+std::string text_of(const std::exception_ptr& cause);
 
 }  // namespace torch_remote

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -27,6 +28,11 @@ Fd owned(int descriptor, std::string_view what) {
   if (descriptor < 0)
     throw_system_errno(what, errno);
   return Fd(descriptor);
+}
+
+Fd make_new_file(const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  return Fd(::open(path.c_str(), kFlags, 0600));
 }
 
 }  // namespace torch_remote

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -36,5 +37,9 @@ class Fd {
 // Owns the descriptor that a system call has just returned. If it is negative, throws the error of
 // `what`.
 Fd owned(int descriptor, std::string_view what);
+
+// A new file for its owner only, to append to: who gets the descriptor does not write over what is
+// there. Empty on failure, with errno set.
+Fd make_new_file(const std::string& path);
 
 }  // namespace torch_remote

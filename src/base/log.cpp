@@ -9,9 +9,9 @@
 
 #include <unistd.h>
 
-#include "base/escape.h"
 #include "base/mutex.h"
 #include "base/platform.h"
+#include "base/text.h"
 
 namespace torch_remote {
 namespace {

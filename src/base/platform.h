@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include <signal.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include "base/fd.h"
 
@@ -44,6 +46,36 @@ std::string own_host(const Fd& socket);
 // Who is at the other end, as far as limits for each peer go: "uid 1000", the IPv4 address, or the
 // first 64 bits of an IPv6 address, of which one machine may have all the rest.
 std::string identify_peer(const Fd& socket);
+
+// Who writes to a connection that the peer has closed gets SIGPIPE, which ends a program that did
+// not ask to ignore it. What follows writes without it, and then fails with EPIPE only; Linux and
+// macOS have different ways to that.
+
+// To be called for a socket or a pipe before it is written to as below.
+void prevent_sigpipe(const Fd& descriptor) noexcept;
+
+// sendmsg() of these parts.
+ssize_t send_parts(const Fd& socket, std::span<iovec> parts) noexcept;
+// For a process of ours that may not call sendmsg(), which can give descriptors away. From now on
+// send_parts() calls writev(), and this process ignores SIGPIPE. Linux only.
+void send_without_sendmsg() noexcept;
+
+// While it lives, this thread can write to a pipe. Where the system has no other way, it blocks
+// SIGPIPE on this thread, and at the end discards one that this thread has caused. One that was
+// pending before stays pending. Confined to one thread.
+class HeldSigpipe {
+ public:
+  HeldSigpipe() noexcept;
+  ~HeldSigpipe();
+
+  HeldSigpipe(const HeldSigpipe&) = delete;
+  HeldSigpipe& operator=(const HeldSigpipe&) = delete;
+
+ private:
+  [[maybe_unused]] sigset_t sigpipe_;
+  [[maybe_unused]] sigset_t before_;
+  [[maybe_unused]] bool was_pending_;
+};
 
 struct Child {
   pid_t pid = -1;

@@ -12,14 +12,17 @@
 #include <string_view>
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -32,6 +35,8 @@ namespace {
 bool is_passing_accept_error(int error) {
   return error == EINTR || error == ECONNABORTED || error == EPROTO || error == EPERM;
 }
+
+std::atomic<bool> has_sendmsg = true;
 
 }  // namespace
 
@@ -69,6 +74,39 @@ std::optional<PeerProcess> peer_process(const Fd& socket) {
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
     return std::nullopt;
   return PeerProcess{peer.pid, peer.uid};
+}
+
+// Linux has a flag for each call that sends, and nothing for a pipe.
+void prevent_sigpipe(const Fd& /*descriptor*/) noexcept {}
+
+ssize_t send_parts(const Fd& socket, std::span<iovec> parts) noexcept {
+  if (!has_sendmsg.load(std::memory_order_relaxed))
+    return ::writev(socket.get(), parts.data(), static_cast<int>(parts.size()));
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  return ::sendmsg(socket.get(), &message, MSG_NOSIGNAL);
+}
+
+void send_without_sendmsg() noexcept {
+  ::signal(SIGPIPE, SIG_IGN);
+  has_sendmsg = false;
+}
+
+HeldSigpipe::HeldSigpipe() noexcept {
+  sigemptyset(&sigpipe_);
+  sigaddset(&sigpipe_, SIGPIPE);
+  sigset_t pending;
+  sigpending(&pending);
+  was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+  pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+}
+
+HeldSigpipe::~HeldSigpipe() {
+  const timespec now{};
+  while (!was_pending_ && ::sigtimedwait(&sigpipe_, nullptr, &now) < 0 && errno == EINTR) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 Fd shared_memory(const char* name, size_t bytes) {
@@ -125,13 +163,6 @@ pid_t this_process() noexcept {
     known.store(pid, std::memory_order_relaxed);
   }
   return pid;
-}
-
-std::string hostname() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0)
-    return "unknown-host";
-  return name.data();
 }
 
 void random_bytes(std::span<std::byte> into) {
@@ -211,17 +242,40 @@ void name_this_thread(const char* name) noexcept {
   pthread_setname_np(pthread_self(), kept.data());
 }
 
-void begin_worker_thread(const char* name) noexcept {
-  name_this_thread(name);
-  sigset_t blocked;
-  sigfillset(&blocked);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGPROF})
-    sigdelset(&blocked, fault);
-  pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
-}
-
 void want_precise_waits() noexcept {
   ::prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+}
+
+// The bounding set first: what changes it is a capability too.
+void give_up_capabilities() noexcept {
+  constexpr unsigned long kMostCapabilities = 64;
+  for (unsigned long one = 0; one < kMostCapabilities; ++one)
+    if (::prctl(PR_CAPBSET_DROP, one, 0, 0, 0) != 0 && errno == EINVAL)
+      break;  // the kernel knows no more of them
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  const std::array<__user_cap_data_struct, 2> none{};
+  ::syscall(SYS_capset, &header, none.data());
+}
+
+void raise_descriptor_limit() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0)
+    return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void lower_descriptor_limit() noexcept {
+  constexpr rlim_t kMost = 1024;
+  constexpr rlim_t kLeast = 128;  // a session without CUDA has some 50
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0)
+    return;
+  const rlim_t few = std::clamp(limit.rlim_max / 4, kLeast, kMost);
+  limit.rlim_max = std::min(limit.rlim_max, few);
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace torch_remote

@@ -115,6 +115,23 @@ std::optional<PeerProcess> peer_process(const Fd& socket) {
   return peer;
 }
 
+// A property of the open socket or pipe, so that nothing is left to do when it is written to.
+// Blocking SIGPIPE on one thread does not help: macOS sends it to the process.
+void prevent_sigpipe(const Fd& descriptor) noexcept {
+  ::fcntl(descriptor.get(), F_SETNOSIGPIPE, 1);
+}
+
+ssize_t send_parts(const Fd& socket, std::span<iovec> parts) noexcept {
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = static_cast<int>(parts.size());
+  return ::sendmsg(socket.get(), &message, 0);
+}
+
+HeldSigpipe::HeldSigpipe() noexcept : sigpipe_{}, before_{}, was_pending_(false) {}
+
+HeldSigpipe::~HeldSigpipe() = default;
+
 // The name is removed at once. The kernel sets the size of such memory once and never changes it.
 Fd shared_memory(const char* /*name*/, size_t bytes) {
   std::array<char, 32> name{};  // macOS takes at most 31 characters
@@ -150,13 +167,6 @@ uint64_t current_rss_bytes() {
 // The C library keeps it, and forgets it in the child of a fork.
 pid_t this_process() noexcept {
   return ::getpid();
-}
-
-std::string hostname() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0)
-    return "unknown-host";
-  return name.data();
 }
 
 void random_bytes(std::span<std::byte> into) {
@@ -212,15 +222,6 @@ bool is_main_thread() noexcept {
 
 void name_this_thread(const char* name) noexcept {
   ::pthread_setname_np(name);  // names this thread, and no other
-}
-
-void begin_worker_thread(const char* name) noexcept {
-  name_this_thread(name);
-  sigset_t blocked;
-  sigfillset(&blocked);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGPROF})
-    sigdelset(&blocked, fault);
-  pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
 }
 
 // The kernel joins timers that are close together; it does so least for tier 0.

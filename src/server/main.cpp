@@ -14,14 +14,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/byte_count.h"
-#include "base/duration.h"
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/networks.h"
 #include "base/platform.h"
 #include "base/token_file.h"
+#include "base/units.h"
 #include "server/cache/cache_folder.h"
 #include "server/device/device_name.h"
 #include "server/executor/call_log.h"

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/platform.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "transport/connection_impl.h"
 
 namespace torch_remote::transport {

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/error.h"
-#include "base/sigpipe.h"
+#include "base/platform.h"
 #include "transport/gather.h"
 
 namespace torch_remote::transport {

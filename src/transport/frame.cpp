@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 namespace torch_remote::transport {
 namespace {

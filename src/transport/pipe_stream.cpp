@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/platform.h"
-#include "base/sigpipe.h"
 #include "transport/fd_stream.h"
 #include "transport/gather.h"
 

@@ -18,7 +18,7 @@
 #include <openssl/x509v3.h>
 
 #include "base/error.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 namespace torch_remote::transport {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "wire/limits.h"
 
 namespace torch_remote::wire {

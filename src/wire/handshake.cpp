@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/platform.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "wire/limits.h"
 #include "wire/messages.h"
 

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/error.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "wire/key.h"
 #include "wire/limits.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "wire/handshake.h"
 #include "wire/limits.h"
 

@@ -1,7 +1,7 @@
 #include "wire/warning.h"
 
 #include "base/error.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "wire/limits.h"
 #include "wire/messages.h"
 

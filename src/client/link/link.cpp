@@ -2,11 +2,10 @@
 
 #include <thread>
 
-#include "base/cause.h"
-#include "base/duration.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
+#include "base/units.h"
 #include "client/process/process.h"
 
 namespace torch_remote::client {

@@ -2,7 +2,7 @@
 // until TORCH_REMOTE_PATIENCE is over.
 #include <algorithm>
 
-#include "base/cause.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "client/link/link.h"
 #include "client/process/process.h"

@@ -5,7 +5,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
-#include "base/address_table.h"
+#include "base/block_pool.h"
 #include "client/process/process.h"
 
 namespace torch_remote::client {

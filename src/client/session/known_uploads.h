@@ -6,8 +6,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/mutex.h"
-#include "base/name_hash.h"
 #include "wire/upload_cache.h"
 
 namespace torch_remote::client {

@@ -8,8 +8,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/mutex.h"
-#include "base/name_hash.h"
 
 namespace torch_remote::client {
 

@@ -7,7 +7,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
-#include "base/address_table.h"
+#include "base/block_pool.h"
 
 namespace torch_remote::server {
 namespace {

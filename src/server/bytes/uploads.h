@@ -11,8 +11,8 @@
 
 #include <c10/core/Storage.h>
 
+#include "base/hash.h"
 #include "base/mutex.h"
-#include "base/name_hash.h"
 #include "server/bytes/upload_memory.h"
 #include "server/cache/upload_cache.h"
 #include "wire/messages.h"

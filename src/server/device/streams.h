@@ -11,7 +11,7 @@
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 
-#include "base/name_hash.h"
+#include "base/hash.h"
 #include "server/device/devices.h"
 #include "wire/limits.h"
 #include "wire/streams.h"

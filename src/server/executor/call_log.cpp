@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/fd.h"
 #include "base/log.h"
-#include "base/new_file.h"
 
 namespace torch_remote::server {
 namespace {

@@ -6,7 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "server/device/out_of_memory.h"
 #include "server/executor/storage_table.h"
 #include "wire/limits.h"

@@ -1,6 +1,6 @@
 #include "server/executor/failures.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/name_hash.h"
+#include "base/hash.h"
 #include "server/bytes/reply.h"
 #include "wire/messages.h"
 

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Generator.h>
 
-#include "base/name_hash.h"
+#include "base/hash.h"
 #include "server/device/devices.h"
 #include "server/executor/failures.h"
 #include "wire/messages.h"

@@ -8,7 +8,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "server/device/out_of_memory.h"
 #include "wire/limits.h"
 

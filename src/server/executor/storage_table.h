@@ -11,7 +11,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/flat_hash_map.h>
 
-#include "base/name_hash.h"
+#include "base/hash.h"
 #include "marshal/plan.h"
 #include "server/bytes/uploads.h"
 #include "server/device/streams.h"

@@ -1,7 +1,7 @@
 // PROGRAM, RUN and DROP: Note [Programs] in wire/program.h.
 #include <unordered_map>
 
-#include "base/name_hash.h"
+#include "base/hash.h"
 #include "server/handlers/all_handlers.h"
 #include "server/handlers/session_state.h"
 #include "wire/program.h"

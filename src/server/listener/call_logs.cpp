@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/new_file.h"
+#include "base/fd.h"
 
 namespace torch_remote::server {
 namespace {

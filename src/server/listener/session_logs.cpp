@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/escape.h"
 #include "base/log.h"
 #include "base/platform.h"
+#include "base/text.h"
 
 namespace torch_remote::server {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 #include <torch/version.h>
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "marshal/route.h"
 #include "marshal/schemas.h"
 #include "server/operators/operator_list.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/duration.h"
+#include "base/units.h"
 
 namespace torch_remote::server {
 

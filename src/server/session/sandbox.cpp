@@ -20,7 +20,6 @@
 #include "base/call_filter.h"
 #include "base/landlock.h"
 #include "base/platform.h"
-#include "base/sigpipe.h"
 
 namespace torch_remote::server {
 namespace {

@@ -11,11 +11,11 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "base/duration.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/networks.h"
 #include "base/platform.h"
+#include "base/units.h"
 #include "server/device/devices.h"
 #include "server/executor/call_log.h"
 #include "server/groups/collectives.h"

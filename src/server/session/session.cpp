@@ -4,7 +4,6 @@
 
 #include <c10/core/InferenceMode.h>
 
-#include "base/cause.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "server/executor/errors.h"

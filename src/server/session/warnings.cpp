@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/log.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {

@@ -28,7 +28,6 @@
 
 #include "base/landlock.h"
 #include "base/platform.h"
-#include "base/sigpipe.h"
 
 namespace torch_remote {
 namespace {

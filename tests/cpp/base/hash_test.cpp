@@ -1,5 +1,6 @@
 #include "base/hash.h"
 
+#include <array>
 #include <bit>
 #include <set>
 #include <vector>
@@ -46,6 +47,56 @@ TEST(Hash, CountersDoNotCollide) {
   for (uint64_t i = 0; i < 100'000; ++i)
     hashes.insert(hash_bytes(std::as_bytes(std::span(&i, 1))));
   EXPECT_EQ(hashes.size(), 100'000U);
+}
+
+// Promise 7a.
+TEST(NameHash, TheKeyIsRandomAndOneForTheProcess) {
+  const HashKey& key = process_hash_key();
+  EXPECT_EQ(std::set(key.begin(), key.end()).size(), key.size());
+  EXPECT_EQ(NameHash()(1), NameHash()(1));
+  EXPECT_NE(NameHash()(1), (NameHash{HashKey{1, 3, 5, 7}}(1)));
+}
+
+TEST(NameHash, EachBitOfANameChangesHalfOfTheHash) {
+  const NameHash hash;
+  int flipped = 0;
+  for (uint64_t name = 1; name <= 100; ++name)
+    for (int bit = 0; bit < 64; ++bit)
+      flipped += std::popcount(hash(name) ^ hash(name ^ uint64_t{1} << bit));
+  const double mean = flipped / 6400.0;
+  EXPECT_GT(mean, 30);
+  EXPECT_LT(mean, 34);
+}
+
+// Multiples of a power of two fall into one place of a table that does not hash, and so do
+// multiples of an inverse in one that multiplies.
+// Promise 7a.
+TEST(NameHash, NamesThatCollideElsewhereFallApart) {
+  const NameHash hash;
+  for (const uint64_t step : {uint64_t{1}, uint64_t{1} << 32, 0xf1de83e19937733d}) {
+    std::set<uint64_t> low;
+    std::set<uint64_t> high;
+    for (uint64_t i = 1; i <= 1000; ++i) {
+      low.insert(hash(i * step) & 0xffff);
+      high.insert(hash(i * step) >> 48);
+    }
+    EXPECT_GT(low.size(), 950) << step;
+    EXPECT_GT(high.size(), 950) << step;
+  }
+}
+
+// A table that takes eight bytes of a digest as its hash has all of these in one place.
+TEST(NameHash, AllBytesOfADigestCount) {
+  const NameHash hash;
+  for (size_t at = 0; at < 32; ++at) {
+    std::set<size_t> low;
+    for (unsigned value = 0; value < 256; ++value) {
+      std::array<std::byte, 32> digest{};
+      digest[at] = static_cast<std::byte>(value);
+      low.insert(hash(digest) & 0xffff);
+    }
+    EXPECT_GT(low.size(), 245) << at;
+  }
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/cause.h"
+#include "base/error.h"
 #include "base/mutex.h"
 #include "server/support.h"
 #include "transport/connection.h"

@@ -1,6 +1,11 @@
-#include "base/utf8.h"
+#include "base/text.h"
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <span>
 
 namespace torch_remote {
 namespace {
@@ -14,6 +19,8 @@ struct Lead {
 };
 
 constexpr Lead kInvalid{SIZE_MAX, 0, 0};
+constexpr uint32_t kLineSeparator = 0x2028;
+constexpr uint32_t kParagraphSeparator = 0x2029;
 
 Lead lead_of(uint8_t byte) noexcept {
   if (byte < 0x80)
@@ -66,21 +73,43 @@ bool is_directional(uint32_t code) noexcept {
          (code >= 0x2066 && code <= 0x2069);
 }
 
+// How many bytes the text's first character has; 0: it begins with a byte that is part of none.
+size_t first_length(std::span<const std::byte> text) noexcept {
+  const Lead lead = lead_of(std::to_integer<uint8_t>(text.front()));
+  return follows(text.subspan(1), lead) ? lead.follow + 1 : 0;
+}
+
 std::string make_readable(std::span<const std::byte> bytes, bool has_lines) {
   std::string text;
   while (!bytes.empty()) {
-    const Lead lead = lead_of(std::to_integer<uint8_t>(bytes.front()));
-    const bool is_character = follows(bytes.subspan(1), lead);
-    const auto taken = bytes.first(is_character ? lead.follow + 1 : 1);
+    const size_t length = first_length(bytes);
+    const auto taken = bytes.first(std::max<size_t>(length, 1));
     const uint32_t code = code_of(taken);
     const bool is_kept = has_lines && (code == '\n' || code == '\t');
-    if (is_character && (is_kept || !(is_control(code) || is_directional(code))))
+    if (length > 0 && (is_kept || !(is_control(code) || is_directional(code))))
       text.append(reinterpret_cast<const char*>(taken.data()), taken.size());
     else
       text += "\xef\xbf\xbd";
     bytes = bytes.subspan(taken.size());
   }
   return text;
+}
+
+// Calls `take` for each character and for each byte that is part of none, with its code and whether
+// a terminal or a line of the log may have it. Stops when `take` returns false.
+template <typename Take>
+void walk(std::string_view text, Take&& take) {
+  while (!text.empty()) {
+    const auto bytes = std::as_bytes(std::span(text));
+    const size_t length = first_length(bytes);
+    const std::string_view taken = text.substr(0, std::max<size_t>(length, 1));
+    const uint32_t code = code_of(bytes.first(taken.size()));
+    const bool is_shown = length > 0 && !is_control(code) && !is_directional(code) &&
+                          code != kLineSeparator && code != kParagraphSeparator;
+    if (!take(taken, code, is_shown))
+      return;
+    text.remove_prefix(taken.size());
+  }
 }
 
 }  // namespace
@@ -113,6 +142,26 @@ std::string_view cut_text(std::string_view text, size_t limit) noexcept {
     if (!is_inside(end))
       return text.substr(0, end);
   return text.substr(0, limit);  // not UTF-8
+}
+
+bool needs_escapes(std::string_view text) {
+  bool needs = false;
+  walk(text, [&](std::string_view, uint32_t, bool is_shown) {
+    needs = !is_shown;
+    return is_shown;
+  });
+  return needs;
+}
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  walk(text, [&](std::string_view taken, uint32_t code, bool is_shown) {
+    std::array<char, 8> escape{};
+    std::snprintf(escape.data(), escape.size(), taken.size() == 1 ? "\\x%02x" : "\\u%04x", code);
+    result += is_shown ? taken : std::string_view(escape.data());
+    return true;
+  });
+  return result;
 }
 
 }  // namespace torch_remote

@@ -1,10 +1,15 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace torch_remote {
+
+// Reads a whole number with a unit, such as "500MiB" or "8GB". Throws std::invalid_argument with a
+// message for the user, which begins with `name` (the option or variable that was set).
+uint64_t parse_bytes(std::string_view name, std::string_view text);
 
 // Reads a whole number with a unit, such as "250ms", "30s", "10m" or "2h"; 0 needs no unit. Throws
 // like parse_bytes().

@@ -21,4 +21,12 @@ std::string readable_line(std::span<const std::byte> bytes);
 // The beginning of the text, at most `limit` bytes, cut between characters.
 std::string_view cut_text(std::string_view text, size_t limit) noexcept;
 
+// The text, for a terminal or a line of the log: what is no character becomes \xNN for each byte,
+// and what moves a cursor, ends a line or turns the direction of writing becomes \xNN or \uNNNN: C0
+// with newline and tab, DEL, C1, the separators of lines and paragraphs, and controls of direction.
+std::string escaped(std::string_view text);
+
+// Whether escaped() changes the text.
+bool needs_escapes(std::string_view text);
+
 }  // namespace torch_remote

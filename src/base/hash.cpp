@@ -1,4 +1,4 @@
-#include "base/name_hash.h"
+#include "base/hash.h"
 
 #include <span>
 

@@ -1,11 +1,14 @@
-// Describes the process or address that a socket is connected to.
+// What is the same on all operating systems.
 #include <algorithm>
 #include <array>
 
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/platform.h"
 
@@ -73,6 +76,22 @@ std::string describe_peer(const Fd& socket) {
     return "an unknown address";
   const std::string name = host.data();
   return (address.ss_family == AF_INET6 ? "[" + name + "]" : name) + ":" + port.data();
+}
+
+std::string hostname() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0)
+    return "unknown-host";
+  return name.data();
+}
+
+void begin_worker_thread(const char* name) noexcept {
+  name_this_thread(name);
+  sigset_t blocked;
+  sigfillset(&blocked);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGPROF})
+    sigdelset(&blocked, fault);
+  pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
 }
 
 }  // namespace torch_remote
