@@ -6,8 +6,7 @@
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
 
-#include "wire/dtype.h"
-#include "wire/view.h"
+#include "wire/spec.h"
 
 namespace torch_remote::marshal {
 

@@ -7,7 +7,7 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
 
-#include "wire/layout.h"
+#include "wire/spec.h"
 
 // Sparse tensors are sent as their parts, which are strided tensors: wire/layout.h.
 namespace torch_remote::marshal {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <string>
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -61,6 +62,11 @@ Proof hmac(std::string_view key, std::span<const std::byte> text) {
   return proof;
 }
 
+std::string range(const char* who, Version min, Version max) {
+  return std::string("the ") + who + " has " + std::to_string(static_cast<uint16_t>(min)) + " to " +
+         std::to_string(static_cast<uint16_t>(max));
+}
+
 }  // namespace
 
 BlockHead encode_block_head(size_t length) {
@@ -115,6 +121,20 @@ Version agree(Version peer_min, Version peer_max) {
                         text(peer_max));
   }
   return highest;
+}
+
+Version agree_as(Side us, Version peer_min, Version peer_max) {
+  try {
+    return agree(peer_min, peer_max);
+  } catch (const ProtocolError&) {
+    const bool is_client = us == Side::kClient;
+    const std::string ours = range(is_client ? "client" : "server", kMinVersion, kMaxVersion);
+    const std::string theirs = range(is_client ? "server" : "client", peer_min, peer_max);
+    const bool is_client_older = is_client == (kMaxVersion < peer_max);
+    throw ProtocolError("no common protocol version: " + (is_client ? ours : theirs) + ", " +
+                        (is_client ? theirs : ours) + "; install the newer torch-remote on the " +
+                        (is_client_older ? "client's machine" : "server's machine") + " too");
+  }
 }
 
 void encode(Writer& writer, const Hello& hello) {
@@ -321,6 +341,32 @@ Digest cache_owner(std::string_view token, std::string_view peer) {
   if (peer.starts_with("uid "))
     text += peer;
   return hmac(token, std::as_bytes(std::span(text)));
+}
+
+WaitingBlock waiting_block() {
+  constexpr std::byte kWaiting{3};
+  WaitingBlock block{};
+  std::ranges::copy(encode_block_head(2), block.begin());
+  block[4] = static_cast<std::byte>(Tag::kWelcome);
+  block[5] = kWaiting;
+  return block;
+}
+
+bool holds_hello(std::span<const std::byte> received) {
+  BlockHead head;
+  if (received.size() < head.size())
+    return false;
+  std::ranges::copy(received.first(head.size()), head.begin());
+  const uint64_t length = decode_block_head(head);
+  check_limit("bytes of a handshake", kPreambleBytes + head.size() + length, kMaxHandshakeBytes);
+  const auto body = received.subspan(head.size());
+  if (!body.empty() && body[0] != static_cast<std::byte>(Tag::kHello))
+    throw ProtocolError("expected HELLO, got tag " +
+                        std::to_string(std::to_integer<unsigned>(body[0])));
+  if (body.size() < length)
+    return false;
+  static_cast<void>(decode_hello(body.first(length)));
+  return true;
 }
 
 }  // namespace torch_remote::wire

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -58,6 +59,12 @@ Preamble decode_preamble(std::span<const std::byte, kPreambleBytes> bytes);
 
 // The highest version that both have. Throws ProtocolError, which names both ranges.
 Version agree(Version peer_min, Version peer_max);
+
+enum class Side : uint8_t { kClient = 1, kServer = 2 };
+
+// agree(), for this end of a connection. Its ProtocolError is for the user of either end: it gives
+// the versions of both, and says which end to upgrade.
+Version agree_as(Side us, Version peer_min, Version peer_max);
 
 // What an end can do beyond its protocol version: bits of Hello::capabilities.
 constexpr uint64_t kStreamsCapability = 1 << 0;     // STREAM, QUERY kStream, kEvent, kElapsed
@@ -160,8 +167,6 @@ Welcome decode_welcome(std::span<const std::byte> body);
 // A server that refuses a client may send WELCOME in place of its HELLO.
 bool is_welcome(std::span<const std::byte> body);
 
-enum class Side : uint8_t { kClient = 1, kServer = 2 };
-
 // `hello_client` and `hello_server` are the bodies as sent, the server's without its proof.
 // `binding` is the channel binding of the TLS connection; empty: there is no TLS of ours.
 Proof make_proof(std::string_view token, Side side, std::span<const std::byte> hello_client,
@@ -189,5 +194,22 @@ uint64_t session_route(std::string_view id);
 // Names who a cached upload belongs to: who knows the token and, on a Unix socket, has this user id
 // (identify_peer()). Does not tell the token.
 Digest cache_owner(std::string_view token, std::string_view peer);
+
+// A listener that has no process ready for a new client tells it from time to time that it waits,
+// if the client has said that it understands that: by waiting_block(), in the clear also on tls://,
+// before anything else that it sends. Nobody proves it, and it only lengthens the client's wait.
+
+// Bits of Preamble::route of a new session. Servers ignore those that they do not know.
+constexpr uint64_t kAwaitsProcess = 1;
+
+// block := 2:u32 tag:u8 3:u8                a WELCOME; 3 comes after the values of Answer
+//
+// Begins as neither a record of TLS nor any other block of a handshake does.
+using WaitingBlock = std::array<std::byte, sizeof(BlockHead) + 2>;
+WaitingBlock waiting_block();
+
+// Whether what a new client has sent after its preamble begins with a whole HELLO block. Throws
+// ProtocolError when it never will: another tag, a wrong body, or more bytes than a handshake has.
+bool holds_hello(std::span<const std::byte> received);
 
 }  // namespace torch_remote::wire

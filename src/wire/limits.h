@@ -1,14 +1,20 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+
+#include "base/error.h"
 
 // Every number from the network is checked against one of these before it sizes anything.
 // docs/protocol.md gives the reason for each and its test.
 namespace torch_remote::wire {
 
 // Throws ProtocolError: "<what>: <value> is over the limit of <limit>".
-[[noreturn]] void refuse_over_limit(std::string_view what, uint64_t value, uint64_t limit);
+[[noreturn]] inline void refuse_over_limit(std::string_view what, uint64_t value, uint64_t limit) {
+  throw ProtocolError(std::string(what) + ": " + std::to_string(value) + " is over the limit of " +
+                      std::to_string(limit));
+}
 
 inline void check_limit(std::string_view what, uint64_t value, uint64_t limit) {
   if (value > limit) [[unlikely]]

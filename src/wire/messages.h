@@ -11,7 +11,7 @@
 #include "wire/limits.h"
 #include "wire/signature.h"
 #include "wire/slots.h"
-#include "wire/view.h"
+#include "wire/spec.h"
 
 namespace torch_remote::wire {
 
@@ -274,9 +274,9 @@ Read decode_read(Reader& reader);
 //   kStream       device:u8 stream:varint waits:u8             whether it is done (wire/streams.h)
 //   kEvent        event:varint waits:u8                        whether it has happened
 //   kElapsed      first:varint second:varint                   time between two events
-//   kMemory       device:u8 action:u8 …                        memory of a device (wire/memory.h)
-//   kTelemetry    device:u8                                    NVML's figures (wire/telemetry.h)
-//   kProfile      action:u8                                    times of calls (wire/profile.h)
+//   kMemory       device:u8 action:u8 …                        memory of a device (wire/figures.h)
+//   kTelemetry    device:u8                                    NVML's figures (wire/figures.h)
+//   kProfile      action:u8                                    times of calls (wire/figures.h)
 //   kPeer         action:u8 link:varint …                      direct copies (wire/peers.h)
 //   kGroup        group:varint action:u8 …                     opens, closes (wire/group.h)
 //   kCachedUploads, kCachedUpload                              wire/upload_cache.h
@@ -377,7 +377,7 @@ enum class ResultKind : uint8_t {
   // tensor:varint spec nbytes:varint: new shape of the n-th tensor and new size of its storage.
   // In a list after the returned values.
   kResized = 10,
-  kSparse = 11,        // sparse result*parts    (layout.h); each part is kFresh or kTensor
+  kSparse = 11,        // sparse result*parts    (spec.h); each part is kFresh or kTensor
   kSparseTensor = 12,  // tensor:varint          the n-th sparse tensor of the call
   // tensor:varint sparse result*parts: new sizes and parts of the n-th sparse tensor, which the
   // call has written. In the list after the returned values.

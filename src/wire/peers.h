@@ -6,7 +6,7 @@
 #include <string>
 
 #include "wire/codec.h"
-#include "wire/view.h"
+#include "wire/spec.h"
 
 namespace torch_remote::wire {
 

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "wire/codec.h"
-#include "wire/layout.h"
-#include "wire/view.h"
+#include "wire/spec.h"
 
 namespace torch_remote::wire {
 
@@ -60,7 +59,7 @@ enum class ValueKind : uint8_t {
   kComplex = 27,           // slot: f64 f64 (schema type complex)
   kAgain = 28,             // tensor:varint    the n-th tensor of the key, the same object
   kScalarUnsigned = 29,    // slot: varint     too large for a zigzag
-  kSparse = 30,            // sparse value*parts    the parts are kTensor or kAgain (layout.h)
+  kSparse = 30,            // sparse value*parts    the parts are kTensor or kAgain (spec.h)
   kSparseAgain = 31,       // tensor:varint    the n-th sparse tensor of the key, the same object
 };
 

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "transport/client_hello.h"
 #include "wire/handshake.h"
-#include "wire/waiting.h"
 
 namespace {
 

@@ -9,15 +9,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "wire/figures.h"
 #include "wire/group.h"
-#include "wire/memory.h"
 #include "wire/messages.h"
 #include "wire/operators.h"
 #include "wire/peers.h"
-#include "wire/profile.h"
 #include "wire/program.h"
 #include "wire/streams.h"
-#include "wire/telemetry.h"
 #include "wire/warning.h"
 
 namespace {

@@ -4,7 +4,7 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
-#include "wire/memory.h"
+#include "wire/figures.h"
 
 namespace torch_remote::client {
 

@@ -7,7 +7,7 @@
 #include "base/mutex.h"
 #include "client/process/lines.h"
 #include "client/session/session.h"
-#include "wire/profile.h"
+#include "wire/figures.h"
 
 namespace torch_remote::client {
 

@@ -8,7 +8,7 @@
 
 #include "client/memory/downloads.h"
 #include "client/process/records.h"
-#include "wire/view.h"
+#include "wire/spec.h"
 
 namespace torch_remote::client {
 

@@ -15,8 +15,7 @@
 #include "client/link/waiting.h"
 #include "transport/deadline.h"
 #include "transport/tls_error.h"
-#include "wire/agree.h"
-#include "wire/waiting.h"
+#include "wire/handshake.h"
 
 namespace torch_remote::client {
 namespace {

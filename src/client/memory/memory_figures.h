@@ -4,7 +4,7 @@
 
 #include "client/process/records.h"
 #include "client/session/session.h"
-#include "wire/memory.h"
+#include "wire/figures.h"
 
 namespace torch_remote::client {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "client/session/session.h"
-#include "wire/telemetry.h"
+#include "wire/figures.h"
 
 namespace torch_remote::client {
 

@@ -12,7 +12,7 @@
 #include "client/process/context.h"
 #include "client/programs/program.h"
 #include "client/programs/recorder.h"
-#include "wire/view.h"
+#include "wire/spec.h"
 
 namespace torch_remote::client {
 

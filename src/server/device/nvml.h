@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "wire/telemetry.h"
+#include "wire/figures.h"
 
 namespace torch_remote::server {
 

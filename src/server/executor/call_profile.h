@@ -8,8 +8,8 @@
 
 #include "server/device/devices.h"
 #include "server/device/streams.h"
+#include "wire/figures.h"
 #include "wire/limits.h"
-#include "wire/profile.h"
 
 namespace torch_remote::server {
 

@@ -4,7 +4,7 @@
 
 #include "server/device/devices.h"
 #include "server/executor/storage_table.h"
-#include "wire/memory.h"
+#include "wire/figures.h"
 
 namespace torch_remote::server {
 

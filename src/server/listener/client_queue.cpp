@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 
 #include "server/listener/first_message.h"
-#include "wire/waiting.h"
+#include "wire/handshake.h"
 
 namespace torch_remote::server {
 

@@ -11,8 +11,8 @@
 #include "server/session/handshake.h"
 #include "transport/client_hello.h"
 #include "transport/tls_error.h"
+#include "wire/handshake.h"
 #include "wire/limits.h"
-#include "wire/waiting.h"
 
 namespace torch_remote::server {
 namespace {

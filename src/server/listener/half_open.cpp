@@ -10,7 +10,7 @@
 #include "base/peer_limits.h"
 #include "base/platform.h"
 #include "server/listener/first_message.h"
-#include "wire/agree.h"
+#include "wire/handshake.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {

@@ -18,7 +18,7 @@
 #include "server/session/handshake.h"
 #include "server/session/sandbox.h"
 #include "transport/fd_stream.h"
-#include "wire/agree.h"
+#include "wire/handshake.h"
 
 namespace torch_remote::server {
 namespace {

@@ -12,7 +12,7 @@
 #include "transport/deadline.h"
 #include "transport/tls_error.h"
 #include "transport/tls_stream.h"
-#include "wire/agree.h"
+#include "wire/handshake.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {

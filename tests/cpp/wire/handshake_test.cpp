@@ -1,11 +1,14 @@
 #include "wire/handshake.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "bytes.h"
-#include "wire/agree.h"
+#include "wire/limits.h"
 
 namespace torch_remote::wire {
 namespace {
@@ -253,6 +256,46 @@ TEST(Proofs, AResumeKeyWithoutTheTokenMakesTheSameProofs) {
 TEST(Proofs, Sha256IsSha256) {
   EXPECT_EQ(hex(sha256(std::as_bytes(std::span(std::string_view("abc"))))),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+using Bytes = std::vector<std::byte>;
+
+Bytes block_of(const Hello& hello) {
+  Writer writer;
+  encode(writer, hello);
+  const BlockHead head = encode_block_head(writer.view().size());
+  Bytes block(head.size() + writer.view().size());
+  std::ranges::copy(writer.view(), std::ranges::copy(head, block.begin()).out);
+  return block;
+}
+
+TEST(Waiting, TheBlockHasGoldenBytes) {
+  const WaitingBlock golden{std::byte{2}, std::byte{0}, std::byte{0},
+                            std::byte{0}, std::byte{3}, std::byte{3}};
+  EXPECT_EQ(waiting_block(), golden);
+}
+
+TEST(Waiting, AHelloIsWholeWithItsLastByteAndNotBefore) {
+  Bytes block = block_of({});
+  for (size_t length = 0; length < block.size(); ++length)
+    EXPECT_FALSE(holds_hello(std::span(block).first(length))) << length;
+  EXPECT_TRUE(holds_hello(block));
+  block.push_back(std::byte{7});  // what comes after it does not matter
+  EXPECT_TRUE(holds_hello(block));
+}
+
+// Promise 2.
+TEST(Waiting, WhatIsNoHelloIsRefusedAsSoonAsItIsSeen) {
+  Bytes block = block_of({});
+  block[4] = std::byte{2};
+  EXPECT_THROW(holds_hello(std::span(block).first(5)), ProtocolError);
+  block[4] = std::byte{1};
+  block.back() = std::byte{1};  // a proof that is not there
+  EXPECT_THROW(holds_hello(block), ProtocolError);
+  const BlockHead longest = encode_block_head(kMaxHandshakeBytes);
+  EXPECT_THROW(holds_hello(longest), ProtocolError);
+  const BlockHead empty = encode_block_head(0);
+  EXPECT_THROW(holds_hello(empty), ProtocolError);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "bytes.h"
+#include "wire/figures.h"
 #include "wire/limits.h"
-#include "wire/memory.h"
 #include "wire/messages.h"
 
 namespace torch_remote::wire {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "wire/codec.h"
-#include "wire/dtype.h"
+#include "wire/spec.h"
 
 // A fuzzer's input as choices, from front to back. After its end every choice is 0, so that the
 // begin of an input is also valid.

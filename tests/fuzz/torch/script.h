@@ -9,8 +9,8 @@
 
 #include "draw.h"
 #include "schema_values.h"
+#include "wire/figures.h"
 #include "wire/group.h"
-#include "wire/memory.h"
 #include "wire/messages.h"
 #include "wire/program.h"
 #include "wire/streams.h"

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "../session_fixture.h"
+#include "wire/figures.h"
 #include "wire/limits.h"
-#include "wire/profile.h"
 
 namespace torch_remote::client {
 namespace {

@@ -6,7 +6,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/DefaultDtype.h>
 
-#include "wire/dtype.h"
+#include "wire/spec.h"
 
 namespace torch_remote::server {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/platform.h"
 #include "server/listener/first_message.h"
-#include "wire/waiting.h"
+#include "wire/handshake.h"
 
 namespace torch_remote::server {
 namespace {

@@ -28,7 +28,6 @@
 #include "transport/frame.h"
 #include "wire/handshake.h"
 #include "wire/messages.h"
-#include "wire/waiting.h"
 
 namespace torch_remote::server {
 namespace {

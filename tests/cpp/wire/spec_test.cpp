@@ -1,4 +1,4 @@
-#include "wire/view.h"
+#include "wire/spec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
