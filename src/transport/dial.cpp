@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/platform.h"
+#include "transport/address.h"
 #include "transport/fd_stream.h"
-#include "transport/socket_address.h"
 
 namespace torch_remote::transport {
 namespace {

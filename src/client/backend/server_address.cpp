@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "client/session/session.h"
 #include "transport/address.h"
-#include "transport/socket_address.h"
 
 namespace torch_remote::client {
 namespace {

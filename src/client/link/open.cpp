@@ -13,10 +13,10 @@
 #include "client/link/embedded.h"
 #include "client/link/server_user.h"
 #include "client/link/waiting.h"
+#include "transport/address.h"
 #include "transport/delay_line.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
-#include "transport/socket_address.h"
 #include "transport/tls_context.h"
 #include "transport/tls_stream.h"
 

@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "base/platform.h"
 #include "server/bytes/peer_greetings.h"
+#include "transport/address.h"
 #include "transport/dial.h"
 #include "transport/fd_stream.h"
-#include "transport/socket_address.h"
 #include "transport/tls_certificate.h"
 #include "transport/tls_stream.h"
 

@@ -16,8 +16,8 @@
 #include "server/operators/operators.h"
 #include "server/session/handshake.h"
 #include "server/session/session.h"
+#include "transport/address.h"
 #include "transport/fd_stream.h"
-#include "transport/socket_address.h"
 
 namespace torch_remote::stress {
 

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/platform.h"
+#include "transport/address.h"
 #include "transport/dial.h"
-#include "transport/socket_address.h"
 
 namespace torch_remote::server {
 namespace {

@@ -1,19 +1,27 @@
-#include "transport/memory_stream.h"
+#pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/mutex.h"
+#include "transport/stream.h"
 
+// Connections inside this process.
 namespace torch_remote::transport {
-namespace {
+
+inline constexpr size_t kMemoryCapacity = size_t{1} << 20;
 
 // One direction: a ring of bytes. Thread-safe.
-class Ring {
+class MemoryRing {
  public:
-  explicit Ring(size_t capacity) : bytes_(std::max<size_t>(capacity, 1)) {}
+  explicit MemoryRing(size_t capacity) : bytes_(std::max<size_t>(capacity, 1)) {}
 
   size_t read_some(std::span<std::byte> into) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -75,7 +83,7 @@ class Ring {
 // Thread-safe. Both ends own the rings, because either may be destroyed first.
 class MemoryStream : public Stream {
  public:
-  MemoryStream(std::shared_ptr<Ring> incoming, std::shared_ptr<Ring> outgoing)
+  MemoryStream(std::shared_ptr<MemoryRing> incoming, std::shared_ptr<MemoryRing> outgoing)
       : incoming_(std::move(incoming)), outgoing_(std::move(outgoing)) {}
 
   ~MemoryStream() override { MemoryStream::shutdown(); }
@@ -95,15 +103,15 @@ class MemoryStream : public Stream {
   std::string peer() const override { return "memory"; }
 
  private:
-  const std::shared_ptr<Ring> incoming_;
-  const std::shared_ptr<Ring> outgoing_;
+  const std::shared_ptr<MemoryRing> incoming_;
+  const std::shared_ptr<MemoryRing> outgoing_;
 };
 
-}  // namespace
-
-std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>> memory_pair(size_t capacity) {
-  auto there = std::make_shared<Ring>(capacity);
-  auto back = std::make_shared<Ring>(capacity);
+// The two ends. A write waits while its direction holds `capacity` bytes.
+inline std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>> memory_pair(
+    size_t capacity = kMemoryCapacity) {
+  auto there = std::make_shared<MemoryRing>(capacity);
+  auto back = std::make_shared<MemoryRing>(capacity);
   return {std::make_unique<MemoryStream>(back, there), std::make_unique<MemoryStream>(there, back)};
 }
 
