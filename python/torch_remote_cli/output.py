@@ -47,7 +47,7 @@ def duration_text(seconds: float) -> str:
     return f"{hours}h {minutes}m" if hours else f"{minutes}m {rest}s"
 
 
-# C0 but newline and tab, DEL, C1, Unicode's controls of direction; as readable() of base/utf8.h.
+# C0 but newline and tab, DEL, C1, Unicode's controls of direction; as readable() of base/text.h.
 # And what is left of bytes that are not UTF-8, which cannot be printed.
 _CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 

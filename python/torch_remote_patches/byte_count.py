@@ -1,4 +1,4 @@
-"""Amounts of memory as text. Units mean the same as in `base/byte_count.cpp`."""
+"""Amounts of memory as text. Units mean the same as in `base/units.cpp`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 
 #include "wire/spec.h"
 
-// Sparse tensors are sent as their parts, which are strided tensors: wire/layout.h.
+// Sparse tensors are sent as their parts, which are strided tensors: wire/spec.h.
 namespace torch_remote::marshal {
 
 // nullopt: a layout that cannot be sent (mkldnn, jagged).

@@ -18,7 +18,7 @@ from helpers import serving
 CUDNN = 91900
 CAPABILITY = 9
 # The body of what a server without a ready process tells a client from time to time, before
-# anything else: src/wire/waiting.h.
+# anything else: src/wire/handshake.h.
 WAITING = b"\x03\x03"
 
 

@@ -11,7 +11,7 @@ from helpers import ANSWER_TIME, assert_runs, run_python, without_waits
 
 import torch_remote
 
-WAITING = b"\x02\x00\x00\x00\x03\x03"  # a block of src/wire/waiting.h
+WAITING = b"\x02\x00\x00\x00\x03\x03"  # a block of src/wire/handshake.h
 TOLD = (
     "torch_remote: waiting for unix:///tmp/s to answer\n"
     "2026-11-19T20:30:00.123+00:00 warning the server has no process ready for this client, "

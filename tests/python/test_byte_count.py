@@ -8,7 +8,7 @@ from redirecting import TorchDevice
 from torch_remote import choose_gpu
 from torch_remote_patches.byte_count import parse_bytes
 
-# The units are in tests/cpp/base/byte_count_test.cpp too: those of `serve --max-memory`.
+# The units are in tests/cpp/base/units_test.cpp too: those of `serve --max-memory`.
 UNITS = {
     "3KiB": 3072,
     "500MiB": 500 << 20,

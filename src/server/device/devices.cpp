@@ -16,7 +16,6 @@
 
 #include "base/error.h"
 #include "server/device/cuda_properties.h"
-#include "server/device/device_name.h"
 #include "wire/limits.h"
 
 namespace torch_remote::server {

@@ -42,4 +42,8 @@ class Devices {
 // Fills in the facts about oneDNN and cuDNN that decide the branches of composite operators.
 void describe_libraries(wire::Welcome& welcome);
 
+// Throws std::invalid_argument, for the user, unless it is auto, cpu, cuda or cuda:n. Does not ask
+// whether there is such a device.
+void check_device_name(const std::string& wanted);
+
 }  // namespace torch_remote::server

@@ -3,26 +3,20 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
+#include <c10/core/StorageImpl.h>
 
+#include "marshal/recipe.h"
 #include "server/bytes/uploads.h"
 #include "server/executor/failures.h"
 
 namespace torch_remote::server {
 
 class Pin;
-
-// The server refuses what a message asks. The error is the answer, or replaces the call's results;
-// the session goes on.
-class Refused : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // Memory that only replies use any more: copies made for them, and what a storage had that was
 // freed or changed meanwhile. It counts towards serve --max-memory until the client has received
@@ -63,7 +57,7 @@ struct Entry {
   uint64_t upload_written = 0;           // bytes of the upload that are in the storage
   bool takes_upload = false;             // the upload's memory becomes the storage's
   std::shared_ptr<ReplyMemory> sending;  // replies that are sent from this memory hold it too
-  std::weak_ptr<const Pin> pin;          // Note [Pinned storages] in pin.h
+  std::weak_ptr<const Pin> pin;          // Note [Pinned storages]
   at::Tensor last_view;                  // most calls use the same view as the call before
 
   // No value, and no memory for one.
@@ -96,5 +90,56 @@ class MissingStorages {
  private:
   uint64_t count_ = 0;
 };
+
+// Tensors over the memory of storages. StorageTable::resolve() checks what clients ask for.
+
+// True if the view is the whole storage.
+bool covers(const Entry& entry, const marshal::TensorRecipe& view, uint64_t offset);
+// For a view that a kernel may have resized or set to another storage.
+bool is_view_of(const Entry& entry, const at::Tensor& view, uint64_t offset);
+
+at::Tensor make_view(const c10::Storage& storage, const marshal::TensorRecipe& view,
+                     uint64_t offset);
+// Whether make_view() would make this tensor of its storage. An undefined tensor is none.
+bool is_made_as(const at::Tensor& tensor, const marshal::TensorRecipe& view, uint64_t offset);
+
+// Bytes of a storage as a tensor, for copies.
+at::Tensor bytes_of(const c10::Storage& storage, uint64_t offset, uint64_t length);
+
+// Note [Pinned storages]
+//
+// What has been captured, such as a CUDA graph, has addresses in it. So the memory of a storage
+// that it uses stays where it is while something holds a Pin of the storage. What else gives a
+// storage other memory then works in the memory that it has:
+//
+//   an upload of the whole storage   is copied into it
+//   RESIZE, and a kernel's resize    up to the size that the memory has; beyond it they are refused
+//   a write while a reply is sent    the reply has been sent from a copy: make it with for_reply()
+//
+// Freeing the name frees the memory, pinned or not: a captured thing that may run afterwards holds
+// the storage itself, and counts it.
+class Pin {
+ public:
+  explicit Pin(const c10::Storage& storage);
+  ~Pin();
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+
+  uint64_t capacity() const { return capacity_; }
+
+ private:
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  const WeakStorage storage_;
+  const uint64_t capacity_;
+  const bool was_resizable_;
+};
+
+// The storage's memory stays where it is as long as somebody has the result. Call after
+// StorageTable::prepare(entry, true) and resolve(): it has memory then, which nobody is sent from.
+std::shared_ptr<const Pin> pin(Entry& entry);
+
+// What a reply is sent from: the view, or a copy of it if the storage is pinned.
+at::Tensor for_reply(const Entry& entry, at::Tensor view);
 
 }  // namespace torch_remote::server

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "server/executor/errors.h"
+#include "server/executor/failures.h"
 #include "server/executor/memory.h"
 
 namespace torch_remote::server {

@@ -2,7 +2,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -11,6 +14,30 @@
 #include "wire/messages.h"
 
 namespace torch_remote::server {
+
+// The server refuses what a message asks. The error is the answer, or replaces the call's results;
+// the session goes on.
+class Refused : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The device is unusable in this process (a kernel's assert, a memory fault). Ends the session.
+class DeviceLost : public std::runtime_error {
+ public:
+  explicit DeviceLost(wire::Error what)
+      : std::runtime_error(what.message), error(std::move(what)) {}
+
+  wire::Error error;
+};
+
+// Describes an exception to the client: its kind and its text without C++ frames. Throws
+// ProtocolError and ConnectionError again, because they end the session, and DeviceLost if the
+// device is lost.
+wire::Error describe_failure(std::exception_ptr cause, const std::string& operation);
+
+// The same for a thread other than the executor, which cannot end the session: throws nothing.
+wire::Error describe_any_failure(std::exception_ptr cause, const std::string& operation);
 
 // A failed call, upload or resize; shared by all storages that are missing because of it.
 using Cause = std::shared_ptr<const wire::Error>;

@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "server/device/context.h"
-#include "server/executor/errors.h"
 #include "server/executor/execute.h"
+#include "server/executor/failures.h"
 
 namespace torch_remote::server {
 namespace {

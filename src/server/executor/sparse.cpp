@@ -33,7 +33,7 @@ bool check_coo(const wire::SparseSpec& spec, const marshal::Parts& parts) {
   return false;
 }
 
-// What a compressed tensor consists of: wire/layout.h.
+// What a compressed tensor consists of: wire/spec.h.
 struct Compressed {
   const at::Tensor& compressed;
   const at::Tensor& plain;

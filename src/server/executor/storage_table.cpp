@@ -10,7 +10,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "base/error.h"
-#include "server/executor/pin.h"
+#include "server/executor/entry.h"
 
 namespace torch_remote::server {
 namespace {

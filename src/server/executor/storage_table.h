@@ -18,7 +18,6 @@
 #include "server/executor/entry.h"
 #include "server/executor/failures.h"
 #include "server/executor/storage_account.h"
-#include "server/executor/views.h"
 
 namespace torch_remote::server {
 

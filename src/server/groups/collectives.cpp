@@ -9,7 +9,6 @@
 
 #include "marshal/collectives.h"
 #include "server/groups/collective_call.h"
-#include "server/groups/engine_tensors.h"
 
 namespace torch_remote::server {
 namespace {

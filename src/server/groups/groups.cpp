@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/platform.h"
-#include "server/executor/errors.h"
+#include "server/executor/failures.h"
 #include "server/executor/storage_table.h"
 #include "server/groups/engine.h"
 

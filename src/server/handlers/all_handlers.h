@@ -19,8 +19,7 @@ MakeHandler make_storage_handler;    // RESIZE, FREE
 MakeHandler make_program_handler;    // PROGRAM, RUN, DROP
 MakeHandler make_upload_handler;     // BEGIN, QUERY kCachedUploads and kCachedUpload
 MakeHandler make_read_handler;       // READ
-MakeHandler make_barrier_handler;    // QUERY kBarrier
-MakeHandler make_stream_handler;     // STREAM, QUERY kStream, kEvent and kElapsed
+MakeHandler make_stream_handler;     // STREAM, QUERY kStream, kEvent, kElapsed and kBarrier
 MakeHandler make_link_handler;       // QUERY kPeer
 MakeHandler make_group_handler;      // QUERY kGroup
 MakeHandler make_operator_handler;   // QUERY kOperators and kOperator
@@ -28,10 +27,9 @@ MakeHandler make_figure_handler;     // QUERY kCounters, kMemory, kTelemetry and
 
 // All of them. A new family is a new file and its name here.
 inline constexpr MakeHandler* kMakeHandlers[] = {
-    make_call_handler,    make_context_handler, make_generator_handler, make_storage_handler,
-    make_upload_handler,  make_read_handler,    make_barrier_handler,   make_stream_handler,
-    make_link_handler,    make_group_handler,   make_operator_handler,  make_figure_handler,
-    make_program_handler,
+    make_call_handler,   make_context_handler,  make_generator_handler, make_storage_handler,
+    make_upload_handler, make_read_handler,     make_stream_handler,    make_link_handler,
+    make_group_handler,  make_operator_handler, make_figure_handler,    make_program_handler,
 };
 
 }  // namespace torch_remote::server

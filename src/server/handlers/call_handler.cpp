@@ -1,6 +1,5 @@
 // SIGNATURE, which becomes a plan; CALL; and calls that the client waits for.
 #include "server/handlers/all_handlers.h"
-#include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
 
 namespace torch_remote::server {

@@ -2,7 +2,6 @@
 // applied.
 #include "server/device/context.h"
 #include "server/handlers/all_handlers.h"
-#include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
 
 namespace torch_remote::server {

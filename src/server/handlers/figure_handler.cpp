@@ -2,7 +2,6 @@
 #include "server/device/nvml.h"
 #include "server/executor/memory.h"
 #include "server/handlers/all_handlers.h"
-#include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
 
 namespace torch_remote::server {

@@ -1,6 +1,5 @@
 // GENERATOR, and what state a generator has.
 #include "server/handlers/all_handlers.h"
-#include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
 
 namespace torch_remote::server {

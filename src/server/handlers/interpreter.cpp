@@ -3,7 +3,7 @@
 #include <ctime>
 #include <string>
 
-#include "server/executor/errors.h"
+#include "server/executor/failures.h"
 #include "server/groups/groups.h"
 #include "server/handlers/all_handlers.h"
 #include "wire/limits.h"

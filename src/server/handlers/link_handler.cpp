@@ -4,9 +4,8 @@
 #include <ATen/ops/empty.h>
 
 #include "base/error.h"
-#include "server/executor/pin.h"
+#include "server/executor/entry.h"
 #include "server/handlers/all_handlers.h"
-#include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
 #include "wire/peers.h"
 

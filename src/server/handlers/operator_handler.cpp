@@ -1,6 +1,5 @@
 // QUERY kOperators and kOperator: which operators the client may call.
 #include "server/handlers/all_handlers.h"
-#include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
 #include "wire/operators.h"
 

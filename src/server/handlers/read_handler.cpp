@@ -4,10 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
-#include "server/executor/errors.h"
-#include "server/executor/pin.h"
+#include "server/executor/entry.h"
+#include "server/executor/failures.h"
 #include "server/handlers/all_handlers.h"
-#include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
 #include "wire/limits.h"
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 
@@ -20,6 +21,7 @@
 #include "server/executor/storage_table.h"
 #include "server/handlers/call_plans.h"
 #include "server/operators/operators.h"
+#include "wire/codec.h"
 #include "wire/messages.h"
 
 namespace torch_remote::server {
@@ -83,5 +85,19 @@ struct SessionState {
   // The slots of the call that is being applied, kept to save allocations.
   marshal::Slots slots;
 };
+
+// Answers that several handlers give. This one replies with what `write(writer)` writes.
+template <typename Write>
+void answer_with(Replies& replies, uint64_t request, Write&& write) {
+  wire::Writer body;
+  write(body);
+  replies.reply(request, body.view());
+}
+
+// Answers with an error that stops no thread. Throws what ends the session.
+void answer_failure(Replies& replies, uint64_t request, std::exception_ptr cause, const char* what);
+
+// Answers the request when a stream or event is done, on the thread that finds it done.
+Streams::OnDone answer_done(Replies& replies, uint64_t request);
 
 }  // namespace torch_remote::server

@@ -1,6 +1,5 @@
-// STREAM, and questions about streams and events: Note [Streams] in wire/streams.h.
+// STREAM, and questions that wait for work: Note [Streams] in wire/streams.h.
 #include "server/handlers/all_handlers.h"
-#include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
 #include "wire/streams.h"
 
@@ -14,6 +13,7 @@ class StreamHandler : public Handler {
     table.add<&StreamHandler::query_stream>(wire::QueryKind::kStream, *this);
     table.add<&StreamHandler::query_event>(wire::QueryKind::kEvent, *this);
     table.add<&StreamHandler::query_elapsed>(wire::QueryKind::kElapsed, *this);
+    table.add<&StreamHandler::query_barrier>(wire::QueryKind::kBarrier, *this);
   }
 
  private:
@@ -22,6 +22,7 @@ class StreamHandler : public Handler {
   void query_stream(uint64_t request, wire::Reader& reader);
   void query_event(uint64_t request, wire::Reader& reader);
   void query_elapsed(uint64_t request, wire::Reader& reader);
+  void query_barrier(uint64_t request, wire::Reader& reader);
 
   SessionState& session_;
 };
@@ -91,6 +92,13 @@ void StreamHandler::query_elapsed(uint64_t request, wire::Reader& reader) {
   } catch (...) {
     answer_failure(replies, request, std::current_exception(), "elapsed_time");
   }
+}
+
+// Everything before it is done; failures of earlier calls have been reported by now.
+void StreamHandler::query_barrier(uint64_t request, wire::Reader& /*reader*/) {
+  session_.storages.write_arrived();  // the client has waited for the bytes
+  if (session_.finish_work(request))
+    session_.replies.reply(request, {});
 }
 
 }  // namespace

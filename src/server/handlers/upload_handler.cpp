@@ -1,7 +1,6 @@
 // BEGIN, and uploads that the server has from an earlier session: Note [Uploads from the cache] in
 // wire/upload_cache.h.
 #include "server/handlers/all_handlers.h"
-#include "server/handlers/answers.h"
 #include "server/handlers/session_state.h"
 #include "wire/upload_cache.h"
 

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
-#include "server/listener/first_message.h"
+#include "server/listener/half_open.h"
 #include "server/session/handover.h"
 #include "server/session/sandbox.h"
 

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
-#include "server/listener/first_message.h"
+#include "server/listener/half_open.h"
 #include "server/listener/listener.h"
 #include "server/session/handshake.h"
 #include "server/session/sandbox.h"

@@ -1,5 +1,3 @@
-#include "server/listener/stdio.h"
-
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -14,8 +12,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
+#include "server/listener/listen.h"
 #include "server/session/handshake.h"
-#include "server/session/session_exit.h"
+#include "server/session/lifetime.h"
 #include "transport/deadline.h"
 #include "transport/fd_stream.h"
 

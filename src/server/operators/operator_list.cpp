@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "marshal/schemas.h"
-#include "server/operators/operator_lines.h"
 
 namespace torch_remote::server {
 namespace {

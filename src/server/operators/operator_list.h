@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace torch_remote::server {
@@ -20,5 +21,8 @@ struct Listed {
 // What operator_list.txt says about an operator of `aten`: "aten::add.Tensor". The list is compiled
 // in. Thread-safe.
 Listed find_listed(std::string_view name);
+
+// The lines of operator_list.txt. src/CMakeLists.txt writes the .cpp file.
+std::span<const std::string_view> operator_lines();
 
 }  // namespace torch_remote::server

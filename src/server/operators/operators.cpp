@@ -1,10 +1,15 @@
 #include "server/operators/operators.h"
 
+#include <cerrno>
+#include <fstream>
+#include <stdexcept>
+
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 #include <torch/version.h>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "marshal/route.h"
 #include "marshal/schemas.h"
@@ -72,6 +77,8 @@ std::string refuse_unlisted(const c10::OperatorHandle* operation) {
   return "is refused until somebody has read its kernel: it is not in this server's list of "
          "operators (src/server/operators/operator_list.txt)";
 }
+
+constexpr std::string_view kFirstLine = "# torch ";
 
 }  // namespace
 
@@ -196,6 +203,23 @@ std::vector<uint64_t> OperatorTable::fingerprints() const {
 
 std::string OperatorTable::torch_version() const {
   return claimed_ ? claimed_->torch_version : TORCH_VERSION;
+}
+
+SchemaFile read_schema_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file)
+    throw std::invalid_argument(describe_errno("cannot read schemas from " + path, errno));
+  std::string line;
+  if (!std::getline(file, line) || !line.starts_with(kFirstLine)) {
+    throw std::invalid_argument("cannot read schemas from " + path +
+                                ": the first line is not \"# torch VERSION\"");
+  }
+  SchemaFile read;
+  read.torch_version = line.substr(kFirstLine.size());
+  while (std::getline(file, line))
+    if (!line.empty())
+      read.schemas.push_back(line);
+  return read;
 }
 
 }  // namespace torch_remote::server

@@ -12,7 +12,6 @@
 
 #include "marshal/plan.h"
 #include "server/operators/argument_checks.h"
-#include "server/operators/schema_file.h"
 #include "wire/operators.h"
 #include "wire/signature.h"
 
@@ -38,6 +37,16 @@ struct Operator {
 bool may_be_called(std::string_view name);
 // Why clients may not call it; empty if they may. `operation`: null if this torch does not have it.
 std::string refuse_operator(std::string_view name, const c10::OperatorHandle* operation);
+
+// The operators of one version of torch as text: a line "# torch 2.11.0", then one schema a line
+// (tools/record_schemas.py).
+struct SchemaFile {
+  std::string torch_version;
+  std::vector<std::string> schemas;
+};
+
+// Throws std::invalid_argument with a message for the user.
+SchemaFile read_schema_file(const std::string& path);
 
 // The operators that clients may call: those of PyTorch's own that the list allows, and all of the
 // server's libraries. A look-up is made once for each operator that a session introduces.

@@ -19,7 +19,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/platform.h"
-#include "server/session/session_exit.h"
+#include "server/session/lifetime.h"
 
 namespace torch_remote::server {
 namespace {

@@ -1,5 +1,3 @@
-#include "server/session/executed.h"
-
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -12,8 +10,9 @@
 #include "base/platform.h"
 #include "server/session/end_watch.h"
 #include "server/session/handover.h"
+#include "server/session/lifetime.h"
 #include "server/session/memory_limit.h"
-#include "server/session/session_exit.h"
+#include "server/session/serve.h"
 #include "transport/fd_stream.h"
 
 namespace torch_remote::server {

@@ -24,7 +24,7 @@ struct Identity {
 constexpr size_t kMaxReturning = 8;
 
 // Starts the thread `tr-resume`. It takes connections from `control`, which a listener or a command
-// that was run again (server/listener/stdio.h) sends, and resumes the session with a client that
+// that was run again (server/listener/stdio.cpp) sends, and resumes the session with a client that
 // proves to be its own. Each handshake has its own thread, so that others cannot keep the client
 // out. The session must never be destroyed. Without a listener: Session::expect_no_return().
 void take_returning_clients(Fd control, Session& session, const Identity& identity,

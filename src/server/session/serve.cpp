@@ -24,10 +24,10 @@
 #include "server/session/connect_guard.h"
 #include "server/session/end_watch.h"
 #include "server/session/handshake.h"
+#include "server/session/lifetime.h"
 #include "server/session/memory_limit.h"
 #include "server/session/resume.h"
 #include "server/session/session.h"
-#include "server/session/session_exit.h"
 
 namespace torch_remote::server {
 namespace {

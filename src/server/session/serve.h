@@ -14,7 +14,6 @@
 #include "server/cache/upload_cache.h"
 #include "server/device/devices.h"
 #include "server/operators/operators.h"
-#include "server/operators/schema_file.h"
 #include "server/session/handshake.h"
 #include "server/session/lifetime.h"
 #include "server/session/sandbox.h"
@@ -105,5 +104,10 @@ uint64_t new_session_route();
 [[noreturn]] void serve_session(std::unique_ptr<transport::Stream> stream,
                                 const ServeOptions& options,
                                 const std::optional<wire::Preamble>& preamble, SessionSetup setup);
+
+// The process of a session that a listener has executed: Note [Executed sessions] in
+// server/session/handover.h. Loads what a session needs, waits for its client and serves it. Never
+// returns. `options` has no token.
+[[noreturn]] void serve_executed(const ServeOptions& options);
 
 }  // namespace torch_remote::server

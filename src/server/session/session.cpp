@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "server/executor/errors.h"
+#include "server/executor/failures.h"
 #include "server/session/handshake.h"
 #include "server/session/warnings.h"
 #include "wire/limits.h"

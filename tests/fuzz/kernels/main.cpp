@@ -35,7 +35,7 @@
 #include "base/log.h"
 #include "script.h"
 #include "server/device/context.h"
-#include "server/executor/errors.h"
+#include "server/executor/failures.h"
 #include "server/operators/operator_list.h"
 #include "server/session/sandbox.h"
 #include "session.h"

@@ -11,7 +11,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
-#include "server/device/generator_state.h"
+#include "server/executor/generators.h"
 
 namespace torch_remote::fuzz {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "script.h"
 #include "server/device/context.h"
-#include "server/executor/errors.h"
+#include "server/executor/failures.h"
 #include "session.h"
 #include "stub_kernels.h"
 #include "transport/frame.h"

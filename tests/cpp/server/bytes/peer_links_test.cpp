@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/platform.h"
-#include "server/bytes/peer_greetings.h"
 #include "transport/dial.h"
 #include "transport/memory_stream.h"
 #include "transport/tls_certificate.h"

@@ -1,10 +1,9 @@
-#include "server/executor/errors.h"
-
 #include <gtest/gtest.h>
 
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
+#include "server/executor/failures.h"
 
 namespace torch_remote::server {
 namespace {

@@ -8,7 +8,7 @@
 #include <ATen/ops/arange.h>
 
 #include "base/error.h"
-#include "server/executor/pin.h"
+#include "server/executor/entry.h"
 #include "server/support.h"
 
 namespace torch_remote::server::testing {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "server/executor/pin.h"
+#include "server/executor/entry.h"
 #include "server/handlers/all_handlers.h"
 #include "server/handlers/session_state.h"
 #include "server/support.h"

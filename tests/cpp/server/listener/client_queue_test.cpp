@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/platform.h"
-#include "server/listener/first_message.h"
+#include "server/listener/half_open.h"
 #include "wire/handshake.h"
 
 namespace torch_remote::server {

@@ -20,7 +20,6 @@
 
 #include "base/error.h"
 #include "base/platform.h"
-#include "server/listener/first_message.h"
 #include "server/listener/half_open.h"
 #include "server/listener/limited_log.h"
 #include "server/session/resume.h"

@@ -18,7 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "server/device/context.h"
-#include "server/executor/errors.h"
+#include "server/executor/failures.h"
 
 namespace torch_remote::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/listener/token.h"
+#include "server/listener/credentials.h"
 
 #include <cstdlib>
 #include <fstream>

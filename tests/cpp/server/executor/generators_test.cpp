@@ -1,4 +1,4 @@
-#include "server/device/generator_state.h"
+#include "server/executor/generators.h"
 
 #include <cstring>
 #include <vector>
@@ -7,8 +7,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
-
-#include "server/executor/generators.h"
 
 namespace torch_remote::server {
 namespace {
