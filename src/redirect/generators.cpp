@@ -15,7 +15,6 @@
 #include "redirect/policy.h"
 #include "redirect/ref.h"
 #include "redirect/state.h"
-#include "redirect/unary.h"
 
 namespace torch_remote::redirect {
 namespace {
