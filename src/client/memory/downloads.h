@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include <ATen/core/Tensor.h>
@@ -34,5 +36,26 @@ bool are_downloads_here(Session& session);
 std::span<std::byte> memory_of(const at::Tensor& tensor);
 // A contiguous CPU tensor for the elements of a remote one.
 at::Tensor empty_for(const at::Tensor& tensor);
+
+// The value of a remote tensor at one place in the order of calls: torch_remote.read(). The
+// constructor asks for it and returns at once. Thread-safe.
+class PendingRead {
+ public:
+  explicit PendingRead(const at::Tensor& tensor);
+
+  // The value has arrived, or never will: result() does not wait.
+  bool is_done() const;
+  // False: not done within `time`. Raises SessionLost.
+  bool wait_for(std::optional<std::chrono::milliseconds> time) const;
+  // Waits. Raises the error of the call that was to make the value, each time.
+  at::Tensor result() const;
+  void signal_when_done(const std::shared_ptr<DoneSignal>& signal) const;
+
+ private:
+  // The request keeps `memory_` too, and the reader thread may release it last. So Python gets
+  // another tensor over the same bytes: releasing a tensor that Python knows takes the GIL.
+  at::Tensor memory_;
+  Download download_;  // without a request if there are no elements
+};
 
 }  // namespace torch_remote::client

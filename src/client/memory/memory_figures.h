@@ -5,6 +5,7 @@
 #include "client/process/records.h"
 #include "client/session/session.h"
 #include "wire/memory.h"
+#include "wire/telemetry.h"
 
 namespace torch_remote::client {
 
@@ -38,5 +39,8 @@ void check_memory_limit(Session& session, uint8_t device, uint64_t added, bool i
 bool must_reserve(Session& session, uint8_t device, uint64_t nbytes);
 // The server allocates the storage now. Waits; raises OutOfMemoryError.
 void reserve(StorageRecord& record);
+
+// What NVML on the server tells of a device. Waits once. Raises if it tells nothing.
+wire::Telemetry device_telemetry(Session& session, uint8_t device);
 
 }  // namespace torch_remote::client
