@@ -21,7 +21,7 @@
 #include "client/call/prefetch.h"
 #include "client/capture/advice.h"
 #include "client/machines/machines.h"
-#include "client/memory/download_memory.h"
+#include "client/memory/downloads.h"
 #include "client/memory/storage.h"
 #include "client/operators/coverage.h"
 #include "client/process/context.h"

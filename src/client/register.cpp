@@ -21,7 +21,6 @@
 #include "client/memory/storage.h"
 #include "client/operators/operator.h"
 #include "client/shapes/shapes.h"
-#include "marshal/collectives.h"
 #include "marshal/route.h"
 #include "marshal/schemas.h"
 

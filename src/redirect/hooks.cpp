@@ -8,7 +8,6 @@
 #include "redirect/state.h"
 
 namespace torch_remote::redirect {
-
 namespace {
 
 PyCFunctionWithKeywords original_to = nullptr;

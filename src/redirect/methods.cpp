@@ -11,13 +11,11 @@
 #include "redirect/arguments.h"
 #include "redirect/errors.h"
 #include "redirect/hooks.h"
-#include "redirect/large_tensors.h"
 #include "redirect/ref.h"
 #include "redirect/sites.h"
 #include "redirect/state.h"
 
 namespace torch_remote::redirect {
-
 namespace {
 
 // {"device": device}, the commonest keywords of all, which is kept for the next call. Torch only

@@ -13,7 +13,6 @@
 #include "redirect/errors.h"
 #include "redirect/generators.h"
 #include "redirect/host_allocator.h"
-#include "redirect/large_tensors.h"
 #include "redirect/methods.h"
 #include "redirect/policy.h"
 #include "redirect/redirect.h"

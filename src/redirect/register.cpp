@@ -22,7 +22,6 @@
 #include "redirect/state.h"
 
 namespace torch_remote::redirect {
-
 namespace {
 
 using Dtype = std::optional<at::ScalarType>;

@@ -18,7 +18,6 @@
 #include "redirect/state.h"
 
 namespace torch_remote::redirect {
-
 namespace {
 
 Unary instance_check;

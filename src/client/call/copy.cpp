@@ -16,7 +16,6 @@
 #include "client/call/prefetch.h"
 #include "client/call/upload.h"
 #include "client/machines/machines.h"
-#include "client/memory/download_memory.h"
 #include "client/memory/downloads.h"
 #include "client/memory/pinned.h"
 #include "client/memory/storage.h"

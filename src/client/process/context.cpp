@@ -7,7 +7,6 @@
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
-
 namespace {
 
 using wire::Setting;

@@ -5,7 +5,6 @@
 #include "client/process/process.h"
 
 namespace torch_remote::client {
-
 namespace {
 
 // How many may be pending: as many launches as CUDA queues.

@@ -1,6 +1,6 @@
 #include "server/groups/collective_call.h"
 
-#include "marshal/collectives.h"
+#include "marshal/schemas.h"
 
 namespace torch_remote::server {
 
