@@ -20,6 +20,7 @@
 #include "client/backend/profiler.h"
 #include "client/call/prefetch.h"
 #include "client/capture/advice.h"
+#include "client/link/open.h"
 #include "client/machines/machines.h"
 #include "client/memory/downloads.h"
 #include "client/memory/storage.h"
@@ -269,6 +270,7 @@ PYBIND11_MODULE(_C, module) {
              py::arg("index") = py::none());
   module.def("connect_through", torch::wrap_pybind_function(connect_through), py::arg("url"),
              py::arg("command"), py::arg("index") = py::none());
+  module.def("is_beyond_loopback", client::is_beyond_loopback);
   module.def("reserve", torch::wrap_pybind_function([](int begin) -> int {
                return Machines::instance().reserve(static_cast<c10::DeviceIndex>(begin));
              }));

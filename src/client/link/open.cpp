@@ -119,11 +119,6 @@ std::unique_ptr<transport::Stream> dial_with_advice(const Endpoint::Redial& dial
   throw ConnectionError(reason + ". What to do: " + advice_for(address));
 }
 
-bool is_beyond_loopback(const std::string& url) {
-  const transport::Address address = transport::parse_address(url);
-  return address.scheme != "unix" && !transport::SocketAddress::loopback(address.host, 0);
-}
-
 // Other users of this machine could use the server as this user does.
 void check_only_ours(const TokenFile& file, const std::string& path, const std::string& url) {
   if (file.is_private)
@@ -146,6 +141,11 @@ transport::Address parse_url(const std::string& url) {
 }
 
 }  // namespace
+
+bool is_beyond_loopback(const std::string& url) {
+  const transport::Address address = transport::parse_address(url);
+  return address.scheme != "unix" && !transport::SocketAddress::loopback(address.host, 0);
+}
 
 Endpoint endpoint_to(const std::string& url, const std::string& server_path,
                      std::vector<std::string> embedded_options, bool has_token) {
