@@ -24,8 +24,7 @@ Endpoint endpoint_through(std::string url, std::vector<std::string> command);
 // refused for a server beyond loopback, and warned of for others.
 std::string token_from_environment(const std::string& url);
 
-// Whether the server of such a URL may be on another machine. Throws std::invalid_argument for a bad
-// URL.
+// Whether the server of this URL may be on another machine. std::invalid_argument for a bad URL.
 bool is_beyond_loopback(const std::string& url);
 
 // The server that `local` starts: a child of this process, over a socket pair. `path` is its
