@@ -170,8 +170,8 @@ class MessageOrder {
   std::array<std::atomic<c10::DeviceIndex>, wire::kMaxDevices> indices_{};  // by device
   std::array<DeviceMemory, wire::kMaxDevices> memory_;                      // by device
   std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in message_order.cpp
-  std::atomic<uint64_t> freed_bytes_{0};  // roughly: of the storages in that list
-  std::atomic<uint64_t> submitted_{0};    // the last call, for readers without the lock
+  std::atomic<uint64_t> freed_bytes_{0};        // roughly: of the storages in that list
+  std::atomic<uint64_t> submitted_{0};          // the last call, for readers without the lock
   std::atomic<uint64_t> buffered_bytes_{0};
   CallLines lines_;  // written under mutex_
 
