@@ -15,16 +15,14 @@ from . import (
     _C,
     _callers,
     _claim,
-    _default_generator,
     _errors,
+    _generators,
     _hardware,
     _hooks,
     _load,
     _log,
     _masquerade,
     _printing,
-    _samplers,
-    _storages,
     _target_cpu,
 )
 
@@ -149,7 +147,7 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
     _C.set_recount(_recount)
     _C.set_error_handler(_errors.on_error)
     _C.set_worker_check(_is_data_worker, _is_child_process())
-    _C.set_random(_default_generator.of_accelerator)
+    _C.set_random(_generators.of_accelerator)
     _set_read_as(read_as)
     _look_at_hardware()
     if before == _C.accelerator():
@@ -159,8 +157,7 @@ def enable(policy: str | None = None, *, read_as: str | None = None) -> None:
     _hooks.install()
     _load.install(_changes)
     _printing.install(_changes, _claim.read_as)
-    _storages.install(_changes, _claim.read_as)
-    _samplers.install(_changes)
+    _generators.install(_changes)
     accelerator = _C.accelerator()
     _C.install_kernels(accelerator != "cuda", accelerator != "mps" and not _has_mps())
     _masquerade.install(accelerator)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 import threading
@@ -12,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from . import _C, _config, _errors, _running, providers
 from ._errors import ConnectionError
@@ -264,25 +262,15 @@ def read_token(token_file: str | PathLike[str], url: str) -> str:
     return token
 
 
-# As check_only_ours() in client/link/open.cpp, which reads TORCH_REMOTE_TOKEN_FILE.
+# The rule of check_only_ours() in client/link/open.cpp, for TORCH_REMOTE_TOKEN_FILE.
 def _tell_of_open_file(path: Path, url: str) -> None:
     what = f"token_file: other users can read {path}"
-    if _is_beyond_loopback(url):
+    if url.startswith(("tcp://", "tls://")) and _C.is_beyond_loopback(url):
         raise ConnectionError(
             f"{what}, so it is not used for {url}: run `chmod 600 {path}`, and if others use this "
             "machine make a new token on the server"
         )
     warnings.warn(f"{what}: run `chmod 600 {path}`", stacklevel=4)
-
-
-def _is_beyond_loopback(url: str) -> bool:
-    parts = urlsplit(url)
-    if parts.scheme not in ("tcp", "tls") or parts.hostname == "localhost":
-        return False
-    try:
-        return not ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:  # a name
-        return True
 
 
 def _token_in_environment() -> bool:

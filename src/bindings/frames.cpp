@@ -1,14 +1,5 @@
 #include "bindings/frames.h"
 
-#include <Python.h>
-#if PY_VERSION_HEX < 0x030B0000
-#include <frameobject.h>
-#elif PY_VERSION_HEX < 0x030E0000
-#define Py_BUILD_CORE 1  // NOLINT: how CPython gives access to its internal headers
-#include <internal/pycore_frame.h>
-#undef Py_BUILD_CORE
-#endif
-
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -16,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "client/process/cells.h"
+#include "client/process/lines.h"
+#include "redirect/frames.h"
 
 namespace torch_remote::bindings {
 namespace {
@@ -26,70 +18,11 @@ namespace {
 // PyTorch releases the GIL before it calls an operator, and taking it would cost more than the
 // call. But only this thread changes its chain of frames, and while it is in a frame, that frame's
 // code object lives and does not change. So code, names and line tables can be read without
-// touching a reference count. CPython has no public function for that, and its frames differ
-// between versions. For a version that is not known here no lines are noted.
+// touching a reference count (redirect/frames.h). For a version of Python that is not known there
+// no lines are noted.
 
-#if PY_VERSION_HEX < 0x030B0000
-using PythonFrame = PyFrameObject;
+using frames::Frame;
 
-const PythonFrame* top_frame(const PyThreadState& thread) {
-  return thread.frame;
-}
-
-const PythonFrame* caller_of(const PythonFrame& frame) {
-  return frame.f_back;
-}
-
-const PyCodeObject* code_of(const PythonFrame& frame) {
-  return frame.f_code;
-}
-
-int offset_in(const PythonFrame& frame, const PyCodeObject& /*code*/) {
-  return frame.f_lasti * static_cast<int>(sizeof(_Py_CODEUNIT));
-}
-#elif PY_VERSION_HEX < 0x030E0000
-using PythonFrame = _PyInterpreterFrame;
-
-const PythonFrame* caller_of(const PythonFrame& frame) {
-  return frame.previous;
-}
-#if PY_VERSION_HEX < 0x030D0000
-const PythonFrame* top_frame(const PyThreadState& thread) {
-  return thread.cframe->current_frame;
-}
-
-// Null for the frames that the interpreter inserts between its own C calls.
-const PyCodeObject* code_of(const PythonFrame& frame) {
-#if PY_VERSION_HEX >= 0x030C0000
-  if (frame.owner == FRAME_OWNED_BY_CSTACK)
-    return nullptr;
-#endif
-  return frame.f_code;
-}
-
-int offset_in(const PythonFrame& frame, const PyCodeObject& code) {
-  const auto* const begin = reinterpret_cast<const std::byte*>(code.co_code_adaptive);
-  return static_cast<int>(reinterpret_cast<const std::byte*>(frame.prev_instr) - begin);
-}
-#else
-const PythonFrame* top_frame(const PyThreadState& thread) {
-  return thread.current_frame;
-}
-
-const PyCodeObject* code_of(const PythonFrame& frame) {
-  if (frame.owner == FRAME_OWNED_BY_CSTACK)
-    return nullptr;
-  return reinterpret_cast<const PyCodeObject*>(frame.f_executable);
-}
-
-int offset_in(const PythonFrame& frame, const PyCodeObject& code) {
-  const auto* const begin = reinterpret_cast<const std::byte*>(code.co_code_adaptive);
-  return static_cast<int>(reinterpret_cast<const std::byte*>(frame.instr_ptr) - begin);
-}
-#endif
-#endif
-
-#if PY_VERSION_HEX < 0x030E0000
 std::vector<std::string>& library_folders() {
   static auto* const folders = new std::vector<std::string>;
   return *folders;
@@ -223,11 +156,9 @@ client::LineId known_line(KnownLines& lines, const PyCodeObject& code, int offse
     kept = {&code, table_of(code), offset, intern(code, offset, name)};
   return kept.line;
 }
-#endif
 
 }  // namespace
 
-#if PY_VERSION_HEX < 0x030E0000
 void set_library_folders(const std::vector<std::string>& folders) {
   library_folders() = folders;
 }
@@ -241,8 +172,9 @@ client::LineId find_line() {
   const PyThreadState* const thread = PyGILState_GetThisThreadState();
   if (thread == nullptr)
     return 0;
-  for (const PythonFrame* frame = top_frame(*thread); frame != nullptr; frame = caller_of(*frame)) {
-    const PyCodeObject* const code = code_of(*frame);
+  for (const Frame* frame = frames::top_frame(*thread); frame != nullptr;
+       frame = frames::caller_of(*frame)) {
+    const PyCodeObject* const code = frames::code_of(*frame);
     if (code == nullptr)
       continue;
     const Owner owner = known_owner(*code);
@@ -250,7 +182,7 @@ client::LineId find_line() {
       continue;
     if (owner == Owner::kEngine)
       return 0;
-    const int offset = offset_in(*frame, *code);
+    const int offset = frames::offset_in(*frame);
     PyObject* const name = qualified_name(*code);
     return owner == Owner::kUser ? known_line(known().lines, *code, offset, name)
                                  : intern(*code, offset, name);
@@ -262,11 +194,12 @@ void find_stack(std::vector<client::LineId>& lines) {
   const PyThreadState* const thread = PyGILState_GetThisThreadState();
   if (thread == nullptr)
     return;
-  for (const PythonFrame* frame = top_frame(*thread); frame != nullptr; frame = caller_of(*frame)) {
-    const PyCodeObject* const code = code_of(*frame);
+  for (const Frame* frame = frames::top_frame(*thread); frame != nullptr;
+       frame = frames::caller_of(*frame)) {
+    const PyCodeObject* const code = frames::code_of(*frame);
     if (code == nullptr)
       continue;
-    const int offset = offset_in(*frame, *code);
+    const int offset = frames::offset_in(*frame);
     const client::LineId line =
         known_owner(*code) == Owner::kMadeCode
             ? intern(*code, offset, code->co_name)
@@ -275,16 +208,5 @@ void find_stack(std::vector<client::LineId>& lines) {
       lines.push_back(line);
   }
 }
-#else
-void set_library_folders(const std::vector<std::string>& /*folders*/) {}
-
-void note_cell(const std::string& /*file*/, int /*cell*/) {}
-
-client::LineId find_line() {
-  return 0;
-}
-
-void find_stack(std::vector<client::LineId>& /*lines*/) {}
-#endif
 
 }  // namespace torch_remote::bindings

@@ -9,7 +9,7 @@
 #include "bindings/parts.h"
 #include "client/backend/allocator.h"
 #include "client/machines/machines.h"
-#include "client/memory/telemetry.h"
+#include "client/memory/memory_figures.h"
 #include "client/process/memory_history.h"
 #include "client/process/records.h"
 #include "client/session/session.h"

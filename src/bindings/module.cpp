@@ -1,4 +1,4 @@
-// torch_remote._C, all of pybind11 but python_hooks.cpp, reads.cpp and memory.cpp.
+// torch_remote._C, but for the parts that have files of their own (bindings/parts.h).
 #include <chrono>
 #include <tuple>
 
@@ -15,21 +15,24 @@
 #include "base/platform.h"
 #include "bindings/frames.h"
 #include "bindings/parts.h"
-#include "bindings/python_hooks.h"
+#include "client/backend/device_profile.h"
 #include "client/backend/generator.h"
-#include "client/backend/named_settings.h"
+#include "client/backend/profiler.h"
 #include "client/call/prefetch.h"
 #include "client/capture/advice.h"
-#include "client/machines/current_device.h"
+#include "client/link/open.h"
 #include "client/machines/machines.h"
-#include "client/memory/download_memory.h"
+#include "client/memory/downloads.h"
 #include "client/memory/storage.h"
 #include "client/operators/coverage.h"
+#include "client/process/context.h"
+#include "client/process/current_device.h"
 #include "client/process/errors.h"
+#include "client/process/memory_history.h"
 #include "client/process/process.h"
-#include "client/process/sent_sources.h"
 #include "client/process/waits_by_line.h"
 #include "client/register.h"
+#include "client/session/pending.h"
 #include "client/session/progress.h"
 
 namespace py = pybind11;
@@ -171,7 +174,7 @@ uint64_t server_mispredicted() {
 
 client::NamedSettings server_context(int index) {
   const auto place = Machines::instance().place(static_cast<c10::DeviceIndex>(index));
-  return client::settings_of(*place.session);
+  return client::named_settings(client::server_context(*place.session));
 }
 
 void synchronize(int index) {
@@ -267,6 +270,7 @@ PYBIND11_MODULE(_C, module) {
              py::arg("index") = py::none());
   module.def("connect_through", torch::wrap_pybind_function(connect_through), py::arg("url"),
              py::arg("command"), py::arg("index") = py::none());
+  module.def("is_beyond_loopback", client::is_beyond_loopback);
   module.def("reserve", torch::wrap_pybind_function([](int begin) -> int {
                return Machines::instance().reserve(static_cast<c10::DeviceIndex>(begin));
              }));
@@ -331,7 +335,10 @@ PYBIND11_MODULE(_C, module) {
   define_reads(module);
   define_memory(module);
   define_steps(module);
-  define_profiler(module);
+  module.def("has_profiler", client::has_profiler);
+  module.def("take_profile_notes", client::take_profile_notes);
+  module.def("profile_memory",
+             [](bool is_on) { client::MemoryHistory::instance().set_profiled(is_on); });
   define_distributed(module);
   define_graphs(module);
   module.def("set_progress_hooks", set_progress_hooks);

@@ -1,5 +1,3 @@
-#include "bindings/python_hooks.h"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -10,9 +8,9 @@
 
 #include "base/platform.h"
 #include "bindings/frames.h"
+#include "bindings/parts.h"
 #include "client/machines/machines.h"
 #include "client/process/errors.h"
-#include "client/process/keep_gil.h"
 #include "client/process/process.h"
 
 namespace py = pybind11;

@@ -5,7 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/parts.h"
-#include "client/memory/pending_read.h"
+#include "client/memory/downloads.h"
 
 namespace py = pybind11;
 

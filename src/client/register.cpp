@@ -12,18 +12,15 @@
 #include "client/backend/hooks.h"
 #include "client/backend/profiler.h"
 #include "client/call/dispatch.h"
-#include "client/call/layout.h"
-#include "client/kernels/autocast.h"
+#include "client/kernels/boxed.h"
 #include "client/kernels/composite.h"
 #include "client/kernels/nested.h"
-#include "client/kernels/sparse.h"
 #include "client/kernels/table.h"
 #include "client/machines/machines.h"
 #include "client/memory/pinned.h"
 #include "client/memory/storage.h"
 #include "client/operators/operator.h"
 #include "client/shapes/shapes.h"
-#include "marshal/collectives.h"
 #include "marshal/route.h"
 #include "marshal/schemas.h"
 
@@ -51,7 +48,7 @@ void refuse_reading(const c10::OperatorHandle& operation) {
   const std::string whole = c10::toString(operation.operator_name());
   for (const DispatchKey key : kLeadToComposites)
     library_of(key, names.c_str())
-        .impl(whole.c_str(), CppFunction::makeFromBoxedFunction<&refuse_memory>());
+        .impl(whole.c_str(), CppFunction::makeFromBoxedFunction<&kernels::refuse_memory>());
 }
 
 // A composite operator that ends in a tensor of another layout is refused at every key that leads
@@ -59,10 +56,10 @@ void refuse_reading(const c10::OperatorHandle& operation) {
 void refuse(const c10::OperatorHandle& operation, const char* name) {
   static torch::Library& select = library_of(DispatchKey::BackendSelect);
   for (const DispatchKey key : kLeadToComposites)
-    library_of(key).impl(name, CppFunction::makeFromBoxedFunction<&refuse_layout>());
+    library_of(key).impl(name, CppFunction::makeFromBoxedFunction<&kernels::refuse_layout>());
   if (operation.schema().argumentIndexWithName("device").has_value() &&
       !operation.hasKernelForDispatchKey(DispatchKey::BackendSelect))
-    select.impl(name, CppFunction::makeFromBoxedFunction<&refuse_remote_device>());
+    select.impl(name, CppFunction::makeFromBoxedFunction<&kernels::refuse_remote_device>());
 }
 
 // For sparse tensors, where PyTorch has a kernel for them on the CPU. Its compositions, which are
@@ -122,9 +119,9 @@ void register_backend() {
   for (const DispatchKey key : {DispatchKey::SparsePrivateUse1, DispatchKey::SparseCsrPrivateUse1})
     library_of(key, "_").fallback(CppFunction::makeFromBoxedFunction<&dispatch>());
   library_of(DispatchKey::QuantizedPrivateUse1, "_")
-      .fallback(CppFunction::makeFromBoxedFunction<&refuse_layout>());
+      .fallback(CppFunction::makeFromBoxedFunction<&kernels::refuse_layout>());
   library_of(DispatchKey::NestedTensorPrivateUse1, "_")
-      .fallback(CppFunction::makeFromBoxedFunction<&refuse_nested>());
+      .fallback(CppFunction::makeFromBoxedFunction<&kernels::refuse_nested>());
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto operation = dispatcher.findSchema(name);

@@ -60,7 +60,7 @@ enum Trait : uint32_t {
 
 using Traits = uint32_t;
 
-// How large a result can be that only the server knows: client/call/result_bounds.h.
+// How large a result can be that only the server knows: client/call/results.h.
 enum class ResultBound : uint8_t {
   kNone,          // as large as the server's device allows
   kNonzero,       // the indices of all elements

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
 namespace torch_remote::marshal {
 
@@ -22,6 +23,22 @@ std::vector<std::string> aten_schemas() {
 const wire::Digest& aten_digest() {
   static const wire::Digest kDigest = wire::operators_digest(aten_schemas());
   return kDigest;
+}
+
+namespace {
+
+torch::Library& define() {
+  auto& library =
+      *new torch::Library(torch::Library::DEF, kCollectives, std::nullopt, __FILE__, __LINE__);
+  for (const char* const schema : kCollectiveSchemas)
+    library.def(schema);
+  return library;
+}
+
+}  // namespace
+
+void define_collectives() {
+  [[maybe_unused]] static const torch::Library& kDefined = define();  // is never deleted
 }
 
 }  // namespace torch_remote::marshal

@@ -8,9 +8,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "redirect/arguments.h"
-#include "redirect/call_with_device.h"
 #include "redirect/callers.h"
 #include "redirect/hooks.h"
+#include "redirect/methods.h"
 #include "redirect/policy.h"
 #include "redirect/redirect.h"
 #include "redirect/ref.h"

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/python_headers.h>
 
-#include "redirect/method.h"
+#include "redirect/methods.h"
 
 namespace torch_remote::redirect {
 

@@ -15,7 +15,6 @@
 #include "redirect/policy.h"
 #include "redirect/ref.h"
 #include "redirect/state.h"
-#include "redirect/unary.h"
 
 namespace torch_remote::redirect {
 namespace {
@@ -110,7 +109,7 @@ PyObject* clone_state(PyObject* self, PyObject* /*none*/) {
 }
 
 // A state of the CPU alone is given to the accelerator too, which may not be able to use it:
-// TorchDevice._default_generator then says so.
+// TorchDevice._generators then says so.
 PyObject* set_both_states(PyObject* self, const StateParts& parts) {
   const Ref here = Ref::steal(THPVariable_Wrap(parts.cpu));
   Ref done = here ? Ref::steal(original_set_state.call_original(self, here.get())) : Ref();

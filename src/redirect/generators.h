@@ -26,7 +26,7 @@ void unhook_generators();
 
 // `function()` returns what has manual_seed(), initial_seed(), get_rng_state(), set_rng_state()
 // and clone_state() of the accelerator, or None in a process that may not use it; see
-// TorchDevice._default_generator.
+// TorchDevice._generators.
 void set_random(PyObject* function);
 
 }  // namespace torch_remote::redirect

@@ -1,5 +1,3 @@
-#include "redirect/method_kinds.h"
-
 #include <array>
 #include <optional>
 #include <string>
@@ -10,10 +8,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "redirect/arguments.h"
-#include "redirect/call_with_device.h"
 #include "redirect/callers.h"
 #include "redirect/draws.h"
 #include "redirect/hooks.h"
+#include "redirect/methods.h"
 #include "redirect/redirect.h"
 #include "redirect/ref.h"
 #include "redirect/state.h"

@@ -8,14 +8,87 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/Exceptions.h>
 
+#include "redirect/arguments.h"
 #include "redirect/errors.h"
 #include "redirect/hooks.h"
-#include "redirect/large_tensors.h"
-#include "redirect/method_kinds.h"
+#include "redirect/ref.h"
 #include "redirect/sites.h"
 #include "redirect/state.h"
 
 namespace torch_remote::redirect {
+namespace {
+
+// {"device": device}, the commonest keywords of all, which is kept for the next call. Torch only
+// reads it; a __torch_function__ may keep or change it, and then it is not used again. The device
+// is one of object_of(). Needs the GIL.
+class DeviceKeyword {
+ public:
+  explicit DeviceKeyword(PyObject* device) {
+    if (kept_for != device) {
+      Ref::steal(std::exchange(kept, with_keyword(nullptr, names().device, device).release()));
+      kept_for = device;
+    }
+    dict_ = Ref::share(kept);
+    references_ = dict_ ? Py_REFCNT(kept) : 0;
+  }
+
+  ~DeviceKeyword() {
+    PyObject* const dict = dict_.get();
+    if (dict == nullptr || dict != kept)
+      return;
+    const bool is_same = Py_REFCNT(dict) == references_ && PyDict_GET_SIZE(dict) == 1 &&
+                         PyDict_GetItemWithError(dict, names().device) == kept_for;
+    if (!is_same) {
+      Ref::steal(std::exchange(kept, nullptr));
+      kept_for = nullptr;
+    }
+  }
+
+  DeviceKeyword(const DeviceKeyword&) = delete;
+  DeviceKeyword& operator=(const DeviceKeyword&) = delete;
+
+  PyObject* get() const { return dict_.get(); }
+
+ private:
+  static inline PyObject* kept = nullptr;      // needs the GIL
+  static inline PyObject* kept_for = nullptr;  // borrowed: devices of object_of() live for ever
+
+  Ref dict_;
+  Py_ssize_t references_ = 0;
+};
+
+// Does something while a Python exception is set, which stays set. Returns null.
+template <typename Action>
+PyObject* fail_after(Action action) {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  action();
+  PyErr_Restore(type, value, trace);
+  return nullptr;
+}
+
+}  // namespace
+
+PyObject* call_with_device(const Method& method, PyObject* self, PyObject* args, PyObject* kwargs,
+                           PyObject* device, PyObject* named) {
+  if (named != nullptr && PyDict_GET_SIZE(kwargs) == 1) {
+    const DeviceKeyword changed(device);
+    return changed.get() == nullptr ? nullptr : method.original(self, args, changed.get());
+  }
+  const Ref asked = Ref::share(named);
+  if (asked && Py_REFCNT(kwargs) == 1 && PyDict_SetItem(kwargs, names().device, device) == 0) {
+    PyObject* const result = method.original(self, args, kwargs);
+    if (result == nullptr)
+      return fail_after([&] { PyDict_SetItem(kwargs, names().device, asked.get()); });
+    PyDict_SetItem(kwargs, names().device, asked.get());
+    return result;
+  }
+  const Ref changed = with_keyword(kwargs, names().device, device);
+  return changed ? method.original(self, args, changed.get()) : nullptr;
+}
+
 namespace {
 
 constexpr size_t kMaxSlots = 160;
@@ -75,14 +148,6 @@ constexpr std::array<PyCFunctionWithKeywords, sizeof...(I)> make_trampolines(
 }
 
 constexpr auto kTrampolines = make_trampolines(std::make_index_sequence<kMaxSlots>{});
-
-PyMethodDef* definition_of(PyObject* function) {
-  if (PyCFunction_Check(function))
-    return reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
-  if (Py_TYPE(function) == &PyMethodDescr_Type)
-    return reinterpret_cast<PyMethodDescrObject*>(function)->d_method;
-  return nullptr;
-}
 
 bool takes_keywords(const PyMethodDef& definition) {
   const int kinds = METH_VARARGS | METH_KEYWORDS | METH_FASTCALL | METH_NOARGS | METH_O;

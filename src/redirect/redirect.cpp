@@ -53,6 +53,23 @@ Request read_name(std::string_view text) {
   return {kind, index};
 }
 
+// Where this thread's Python code is. Borrowed: valid until the call returns.
+struct TopFrame {
+  PyCodeObject* code = nullptr;  // null: unknown
+  PyObject* globals = nullptr;
+  int offset = 0;  // of the instruction, in bytes
+};
+
+// The innermost frame, without making a frame object of it, which takes longer than a lookup.
+TopFrame top_frame() {
+  const frames::Frame* frame = frames::top_frame(*PyThreadState_Get());
+  while (frame != nullptr && frames::code_of(*frame) == nullptr)
+    frame = frames::caller_of(*frame);
+  if (frame == nullptr)
+    return {};
+  return {frames::code_of(*frame), frames::globals_of(*frame), frames::offset_in(*frame)};
+}
+
 // Note [Recent calls]
 //
 // Most calls come from a line that has called before. What was decided for it is found by the line

@@ -1,16 +1,23 @@
+#include "redirect/register.h"
+
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
 #include <ATen/ops/tril_indices_ops.h>
 #include <ATen/ops/triu_indices_ops.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/jit/runtime/operator.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/library.h>
 
-#include "redirect/kernels.h"
 #include "redirect/policy.h"
 #include "redirect/state.h"
 
@@ -96,6 +103,100 @@ void remove_kernels() {
   if (gate_is_open)
     torch::utils::set_requires_device_init(at::kCUDA, true);
   gate_is_open = false;
+}
+
+namespace {
+
+using Interface = c10::impl::DeviceGuardImplInterface;
+
+// The index of the accelerator's current device.
+c10::Device current_device() {
+  const Decision decision = decide({Kind::kCuda, kNoIndex}, situation());
+  const c10::DeviceIndex index = decision.is_redirected() ? device_of(decision).index() : 0;
+  return {c10::DeviceType::CUDA, std::max(index, c10::DeviceIndex{0})};
+}
+
+struct Guard final : Interface {
+  c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
+
+  c10::Device exchangeDevice(c10::Device /*device*/) const override { return current_device(); }
+
+  c10::Device getDevice() const override { return current_device(); }
+
+  void setDevice(c10::Device /*device*/) const override {}
+
+  void uncheckedSetDevice(c10::Device /*device*/) const noexcept override {}
+
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+
+  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+
+  c10::DeviceIndex deviceCount() const noexcept override { return 0; }
+};
+
+std::atomic<const Interface*>& place() {
+  return c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::DeviceType::CUDA)];
+}
+
+const Guard guard{};
+const Interface* guard_of_torch = nullptr;
+
+}  // namespace
+
+void install_guard() {
+  const Interface* const found = place().load();
+  if (found == &guard)
+    return;
+  guard_of_torch = found;
+  place().store(&guard);
+}
+
+void remove_guard() {
+  if (place().load() == &guard)
+    place().store(guard_of_torch);
+}
+
+namespace {
+
+// Note [Devices in TorchScript]
+//
+// A script that says "cuda", in its source or in a saved file, gets its device from the operator
+// aten::device when it is compiled or loaded; the result becomes a constant of the graph. So
+// replacing this operator reaches every device that a script names, before its first run. A script
+// that was compiled earlier keeps the devices that it has.
+
+std::shared_ptr<torch::jit::Operator> find_operator() {
+  for (const auto& each : torch::jit::getAllOperatorsFor(c10::Symbol::aten("device"))) {
+    const auto& arguments = each->schema().arguments();
+    if (arguments.size() == 1 && arguments[0].type()->kind() == c10::TypeKind::StringType)
+      return each;
+  }
+  return nullptr;
+}
+
+void make_device(torch::jit::Stack& stack) {
+  const c10::Device device(torch::jit::pop(stack).toStringRef());
+  const Decision decision = decide({kind_of(device.type()), device.index()}, situation());
+  torch::jit::push(stack, decision.is_redirected() ? device_of(decision) : device);
+}
+
+}  // namespace
+
+// The nodes of graphs have plain pointers to their operators, so both operators live for ever: ours
+// is never taken back, and while the redirect is off it does what the original did.
+void install_script() {
+  static auto* const original = new std::shared_ptr<torch::jit::Operator>;
+  if (*original)
+    return;
+  *original = find_operator();
+  if (!*original)
+    return;
+  const c10::FunctionSchema& schema = (*original)->schema();
+  torch::jit::deregisterOperator(schema);
+  torch::jit::registerOperator(torch::jit::Operator(c10::toString(schema), make_device,
+                                                    c10::AliasAnalysisKind::FROM_SCHEMA));
 }
 
 }  // namespace torch_remote::redirect

@@ -14,7 +14,6 @@
 #include "redirect/arguments.h"
 #include "redirect/callers.h"
 #include "redirect/hooks.h"
-#include "redirect/legacy_types.h"
 #include "redirect/redirect.h"
 #include "redirect/ref.h"
 #include "redirect/state.h"

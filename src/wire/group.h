@@ -15,7 +15,7 @@ constexpr uint64_t kMaxGroupBytes = 32 << 20;
 // Note [Process groups]
 //
 // A process group is one rank in each of several sessions, mostly of several servers. Its
-// collectives are calls of operators (marshal/collectives.h) and run between the servers. The
+// collectives are calls of operators (marshal/schemas.h) and run between the servers. The
 // client of each rank opens and closes it, by QUERY kGroup:
 //
 //   query  := group:varint 0:u8 device:u8 rank:varint size:varint timeout:varint address:text  open

@@ -14,7 +14,7 @@ from helpers import DEADLINE, assert_runs, assert_same, wait_until
 import torch_remote
 
 MIB = 1 << 20
-PIECE = 8 * MIB  # kRelayPiece in client/call/relay.h
+PIECE = 8 * MIB  # kRelayPiece in client/call/copy.cpp
 HERE = "remote:0"
 
 

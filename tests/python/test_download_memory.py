@@ -16,7 +16,7 @@ from torch_remote import _C
 
 MIB = 1 << 20
 COUNT = 8 * MIB // 4
-BOUND = 512 * MIB  # kMaxKeptBytes in client/memory/download_memory.h
+BOUND = 512 * MIB  # kMaxKeptBytes in client/memory/downloads.h
 
 
 @pytest.fixture(autouse=True)

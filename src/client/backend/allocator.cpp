@@ -2,10 +2,10 @@
 
 #include "client/backend/streams.h"
 #include "client/call/copy.h"
-#include "client/machines/current_device.h"
 #include "client/machines/machines.h"
 #include "client/memory/memory_figures.h"
 #include "client/memory/storage.h"
+#include "client/process/current_device.h"
 
 namespace torch_remote::client {
 

@@ -5,11 +5,13 @@
 #include <chrono>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "client/operators/operator.h"
 #include "client/process/threads.h"
-#include "client/session/answers.h"
+#include "client/session/session.h"
 
 namespace torch_remote::client {
 namespace {
@@ -196,6 +198,30 @@ std::vector<DeviceCall> DeviceProfile::finish(uint64_t& dropped) {
   MutexLock lock(mutex_);
   marks_.assign(calls);
   return calls;
+}
+
+namespace {
+
+struct Notes {
+  Mutex mutex;
+  std::vector<std::string> texts GUARDED_BY(mutex);
+};
+
+Notes& notes() {
+  static Notes& all = *new Notes;  // leaks: profiles may end while the process does
+  return all;
+}
+
+}  // namespace
+
+void add_profile_note(std::string text) {
+  MutexLock lock(notes().mutex);
+  notes().texts.push_back(std::move(text));
+}
+
+std::vector<std::string> take_profile_notes() {
+  MutexLock lock(notes().mutex);
+  return std::exchange(notes().texts, {});
 }
 
 }  // namespace torch_remote::client

@@ -90,4 +90,8 @@ class DeviceProfile {
 // The server is new enough for a profile. Waits for the handshake.
 bool can_profile(Session& session);
 
+// What profiles lack, and why, until Python warns of it. Thread-safe.
+void add_profile_note(std::string text);
+std::vector<std::string> take_profile_notes();
+
 }  // namespace torch_remote::client

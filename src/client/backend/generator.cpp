@@ -10,8 +10,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 
-#include "client/machines/current_device.h"
-#include "client/process/keep_gil.h"
+#include "client/process/current_device.h"
+#include "client/process/errors.h"
 #include "client/process/process.h"
 #include "client/process/recording.h"
 #include "client/session/submission.h"

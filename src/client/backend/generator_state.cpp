@@ -5,7 +5,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 
-#include "client/process/keep_gil.h"
+#include "client/process/errors.h"
 
 namespace torch_remote::client {
 

@@ -3,9 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include "client/backend/streams.h"
-#include "client/machines/current_device.h"
 #include "client/machines/machines.h"
-#include "client/process/current_stream.h"
+#include "client/process/current_device.h"
 
 namespace torch_remote::client {
 c10::Device RemoteGuard::exchangeDevice(c10::Device device) const {

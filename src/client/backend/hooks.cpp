@@ -1,11 +1,10 @@
 #include "client/backend/hooks.h"
 
 #include "client/backend/generator.h"
-#include "client/machines/current_device.h"
 #include "client/machines/machines.h"
 #include "client/memory/pinned.h"
-#include "client/memory/resize.h"
 #include "client/memory/storage.h"
+#include "client/process/current_device.h"
 
 namespace torch_remote::client {
 

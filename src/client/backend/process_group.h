@@ -10,7 +10,7 @@
 namespace torch_remote::client {
 
 // PyTorch's interface to collectives: `init_process_group("remote")`. Each collective is one call
-// of an operator (marshal/collectives.h), which runs between the servers in the order of calls.
+// of an operator (marshal/schemas.h), which runs between the servers in the order of calls.
 // Nothing waits but the opening, and the wait() of a barrier. Thread-safe.
 class ProcessGroup : public c10d::Backend {
  public:

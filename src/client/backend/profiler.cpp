@@ -21,7 +21,6 @@
 
 #include "base/mutex.h"
 #include "client/backend/device_profile.h"
-#include "client/backend/profile_notes.h"
 #include "client/machines/machines.h"
 #include "client/process/waits_by_line.h"
 

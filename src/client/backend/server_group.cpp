@@ -1,17 +1,48 @@
 #include "client/backend/server_group.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdlib>
+#include <string>
 
-#include "client/backend/server_address.h"
+#include <netdb.h>
+
+#include "base/error.h"
 #include "client/process/errors.h"
 #include "client/process/process.h"
-#include "client/session/answers.h"
+#include "client/session/session.h"
+#include "transport/address.h"
+#include "transport/address.h"
 #include "wire/group.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {
 namespace {
+
+std::string to_numbers(const transport::SocketAddress& address) {
+  std::array<char, NI_MAXHOST> text{};
+  if (::getnameinfo(address.get(), address.size(), text.data(), text.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+    throw ConnectionError("the address of a server cannot be written as numbers");
+  return text.data();
+}
+
+// The IP address at which other servers reach this session's server: TORCH_REMOTE_PEER_ADDRESS,
+// else the one at which this client reaches it, which is the loopback address for an embedded
+// server, a Unix socket and a command. Throws ConnectionError when the host is unknown.
+std::string server_address(Session& session) {
+  const char* const given = std::getenv("TORCH_REMOTE_PEER_ADDRESS");
+  if (given != nullptr && *given != '\0')
+    return given;
+  const Endpoint& endpoint = session.link().endpoint();
+  if (!endpoint.has_listener)
+    return "127.0.0.1";
+  const transport::Address address = transport::parse_address(endpoint.url);
+  if (address.scheme == "unix")
+    return "127.0.0.1";
+  return to_numbers(transport::resolve(address).at(0));
+}
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;

@@ -5,14 +5,14 @@
 #include <unordered_map>
 
 #include "base/mutex.h"
-#include "client/machines/current_device.h"
 #include "client/machines/machines.h"
 #include "client/memory/downloads.h"
 #include "client/memory/storage.h"
+#include "client/process/current_device.h"
 #include "client/process/process.h"
 #include "client/process/recording.h"
-#include "client/process/sent_sources.h"
-#include "client/session/answers.h"
+#include "client/session/pending.h"
+#include "client/session/session.h"
 #include "client/session/submission.h"
 #include "wire/streams.h"
 

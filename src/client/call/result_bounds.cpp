@@ -1,5 +1,3 @@
-#include "client/call/result_bounds.h"
-
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -7,6 +5,7 @@
 #include <ATen/ExpandUtils.h>
 
 #include "base/error.h"
+#include "client/call/results.h"
 #include "client/session/session.h"
 #include "marshal/dtype.h"
 

@@ -1,15 +1,40 @@
 #include "client/call/submit.h"
 
+#include <c10/util/Exception.h>
+
 #include "base/error.h"
-#include "client/call/raise_local.h"
 #include "client/call/results.h"
 #include "client/process/memory_history.h"
-#include "client/session/answers.h"
 #include "client/session/match.h"
+#include "client/session/session.h"
 #include "client/session/submission.h"
+#include "wire/messages.h"
 
 namespace torch_remote::client {
 namespace {
+
+// Throws the exception of the local operator: same type, same text.
+[[noreturn]] void raise_as_local(const wire::Error& error) {
+  switch (error.kind) {
+    case wire::ErrorKind::kIndex:
+      TORCH_CHECK_INDEX(false, error.message);
+    case wire::ErrorKind::kValue:
+      TORCH_CHECK_VALUE(false, error.message);
+    case wire::ErrorKind::kType:
+      TORCH_CHECK_TYPE(false, error.message);
+    case wire::ErrorKind::kNotImplemented:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, error.message);
+    case wire::ErrorKind::kLinalg:
+      TORCH_CHECK_LINALG(false, error.message);
+    case wire::ErrorKind::kOutOfMemory:
+      TORCH_CHECK_WITH(OutOfMemoryError, false, error.message);
+    case wire::ErrorKind::kAccelerator:
+      throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, 0,
+                                  error.message);
+    default:
+      TORCH_CHECK(false, error.message);
+  }
+}
 
 // PyTorch runs a copy between two devices on the current stream of its source.
 void use_current_streams(Submission& at, const Capture& capture) {

@@ -336,4 +336,17 @@ void Capture::finish() {
   check_limit("bytes that describe the arguments", key_.size() + numbers_.size(), kMaxCallBytes);
 }
 
+bool Capture::is_current() const {
+  for (size_t i = 0; i < storages_.size(); ++i)
+    if (fresh_[i] != 0 && storages_[i]->announced.load(std::memory_order_relaxed))
+      return false;
+  return true;
+}
+
+void Capture::mark_announced(uint64_t call, uint64_t thread) const {
+  for (size_t i = 0; i < storages_.size(); ++i)
+    if (fresh_[i] != 0)
+      storages_[i]->note_made(call, thread);
+}
+
 }  // namespace torch_remote::client

@@ -1,9 +1,8 @@
-#include "client/kernels/autocast.h"
-
 #include <vector>
 
 #include <ATen/autocast_mode.h>
 
+#include "client/kernels/table.h"
 #include "client/memory/server_branch.h"
 
 // Note [Autocast]

@@ -54,6 +54,9 @@ BatchNormResult batch_norm_impl_index(const at::Tensor& input,
 // `convolution`. So while a trace is recorded PyTorch's kernel runs here.
 void convolution(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 
+// With sparse=True PyTorch's composition runs here, and makes the gradient of its parts.
+void embedding_bag_backward(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
+
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using Two = std::tuple<at::Tensor, at::Tensor>;
 

@@ -9,7 +9,7 @@
 #include "client/call/copy.h"
 #include "client/capture/record.h"
 #include "client/kernels/tensors.h"
-#include "client/memory/download_memory.h"
+#include "client/memory/downloads.h"
 
 namespace torch_remote::client::kernels {
 namespace {

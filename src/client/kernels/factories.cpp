@@ -8,8 +8,8 @@
 
 #include "client/backend/allocator.h"
 #include "client/kernels/tensors.h"
-#include "client/machines/current_device.h"
 #include "client/machines/machines.h"
+#include "client/process/current_device.h"
 
 namespace torch_remote::client::kernels {
 namespace {

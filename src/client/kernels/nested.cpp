@@ -1,5 +1,7 @@
 #include "client/kernels/nested.h"
 
+#include <algorithm>
+
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/_nested_from_padded.h>
@@ -15,8 +17,10 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/accumulate.h>
+#include <torch/library.h>
 
-#include "client/kernels/parts.h"
+#include "client/kernels/boxed.h"
+#include "marshal/operator_table.h"
 
 namespace torch_remote::client::kernels {
 namespace {
@@ -170,6 +174,10 @@ at::Tensor nested_from_padded(const at::Tensor& padded, const at::Tensor& sizes,
                                                    padded, sizes, swaps_heads);
 }
 
+namespace {
+
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
 at::Tensor nested_matmul(const at::Tensor& self, const at::Tensor& other) {
   if (!is_batched_product(self, other))
     return at::_ops::matmul::redispatch(kOfNested, self, other);
@@ -224,6 +232,34 @@ ThreeTensors nested_layer_norm_backward(const at::Tensor& grad, const at::Tensor
 
 ThreeTensors nested_transform_qkv(const at::Tensor& qkv, const at::Tensor& bias, int64_t heads) {
   return at::_transform_bias_rescale_qkv(qkv.to_padded_tensor(0), bias, heads);
+}
+
+constexpr KernelRow kOwnKernels[] = {
+    {"matmul", unboxed<&nested_matmul>},
+    {"sum.dim_IntList", unboxed<&nested_sum>},
+    {"_nested_sum_backward", unboxed<&nested_sum_backward>},
+    {"native_layer_norm", unboxed<&nested_layer_norm>},
+    {"native_layer_norm_backward", unboxed<&nested_layer_norm_backward>},
+    {"_transform_bias_rescale_qkv", unboxed<&nested_transform_qkv>},
+};
+
+void run_on_parts(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  run_kernel_of(c10::DispatchKey::NestedTensorCPU, operation, stack);
+}
+
+}  // namespace
+
+void register_nested(torch::Library& library, const c10::OperatorHandle& operation,
+                     const char* name) {
+  const std::string key = marshal::row_key(operation.operator_name());
+  const auto* const own = std::ranges::find_if(
+      kOwnKernels, [&](const KernelRow& row) { return marshal::matches(row.name, key); });
+  if (own != std::end(kOwnKernels))
+    return own->kernel(library, name);
+  if (marshal::rules_of(operation.operator_name()).has(marshal::kHandlesNestedParts))
+    boxed<&run_on_parts>(library, name);
+  else
+    boxed<&refuse_nested>(library, name);
 }
 
 }  // namespace torch_remote::client::kernels

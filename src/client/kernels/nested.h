@@ -1,9 +1,5 @@
 #pragma once
 
-#include <array>
-#include <optional>
-#include <tuple>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -32,23 +28,5 @@ void register_nested(torch::Library& library, const c10::OperatorHandle& operati
 // For dense arguments: runs PyTorch's kernel for the CPU, or raises its error. A boxed kernel.
 void make_nested(const c10::OperatorHandle& operation, torch::jit::Stack* stack);
 at::Tensor nested_from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool swaps_heads);
-
-at::Tensor nested_matmul(const at::Tensor& self, const at::Tensor& other);
-at::Tensor nested_sum(const at::Tensor& self, at::OptionalIntArrayRef dims, bool keepdim,
-                      std::optional<at::ScalarType> dtype);
-at::Tensor nested_sum_backward(const at::Tensor& grad, const at::Tensor& self,
-                               at::OptionalIntArrayRef dims, bool keepdim);
-
-using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-ThreeTensors nested_layer_norm(const at::Tensor& input, at::IntArrayRef normalized,
-                               const std::optional<at::Tensor>& weight,
-                               const std::optional<at::Tensor>& bias, double eps);
-ThreeTensors nested_layer_norm_backward(const at::Tensor& grad, const at::Tensor& input,
-                                        at::IntArrayRef normalized, const at::Tensor& mean,
-                                        const at::Tensor& rstd,
-                                        const std::optional<at::Tensor>& weight,
-                                        const std::optional<at::Tensor>& bias,
-                                        std::array<bool, 3> wanted);
-ThreeTensors nested_transform_qkv(const at::Tensor& qkv, const at::Tensor& bias, int64_t heads);
 
 }  // namespace torch_remote::client::kernels

@@ -1,12 +1,17 @@
-#include "client/kernels/sparse.h"
+// A sparse tensor on a remote device is PyTorch's own sparse tensor, whose indices and values are
+// strided remote tensors. What only takes it apart or puts it together runs here; everything else
+// is sent, with the parts in its key.
+
+#include "marshal/sparse.h"
 
 #include <torch/library.h>
 
 #include "client/call/dispatch.h"
-#include "client/kernels/parts.h"
+#include "client/kernels/boxed.h"
+#include "client/kernels/composite.h"
+#include "client/kernels/table.h"
 #include "marshal/operator_table.h"
 #include "marshal/route.h"
-#include "marshal/sparse.h"
 
 namespace torch_remote::client::kernels {
 namespace {

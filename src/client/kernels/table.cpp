@@ -5,10 +5,9 @@
 #include <ATen/ops/channel_shuffle_native.h>
 #include <torch/library.h>
 
+#include "client/kernels/boxed.h"
 #include "client/kernels/composite.h"
 #include "client/kernels/nested.h"
-#include "client/kernels/parts.h"
-#include "client/kernels/sparse.h"
 #include "client/kernels/tensors.h"
 #include "marshal/operator_table.h"
 

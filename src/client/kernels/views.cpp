@@ -13,7 +13,7 @@
 
 #include "client/backend/allocator.h"
 #include "client/kernels/tensors.h"
-#include "client/memory/resize.h"
+#include "client/memory/storage.h"
 
 namespace torch_remote::client::kernels {
 

@@ -9,7 +9,7 @@
 #include "base/mutex.h"
 #include "base/platform.h"
 #include "base/session_page.h"
-#include "client/link/embedded.h"
+#include "client/link/open.h"
 #include "transport/fd_stream.h"
 
 namespace torch_remote::client {

@@ -1,5 +1,5 @@
 #include "base/error.h"
-#include "client/link/embedded.h"
+#include "client/link/open.h"
 
 namespace torch_remote::client {
 

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/platform.h"
-#include "client/link/waiting.h"
 #include "transport/deadline.h"
 #include "transport/tls_error.h"
 #include "wire/handshake.h"

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "transport/stream.h"
@@ -44,5 +46,12 @@ struct Ticket {
 // gone.
 uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint64_t capabilities,
                            uint64_t received, std::chrono::milliseconds time);
+
+// How long a new client waits for a process, while the server says that it waits.
+inline constexpr std::chrono::minutes kQueueTime{10};
+
+// Reads what a listener says before TLS begins (wire/waiting.h), for TlsOptions::read_words: only
+// shake_hands() and shake_hands_again() secure such a stream, on their own thread.
+std::vector<std::byte> read_words(transport::Stream& bare);
 
 }  // namespace torch_remote::client

@@ -1,8 +1,13 @@
 #include "client/link/open.h"
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 #include <utility>
+
+#include <pwd.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -10,9 +15,7 @@
 #include "base/platform.h"
 #include "base/session_page.h"
 #include "base/token_file.h"
-#include "client/link/embedded.h"
-#include "client/link/server_user.h"
-#include "client/link/waiting.h"
+#include "client/link/handshake.h"
 #include "transport/address.h"
 #include "transport/delay_line.h"
 #include "transport/dial.h"
@@ -116,11 +119,6 @@ std::unique_ptr<transport::Stream> dial_with_advice(const Endpoint::Redial& dial
   throw ConnectionError(reason + ". What to do: " + advice_for(address));
 }
 
-bool is_beyond_loopback(const std::string& url) {
-  const transport::Address address = transport::parse_address(url);
-  return address.scheme != "unix" && !transport::SocketAddress::loopback(address.host, 0);
-}
-
 // Other users of this machine could use the server as this user does.
 void check_only_ours(const TokenFile& file, const std::string& path, const std::string& url) {
   if (file.is_private)
@@ -143,6 +141,11 @@ transport::Address parse_url(const std::string& url) {
 }
 
 }  // namespace
+
+bool is_beyond_loopback(const std::string& url) {
+  const transport::Address address = transport::parse_address(url);
+  return address.scheme != "unix" && !transport::SocketAddress::loopback(address.host, 0);
+}
 
 Endpoint endpoint_to(const std::string& url, const std::string& server_path,
                      std::vector<std::string> embedded_options, bool has_token) {
@@ -199,6 +202,35 @@ std::string token_from_environment(const std::string& url) {
   }
   const char* token = std::getenv("TORCH_REMOTE_TOKEN");
   return token == nullptr ? "" : token;
+}
+
+namespace {
+
+std::string describe_user(uid_t user) {
+  std::array<char, 4096> text{};
+  passwd entry{};
+  passwd* found = nullptr;
+  const std::string number = "uid " + std::to_string(user);
+  if (::getpwuid_r(user, &entry, text.data(), text.size(), &found) != 0 || found == nullptr)
+    return "a user without a name (" + number + ")";
+  return std::string("user ") + found->pw_name + " (" + number + ")";
+}
+
+}  // namespace
+
+void check_server_user(const Fd& socket) {
+  const std::optional<PeerProcess> server = peer_process(socket);
+  const uid_t own = ::geteuid();
+  if (!server)
+    throw AnotherUser("the kernel does not say whose process listens there");
+  if (server->uid == own || server->uid == 0)
+    return;
+  throw AnotherUser(
+      "the process that listens there belongs to " + describe_user(server->uid) +
+      ", and this one to " + describe_user(own) +
+      ": without a token only a server of your own, or of root, gets your tensors. If you trust "
+      "that user, start the server with --token-file and set TORCH_REMOTE_TOKEN_FILE here; if "
+      "not, listen where no other user can: unix://$XDG_RUNTIME_DIR/torch-remote/gpu.sock");
 }
 
 }  // namespace torch_remote::client

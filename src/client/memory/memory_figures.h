@@ -39,4 +39,7 @@ bool must_reserve(Session& session, uint8_t device, uint64_t nbytes);
 // The server allocates the storage now. Waits; raises OutOfMemoryError.
 void reserve(StorageRecord& record);
 
+// What NVML on the server tells of a device. Waits once. Raises if it tells nothing.
+wire::Telemetry device_telemetry(Session& session, uint8_t device);
+
 }  // namespace torch_remote::client

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
+#include <c10/core/StorageImpl.h>
 
+#include "client/capture/record.h"
 #include "client/process/records.h"
 #include "wire/signature.h"
 
@@ -34,5 +38,19 @@ StorageRecord* find_record_slowly(const at::TensorImpl& tensor);
 
 // Raises SessionLost if the record's session has ended.
 void check_session(const StorageRecord& record);
+
+// Tell the memory history and torch.profiler that a storage was made or freed. Call these only
+// while MemoryHistory::is_needed().
+void note_made(const StorageRecord& record);
+void note_freed(const StorageRecord& record, uint64_t address, uint64_t bytes);
+
+// Grows or shrinks a remote storage and keeps the bytes that fit.
+void resize_storage(c10::StorageImpl& storage, uint64_t nbytes);
+
+// Whether the storage has a record. One that Python made over a part of another storage has none.
+bool owns_record(const c10::StorageImpl& storage);
+
+// Takes over the size of a storage that the server has resized already.
+void take_size(c10::StorageImpl& storage, uint64_t nbytes);
 
 }  // namespace torch_remote::client

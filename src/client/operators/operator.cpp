@@ -8,10 +8,39 @@
 #include <c10/util/flat_hash_map.h>
 
 #include "base/mutex.h"
+#include "client/operators/meta_table.h"
 #include "marshal/route.h"
 #include "marshal/schemas.h"
 
 namespace torch_remote::client {
+namespace {
+
+const MetaTable& meta_table() {
+  static const MetaTable* table = [] {
+    auto* made = new MetaTable;
+    fill_meta_table_0(*made);
+    fill_meta_table_1(*made);
+    fill_meta_table_2(*made);
+    fill_meta_table_3(*made);
+    return made;
+  }();
+  return *table;
+}
+
+}  // namespace
+
+const c10::KernelFunction* find_meta_kernel(std::string_view name) {
+  const auto found = meta_table().find(name);
+  return found == meta_table().end() ? nullptr : &found->second;
+}
+
+bool has_form_in_place(std::string_view name) {
+  return std::any_of(meta_table().begin(), meta_table().end(), [&](const auto& entry) {
+    const std::string_view found = entry.first.substr(0, entry.first.find('.'));
+    return found.size() == name.size() + 1 && found.starts_with(name) && found.ends_with('_');
+  });
+}
+
 namespace {
 
 bool has_dynamic_tag(const c10::OperatorHandle& operation) {

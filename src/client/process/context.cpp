@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 
+#include "marshal/context.h"
 #include "marshal/dtype.h"
 
 namespace torch_remote::client {
@@ -45,6 +46,23 @@ uint8_t read_environment() {
   return static_cast<uint8_t>(static_cast<uint8_t>(dtype.value_or(wire::Dtype::kFloat32)) |
                               (context.deterministicAlgorithms() ? 32 : 0) |
                               (context.deterministicFillUninitializedMemory() ? 64 : 0));
+}
+
+NamedSettings named_settings(const wire::Context& context) {
+  NamedSettings settings;
+  for (const wire::SettingValue& value : context.settings) {
+    const auto number = static_cast<size_t>(value.setting);
+    settings[marshal::setting_table()[number - 1].name] = value.value;
+  }
+  return settings;
+}
+
+NamedSettings own_settings() {
+  NamedSettings settings;
+  const marshal::ContextValues now = marshal::read_context();
+  for (const marshal::SettingAccess& access : marshal::setting_table())
+    settings[access.name] = now[static_cast<size_t>(access.setting)];
+  return settings;
 }
 
 }  // namespace torch_remote::client

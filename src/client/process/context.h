@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "client/process/threads.h"
 #include "marshal/context.h"
@@ -51,5 +53,11 @@ ContextValues current_context();
 // The settings that decide metadata: default dtype, deterministic, fill. Part of every key.
 uint8_t read_environment();
 constexpr uint8_t kGradModeBit = 128;  // set for operators with kLooksAtGradMode
+
+// Settings that change results, by name. For tests and debugging.
+using NamedSettings = std::map<std::string, int64_t>;
+NamedSettings named_settings(const wire::Context& context);
+// Those of this process. A server's are equal after every call.
+NamedSettings own_settings();
 
 }  // namespace torch_remote::client

@@ -21,4 +21,6 @@ void raise_remote(const wire::Error& error, const std::string& text, RaisedAs as
   throw std::runtime_error(text);
 }
 
+thread_local int KeepGil::depth_ = 0;
+
 }  // namespace torch_remote::client

@@ -14,7 +14,6 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "base/mutex.h"
-#include "client/process/cells.h"
 #include "client/process/errors.h"
 #include "client/process/process.h"
 

@@ -78,7 +78,7 @@ class MemoryHistory {
   static bool is_needed() { return is_needed_.load(std::memory_order_relaxed); }
 
   void set(const HistoryOptions& options);
-  // torch.profiler wants to know what is made and freed: client/memory/memory_notes.h.
+  // torch.profiler wants to know what is made and freed: client/memory/storage.h.
   void set_profiled(bool is_profiled);
 
   // Call these only while is_needed(). No GIL, and no other lock is taken inside.

@@ -5,7 +5,6 @@
 #include <torch/version.h>
 
 #include "client/operators/operator.h"
-#include "client/session/answers.h"
 #include "client/session/session.h"
 #include "marshal/schemas.h"
 #include "wire/operators.h"

@@ -2,7 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "client/session/server_operators.h"
+#include "client/session/server_facts.h"
 
 namespace torch_remote::client {
 

@@ -12,7 +12,6 @@
 #include "client/capture/record.h"
 #include "client/process/context.h"
 #include "client/process/lines.h"
-#include "client/session/counters.h"
 #include "client/session/device_memory.h"
 #include "client/session/sent_programs.h"
 #include "client/session/signature_table.h"
@@ -20,6 +19,17 @@
 #include "wire/streams.h"
 
 namespace torch_remote::client {
+
+// Counters of one session, for statistics only: relaxed.
+struct Counters {
+  using Count = std::atomic<uint64_t>;
+  Count calls{0};       // CALL messages encoded
+  Count syncs{0};       // times a thread waited for the server
+  Count bytes_sent{0};  // messages at encoding, headers when a frame is taken
+  Count signatures_sent{0};
+  Count inferred_by_meta{0};    // cache misses that a Python Meta kernel answered
+  Count inferred_by_server{0};  // cache misses that the server answered
+};
 
 // A frame that has this many bytes is cut before the next message, or when the writer takes it.
 constexpr size_t kFrameTarget = 64 << 10;
@@ -159,7 +169,7 @@ class MessageOrder {
   ProgramSites program_sites_;
   std::array<std::atomic<c10::DeviceIndex>, wire::kMaxDevices> indices_{};  // by device
   std::array<DeviceMemory, wire::kMaxDevices> memory_;                      // by device
-  std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in client/session/frees.cpp
+  std::atomic<StorageRecord*> frees_{nullptr};  // Note [Frees in order] in message_order.cpp
   std::atomic<uint64_t> freed_bytes_{0};        // roughly: of the storages in that list
   std::atomic<uint64_t> submitted_{0};          // the last call, for readers without the lock
   std::atomic<uint64_t> buffered_bytes_{0};

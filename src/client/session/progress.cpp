@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "client/process/errors.h"
-#include "client/process/keep_gil.h"
 
 namespace torch_remote::client {
 namespace {

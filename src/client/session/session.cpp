@@ -137,6 +137,15 @@ void Session::raise_lost() {
   raise(kind, "cannot use " + url() + ": " + text, *this);
 }
 
+void refuse_answer(Session& session, const ProtocolError& error) {
+  {
+    WithoutGil without_gil;
+    session.link().end_and_close(ErrorClass::kProtocol, error.what());
+  }
+  session.check_not_lost();
+  throw error;  // not reached: the session has ended
+}
+
 bool Session::release() {
   WithoutGil without_gil;
   if (!link_.release())

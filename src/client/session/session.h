@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,17 +11,17 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "client/capture/capture.h"
 #include "client/link/link.h"
 #include "client/process/errors.h"
 #include "client/session/call_window.h"
-#include "client/session/counters.h"
 #include "client/session/faults.h"
-#include "client/session/known_uploads.h"
 #include "client/session/message_order.h"
 #include "client/session/requests.h"
-#include "client/session/server_operators.h"
+#include "client/session/server_facts.h"
 #include "client/session/warnings.h"
+#include "wire/codec.h"
 #include "wire/messages.h"
 
 namespace torch_remote::client {
@@ -252,5 +253,23 @@ void note_not_missing(const Capture& capture);
 // This thread's call number `since` failed, and the tensor's storage is missing because of that:
 // the failed call makes it, or a later call of this thread, which was discarded.
 bool is_missing(Session& session, const at::Tensor& tensor, uint64_t since);
+
+// For an answer that no correct server gives. Ends the session, as the reader thread does when it
+// finds invalid bytes, and raises SessionLost.
+[[noreturn]] void refuse_answer(Session& session, const ProtocolError& error);
+
+// Decodes the body of an answer that only the thread which asked can check. `decode` takes a
+// wire::Reader.
+template <typename Decode>
+auto decode_answer(Session& session, const std::vector<std::byte>& body, Decode&& decode) {
+  try {
+    wire::Reader reader(body);
+    auto answer = decode(reader);
+    reader.finish();
+    return answer;
+  } catch (const ProtocolError& error) {
+    refuse_answer(session, error);
+  }
+}
 
 }  // namespace torch_remote::client

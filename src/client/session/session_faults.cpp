@@ -3,11 +3,10 @@
 
 #include <ATen/SparseTensorImpl.h>
 
-#include "client/process/keep_gil.h"
+#include "client/process/errors.h"
 #include "client/process/memory_history.h"
 #include "client/process/recording.h"
 #include "client/process/records.h"
-#include "client/process/sent_sources.h"
 #include "client/session/pending.h"
 #include "client/session/submission.h"
 

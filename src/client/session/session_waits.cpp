@@ -10,9 +10,9 @@
 #include "client/operators/operator.h"
 #include "client/process/records.h"
 #include "client/process/waits_by_line.h"
-#include "client/session/answers.h"
 #include "client/session/pending.h"
 #include "client/session/progress.h"
+#include "client/session/session.h"
 #include "client/session/submission.h"
 
 namespace torch_remote::client {

@@ -5,7 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
-#include "client/process/keep_gil.h"
+#include "client/process/errors.h"
 #include "client/process/threads.h"
 #include "client/session/session.h"
 

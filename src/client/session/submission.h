@@ -1,6 +1,6 @@
 #pragma once
 
-#include "client/process/current_stream.h"
+#include "client/process/current_device.h"
 #include "client/process/threads.h"
 #include "client/session/session.h"
 

@@ -6,7 +6,6 @@
 #include <ATen/native/Resize.h>
 
 #include "base/error.h"
-#include "client/memory/resize.h"
 #include "client/memory/storage.h"
 #include "marshal/dtype.h"
 

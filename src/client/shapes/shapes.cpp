@@ -1,11 +1,13 @@
 #include "client/shapes/shapes.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
 #include <c10/core/MemoryFormat.h>
+#include <c10/util/Exception.h>
 
 #include "marshal/dtype.h"
 
@@ -118,6 +120,21 @@ bool expands_to(c10::IntArrayRef smaller, c10::IntArrayRef larger) {
 int64_t wrap_dim(int64_t dim, int64_t count) {
   const int64_t wrapped = dim < 0 ? dim + count : dim;
   return wrapped >= 0 && wrapped < count ? wrapped : -1;
+}
+
+ShapeFunction find_shape_function(std::string_view name) {
+  static const auto* table = [] {
+    auto* all = new std::unordered_map<std::string_view, ShapeFunction>;
+    for (const auto& part :
+         {elementwise_table(), activation_table(), normalization_table(), convolution_table(),
+          indexing_table(), attention_table(), reduction_table(), loss_table(),
+          view_gradient_table(), factory_table(), linalg_table()})
+      for (const auto& row : part)
+        TORCH_INTERNAL_ASSERT(all->insert(row).second, row.first, " has two shape functions");
+    return all;
+  }();
+  const auto found = table->find(name);
+  return found == table->end() ? find_foreach(name) : found->second;
 }
 
 }  // namespace torch_remote::client::shapes

@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
-#include "marshal/collectives.h"
+#include "marshal/schemas.h"
 
 namespace torch_remote::server {
 namespace {

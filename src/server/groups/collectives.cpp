@@ -7,7 +7,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/library.h>
 
-#include "marshal/collectives.h"
+#include "marshal/schemas.h"
 #include "server/groups/collective_call.h"
 
 namespace torch_remote::server {

@@ -6,7 +6,7 @@
 
 namespace torch_remote::server {
 
-// Registers the kernels of marshal/collectives.h, once for the process, and returns their names:
+// Registers the kernels of marshal/schemas.h, once for the process, and returns their names:
 // clients may call them. They find their process group in Groups::current().
 std::vector<c10::OperatorName> register_collectives();
 

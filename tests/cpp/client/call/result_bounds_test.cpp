@@ -1,5 +1,3 @@
-#include "client/call/result_bounds.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 
 #include "../session_fixture.h"
 #include "base/error.h"
+#include "client/call/results.h"
 
 namespace torch_remote::client {
 namespace {

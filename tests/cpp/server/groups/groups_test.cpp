@@ -11,7 +11,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "base/error.h"
-#include "marshal/collectives.h"
+#include "marshal/schemas.h"
 #include "server/executor/storage_table.h"
 #include "server/groups/collectives.h"
 #include "server/groups/engine.h"

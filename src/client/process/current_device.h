@@ -7,6 +7,10 @@
 
 namespace torch_remote::client {
 
+// The device this thread is on. Thread-local, no I/O.
+c10::DeviceIndex current_device();
+void set_current_device(c10::DeviceIndex index);
+
 // The stream, by number, that this thread's calls on a device go to; 0 is the default one. Note
 // [Streams] in wire/streams.h. Thread-local, no I/O.
 uint8_t current_stream(c10::DeviceIndex index);

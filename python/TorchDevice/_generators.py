@@ -1,13 +1,24 @@
-"""What the accelerator's generator does when a program seeds or saves torch's default generator."""
+"""What the accelerator's generator does when a program seeds or saves torch's default generator.
+
+Also `WeightedRandomSampler` with a generator of the CPU, under the policy `full`: it draws within
+torch.utils.data, whose calls are not those of the program, so its weights are where its generator
+is.
+"""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
+from torch.utils.data import WeightedRandomSampler
 
-from . import _masquerade
+from torch_remote_patches import Patches
+
+from . import _C, _masquerade
 from ._log import warn_once
+
+_CPU = torch.device("cpu")
 
 
 class _Random:
@@ -46,3 +57,18 @@ def of_accelerator() -> _Random | None:
     if module._is_in_bad_fork():
         return None
     return _Random(module if target is None else target, kind)
+
+
+def _with_weights_of_generator(init: Any) -> Any:
+    @functools.wraps(init)
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        is_of_cpu = isinstance(self.generator, torch.Generator) and self.generator.device == _CPU
+        if is_of_cpu and _C.decide("cpu")[0] is not None:
+            self.weights = self.weights.cpu()  # called from TorchDevice: the CPU itself
+
+    return initialize
+
+
+def install(changes: Patches) -> None:
+    changes.wrap(WeightedRandomSampler, "__init__", _with_weights_of_generator)

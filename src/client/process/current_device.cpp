@@ -1,4 +1,4 @@
-#include "client/process/current_stream.h"
+#include "client/process/current_device.h"
 
 #include <array>
 
@@ -7,6 +7,7 @@
 namespace torch_remote::client {
 namespace {
 
+thread_local c10::DeviceIndex this_device = 0;
 thread_local std::array<uint8_t, wire::kMaxDevices> streams{};
 
 bool is_known(c10::DeviceIndex index) {
@@ -14,6 +15,15 @@ bool is_known(c10::DeviceIndex index) {
 }
 
 }  // namespace
+
+c10::DeviceIndex current_device() {
+  return this_device;
+}
+
+void set_current_device(c10::DeviceIndex index) {
+  if (index >= 0)
+    this_device = index;
+}
 
 std::atomic<bool> streams_were_used{false};
 

@@ -1,5 +1,3 @@
-#include "client/link/server_user.h"
-
 #include <string>
 
 #include <gmock/gmock.h>
@@ -10,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/platform.h"
+#include "client/link/open.h"
 #include "transport/address.h"
 #include "transport/dial.h"
 
