@@ -13,7 +13,6 @@
 #include "client/process/process.h"
 #include "client/session/session.h"
 #include "transport/address.h"
-#include "transport/address.h"
 #include "wire/group.h"
 #include "wire/limits.h"
 

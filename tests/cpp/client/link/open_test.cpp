@@ -1,3 +1,5 @@
+#include "client/link/open.h"
+
 #include <string>
 
 #include <gmock/gmock.h>
@@ -8,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/platform.h"
-#include "client/link/open.h"
 #include "transport/address.h"
 #include "transport/dial.h"
 
