@@ -92,9 +92,13 @@ void Recorder::add(const Call& call) {
   if (call.signature->match != nullptr)
     step.defaults = defaults_of(*call.signature->operation, call.arguments);
   step.begin = recorded_.slots.size();
+  Recorded* const recorded = &recorded_;
   const auto* const numbers = &numbers_of_names_;
-  capture.encode_slots(recorded_.slots, numbers_,
-                       [numbers](const StorageRecord& record) { return numbers->at(record.name); });
+  capture.encode_slots(recorded_.slots, numbers_, [=](const StorageRecord& record) {
+    recorded->mentions.push_back(recorded->slots.size());
+    return numbers->at(record.name);
+  });
+  step.outputs = recorded_.slots.size();
   for (size_t i = 0; i < call.results.size(); ++i)
     add_fresh(call.signature->outputs[i], call.results[i]);
   step.end = recorded_.slots.size();
