@@ -26,7 +26,10 @@ uint32_t Recorder::number_of(const c10::TensorImpl& tensor, StorageRecord& recor
     storages_.push_back({.record = &record, .device = record.server_device});
   }
   Mentioned& known = storages_[place->second];
-  known.nbytes = std::max(known.nbytes, record.nbytes.load(std::memory_order_relaxed));
+  const uint64_t nbytes = record.nbytes.load(std::memory_order_relaxed);
+  if (known.is_made && nbytes > known.nbytes)
+    refuse_while_recording(*this, "a larger size of a tensor that a call of the graph makes");
+  known.nbytes = std::max(known.nbytes, nbytes);
   if (known.held)
     return place->second;
   const c10::Storage& storage = tensor.unsafe_storage();
