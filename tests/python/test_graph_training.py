@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from graphing import recorded
 from helpers import assert_same
 
@@ -71,6 +72,41 @@ def test_a_training_step_replayed_equals_the_steps_made_eagerly(name: str) -> No
     for ours, theirs in zip(replayed, eager, strict=True):
         assert_same([each.cpu() for each in ours], [each.cpu() for each in theirs])
     assert not torch.equal(eager[0][0].cpu(), eager[0][-1].cpu())
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_step_with_checkpoints_draws_the_same_numbers_when_it_computes_again(
+    reentrant: bool,
+) -> None:
+    def train(use_graph: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        inner = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(0.5), torch.nn.GELU())
+        model = torch.nn.Sequential(torch.nn.Linear(6, 6), inner).to("remote")
+        x = torch.ones(5, 6, device="remote")
+        torch.remote.manual_seed(2)
+
+        def step() -> torch.Tensor:
+            model.zero_grad(set_to_none=False)
+            hidden = model[0](x)
+            y = torch.utils.checkpoint.checkpoint(inner, hidden, use_reentrant=reentrant)
+            loss = y.square().sum()
+            loss.backward()
+            return loss
+
+        step()
+        graph, loss = recorded(step) if use_graph else (None, None)
+        taken = []
+        for _ in range(3):
+            if graph is None:
+                loss = step()
+            else:
+                graph.replay()
+            taken += [loss.detach().cpu(), *(each.grad.cpu() for each in model.parameters())]
+        return taken
+
+    replayed, eager = train(True), train(False)
+    assert_same(replayed, eager)
+    assert not torch.equal(eager[0], eager[5])
 
 
 def test_gradients_that_a_step_makes_anew_are_those_of_the_capture() -> None:

@@ -101,6 +101,32 @@ def test_a_recording_moves_no_generator_and_replays_draw_what_calls_would() -> N
     assert not torch.equal(eager[0], eager[1])
 
 
+def test_a_state_that_is_taken_and_put_back_in_a_recording_is_that_of_each_replay() -> None:
+    x = torch.zeros(4, device="remote")
+
+    def body() -> list[torch.Tensor]:
+        state = torch.remote.get_rng_state()
+        drawn = torch.rand_like(x)
+        with torch.random.fork_rng(device_type="remote"):
+            torch.remote.set_rng_state(state)
+            again = torch.rand_like(x)
+        return [drawn, again, torch.rand_like(x)]
+
+    torch.remote.manual_seed(3)
+    before = torch.remote.get_rng_state()
+    graph, drawn = recorded(body)
+    assert torch.equal(torch.remote.get_rng_state(), before)
+    replayed = []
+    for _ in range(3):
+        graph.replay()
+        replayed.append([each.cpu() for each in drawn])
+    torch.remote.manual_seed(3)
+    eager = [[each.cpu() for each in body()] for _ in range(3)]
+    assert_same(replayed, eager)
+    assert torch.equal(eager[1][0], eager[1][1])
+    assert not torch.equal(eager[1][0], eager[0][0])
+
+
 def test_a_generator_of_the_programs_own_is_used_and_kept() -> None:
     generator = torch.Generator("remote").manual_seed(5)
     draw = partial(torch.rand, 4, device="remote", generator=generator)
