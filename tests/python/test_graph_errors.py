@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from failures import held_server
 from graphing import recorded
 from helpers import assert_runs
 
@@ -35,6 +36,24 @@ def test_the_error_of_a_replay_names_the_operator_and_the_line_that_recorded_it(
     index.fill_(1)
     graph.replay()
     assert (result.tolist(), y.tolist()) == ([2, 2], [3])
+
+
+def test_what_a_discarded_replay_would_have_made_is_missing_not_that_of_an_earlier_one() -> None:
+    x, index = torch.ones(4, device="remote"), torch.zeros(1, dtype=torch.long, device="remote")
+    graph, (total, picked) = recorded(lambda: (x.add_(1).sum(), x[index]))
+    graph.replay()
+    assert (total.item(), picked.tolist()) == (8, [2])
+    with held_server():
+        x[torch.full((1,), 9, device="remote")]  # fails, which stops this thread
+        graph.replay()
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.remote.synchronize()
+    for made in (total, picked):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            made.tolist()
+    assert x.tolist() == [2, 2, 2, 2]
+    graph.replay()
+    assert (total.item(), picked.tolist()) == (12, [3])
 
 
 def test_in_blocking_mode_the_replay_itself_raises() -> None:
