@@ -23,6 +23,8 @@ REFUSALS: dict[str, Callable[[torch.Tensor], Any]] = {
     "masked": lambda x: x[x > 0],
     "unique": torch.unique,
     "upload": lambda _: torch.ones(1000).to("remote"),
+    "seed": lambda _: torch.remote.manual_seed(1),
+    "state": lambda _: torch.remote.get_rng_state().tolist(),
     "resize": lambda x: (x * 2).resize_(100).zero_(),
     "out": lambda x: torch.add(x, 1, out=x[:1] * 2),
     "cholesky": lambda x: torch.linalg.cholesky(torch.diag(x)),

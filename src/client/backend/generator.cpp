@@ -257,7 +257,6 @@ RemoteGenerator* RemoteGenerator::clone_impl() const {
 
 // at::Generator reads the storage of the result, so the bytes are fetched.
 c10::intrusive_ptr<c10::TensorImpl> RemoteGenerator::get_state() const {
-  check_not_recording("the bytes of a generator's state");
   const KeepGil keep;
   const at::Tensor state = take_state();
   static_cast<const GeneratorState*>(state.unsafeGetTensorImpl())->fetch();
@@ -284,6 +283,7 @@ RemoteGenerator::Announced RemoteGenerator::announced() const {
 }
 
 std::vector<std::byte> RemoteGenerator::read_snapshot() const {
+  check_not_recording("a read of a generator's state");
   if (!is_announced())
     name();
   const Announced where = announced();
