@@ -5,7 +5,7 @@
 namespace torch_remote::marshal {
 namespace {
 
-torch::Library& define() {
+torch::Library& define_copy() {
   auto& library = *new torch::Library(torch::Library::FRAGMENT, "torch_remote", std::nullopt,
                                       __FILE__, __LINE__);
   library.def("copy_generator(Generator? to, Generator? source) -> ()");
@@ -15,7 +15,7 @@ torch::Library& define() {
 }  // namespace
 
 void define_generator_copy() {
-  [[maybe_unused]] static const torch::Library& kDefined = define();  // is never deleted
+  [[maybe_unused]] static const torch::Library& kDefined = define_copy();  // is never deleted
 }
 
 }  // namespace torch_remote::marshal
