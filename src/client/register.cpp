@@ -21,6 +21,7 @@
 #include "client/memory/storage.h"
 #include "client/operators/operator.h"
 #include "client/shapes/shapes.h"
+#include "marshal/generator_copy.h"
 #include "marshal/route.h"
 #include "marshal/schemas.h"
 
@@ -112,6 +113,7 @@ void register_backend() {
   record_lookup.check_session = &check_session;
   register_profiler();
   marshal::define_collectives();
+  marshal::define_generator_copy();
   Machines::instance().hooks().attach = &attach_default_generator;
   c10::SetAllocator(c10::kPrivateUse1, &RemoteAllocator::instance());
   at::setHostAllocator(c10::kPrivateUse1, pinned_allocator());
@@ -122,6 +124,8 @@ void register_backend() {
       .fallback(CppFunction::makeFromBoxedFunction<&kernels::refuse_layout>());
   library_of(DispatchKey::NestedTensorPrivateUse1, "_")
       .fallback(CppFunction::makeFromBoxedFunction<&kernels::refuse_nested>());
+  library_of(DispatchKey::PrivateUse1, "torch_remote")
+      .impl("copy_generator", CppFunction::makeFromBoxedFunction<&dispatch>());
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto operation = dispatcher.findSchema(name);

@@ -37,7 +37,7 @@ namespace torch_remote::wire {
 // current streams, each checked as an eager call is. It starts with the settings that were current
 // when the program was recorded, and leaves those that it found. The step that fails ends the run:
 // what steps before it wrote stays, and the storages that fresh outputs of any step have are
-// missing. The error says which step it was. A RUN of a stopped thread is discarded as a whole.
+// missing. The error says which step it was. If a stopped thread's RUN is discarded, they are too.
 //
 // Only to servers with kProgramsCapability.
 struct ProgramStorage {

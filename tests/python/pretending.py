@@ -1,7 +1,7 @@
-"""A CPU server that looks like a CUDA server to a client: its WELCOME is changed on the way.
+"""A CPU server that looks like another to a client: its HELLO or WELCOME is changed on the way.
 
-The client then takes CUDA's branches, and the server's log shows its calls. Kernels that only CUDA
-has fail.
+As a CUDA server: the client then takes CUDA's branches, and the server's log shows its calls.
+Kernels that only CUDA has fail. As an older server: the client then does without what that lacks.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from helpers import serving
 
 CUDNN = 91900
 CAPABILITY = 9
+PROGRAMS = 1 << 9  # kProgramsCapability in src/wire/handshake.h
+Change = Callable[[bytes], bytes]
 # The body of what a server without a ready process tells a client from time to time, before
 # anything else: src/wire/handshake.h.
 WAITING = b"\x03\x03"
@@ -30,32 +33,68 @@ def pretended_cuda(folder: Path) -> Iterator[tuple[str, Callable[[], list[str]]]
     def read_calls() -> list[str]:
         return [line for path in folder.glob("calls.*") for line in path.read_text().split()]
 
-    with serving(
-        f"unix://{folder}/real.sock", "--device", "cpu", "--log-calls", str(prefix)
-    ) as url:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(f"{folder}/cuda.sock")
-        listener.listen()
-        threading.Thread(target=_relay, args=(listener, url), daemon=True).start()
-        yield f"unix://{folder}/cuda.sock", read_calls
-        listener.close()
+    options = ("--device", "cpu", "--log-calls", str(prefix))
+    with _changed_server(folder, *options, welcome=changed_welcome) as url:
+        yield url, read_calls
 
 
-def _relay(listener: socket.socket, url: str) -> None:
-    """Serves one client."""
-    client, _ = listener.accept()
-    server = socket.socket(socket.AF_UNIX)
-    server.connect(url.removeprefix("unix://"))
-    threading.Thread(target=_pass_on, args=(client, server), daemon=True).start()
-    pass_handshake_on(server, client)
+@contextmanager
+def older_server(folder: Path, lacking: int) -> Iterator[str]:
+    """Yields the URL of a server that lacks the capabilities with these bits."""
+
+    def change(hello: bytes) -> bytes:
+        at = _skip_text(hello, 1 + 2 + 2 + 32)  # tag, versions, nonce; torch
+        capabilities, end = _read_varint(hello, at)
+        assert capabilities & lacking == lacking
+        return hello[:at] + _varint(capabilities & ~lacking) + hello[end:]
+
+    with _changed_server(folder, hello=change) as url:
+        yield url
+
+
+def _unchanged(body: bytes) -> bytes:
+    return body
+
+
+@contextmanager
+def _changed_server(
+    folder: Path, *options: str, hello: Change = _unchanged, welcome: Change = _unchanged
+) -> Iterator[str]:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{folder}/changed.sock")
+    listener.listen()
+    with listener, serving(f"unix://{folder}/real.sock", *options) as url:
+        relay = partial(_relay, listener, url, hello, welcome)
+        threading.Thread(target=relay, daemon=True).start()
+        yield f"unix://{folder}/changed.sock"
+        listener.shutdown(socket.SHUT_RDWR)  # ends accept()
+
+
+def _relay(listener: socket.socket, url: str, hello: Change, welcome: Change) -> None:
+    while True:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(url.removeprefix("unix://"))
+        back = partial(_answer, server, client, hello, welcome)
+        for work in (partial(_pass_on, client, server), back):
+            threading.Thread(target=work, daemon=True).start()
+
+
+def _answer(server: socket.socket, client: socket.socket, hello: Change, welcome: Change) -> None:
+    pass_handshake_on(server, client, hello, welcome)
     _pass_on(server, client)
 
 
-def pass_handshake_on(server: socket.socket, client: socket.socket) -> None:
+def pass_handshake_on(
+    server: socket.socket, client: socket.socket, hello: Change, welcome: Change
+) -> None:
     while (first := _read_block(server)) == WAITING:
         client.sendall(_block(first))
-    client.sendall(_block(first))  # HELLO
-    client.sendall(_block(changed_welcome(_read_block(server))))
+    client.sendall(_block(hello(first)))
+    client.sendall(_block(welcome(_read_block(server))))
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:

@@ -21,18 +21,15 @@ TOLD = (
 TELLING = f"import sys; print({TOLD!r} + 'mine', file=sys.stderr)"
 
 
-def test_the_pretended_server_passes_on_that_its_client_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pretending, "changed_welcome", bytes.upper)
+def test_the_pretended_server_passes_on_that_its_client_waits() -> None:
     server, of_server = socket.socketpair()
     client, of_client = socket.socketpair()
     with server, of_server, client, of_client:
         of_server.sendall(WAITING * 2 + b"\x05\x00\x00\x00hello\x07\x00\x00\x00welcome")
-        pretending.pass_handshake_on(server, client)
+        pretending.pass_handshake_on(server, client, bytes.title, bytes.upper)
         client.shutdown(socket.SHUT_WR)
         with of_client.makefile("rb") as received:
-            assert received.read() == WAITING * 2 + b"\5\0\0\0hello\7\0\0\0WELCOME"
+            assert received.read() == WAITING * 2 + b"\5\0\0\0Hello\7\0\0\0WELCOME"
 
 
 def test_what_depends_on_the_load_is_left_out_of_stderr() -> None:

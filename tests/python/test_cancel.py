@@ -170,3 +170,19 @@ def test_a_recording_cannot_be_cancelled() -> None:
     x.add_(0)
     with pytest.raises(RuntimeError, match="cancel"), torch_remote.Graph():
         torch_remote.cancel()
+
+
+def test_what_a_dropped_replay_would_have_made_is_missing(large: torch.Tensor) -> None:
+    graph = torch_remote.Graph()
+    with graph:
+        product = large @ large
+    graph.replay()
+    assert has_value(product)
+    work = much_work(large)
+    graph.replay()
+    torch_remote.cancel()
+    assert not has_value(product)
+    torch_remote.synchronize()
+    graph.replay()
+    assert has_value(product)
+    assert len(work) == 100

@@ -9,12 +9,14 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include "client/process/current_device.h"
 #include "client/process/errors.h"
 #include "client/process/process.h"
 #include "client/process/recording.h"
 #include "client/session/submission.h"
+#include "marshal/generator_copy.h"
 #include "wire/limits.h"
 
 namespace torch_remote::client {
@@ -86,6 +88,18 @@ struct MadeGenerators {
 int64_t state_bytes(wire::DeviceKind kind) {
   static const int64_t cpu = at::detail::createCPUGenerator().get_state().numel();
   return kind == wire::DeviceKind::kCuda ? int64_t{kCudaStateBytes} : cpu;
+}
+
+// While the thread records: each run of the program copies the state.
+void record_copy(const RemoteGenerator& to, const RemoteGenerator& source) {
+  static const auto kOperator = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow(marshal::kCopyGenerator, "")
+                                    .typed<void(at::Generator, const at::Generator&)>();
+  const auto share = [](const RemoteGenerator& generator) {
+    return at::Generator(c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(
+        const_cast<RemoteGenerator*>(&generator)));
+  };
+  kOperator.call(share(to), share(source));
 }
 
 // The seed in a state. Refuses other states with the text of that kind of generator.
@@ -219,7 +233,6 @@ std::optional<uint64_t> RemoteGenerator::seed_before_use() const {
 }
 
 void RemoteGenerator::copy_to(RemoteGenerator& copy) const {
-  check_not_recording("the state of a generator");
   check_room();
   if (const auto seed = seed_before_use())
     return copy.remember_seed(*seed);
@@ -236,6 +249,7 @@ void RemoteGenerator::copy_to(RemoteGenerator& copy) const {
 }
 
 RemoteGenerator* RemoteGenerator::clone_impl() const {
+  check_not_recording("a copy of a generator");
   auto copy = std::make_unique<RemoteGenerator>(device_.index(), false);
   copy_to(*copy);
   return copy.release();
@@ -252,6 +266,8 @@ c10::intrusive_ptr<c10::TensorImpl> RemoteGenerator::get_state() const {
 at::Tensor RemoteGenerator::take_state() const {
   auto snapshot = c10::make_intrusive<RemoteGenerator>(device_.index(), false);
   copy_to(*snapshot);
+  if (current_recording() != nullptr)
+    record_copy(*snapshot, *this);
   const bool is_announced = snapshot->is_announced();
   auto state = is_announced
                    ? c10::make_intrusive<GeneratorState>(std::move(snapshot), state_bytes(kind()))
@@ -267,6 +283,7 @@ RemoteGenerator::Announced RemoteGenerator::announced() const {
 }
 
 std::vector<std::byte> RemoteGenerator::read_snapshot() const {
+  check_not_recording("a read of a generator's state");
   if (!is_announced())
     name();
   const Announced where = announced();
@@ -285,13 +302,15 @@ void RemoteGenerator::set_state(const c10::TensorImpl& new_state) {
                        new_state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
                        new_state.is_contiguous(),
                    "RNG state must be a torch.ByteTensor");
-  check_not_recording("the state of a generator");
-  reseeded_ = true;
   const KeepGil keep;
   const auto* const state = dynamic_cast<const GeneratorState*>(&new_state);
   const c10::intrusive_ptr<StateSource> source = state == nullptr ? nullptr : state->snapshot();
   // Every GeneratorState is made by take_state(), so its source is a RemoteGenerator.
   const auto* const snapshot = static_cast<const RemoteGenerator*>(source.get());
+  if (current_recording() != nullptr && snapshot != nullptr)
+    return record_copy(*this, *snapshot);
+  check_not_recording("the state of a generator");
+  reseeded_ = true;
   if (snapshot != nullptr && !snapshot->is_announced())
     return set_current_seed(snapshot->current_seed());
   const DevicePlace where = place();

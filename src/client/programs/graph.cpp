@@ -16,7 +16,7 @@ void Graph::end() {
   TORCH_CHECK(recorder_ != nullptr, "this graph is not being captured");
   const std::unique_ptr<Recorder> recorder = std::move(recorder_);
   if (std::optional<Recorded> recorded = recorder->finish())
-    program_ = std::make_unique<Program>(*std::move(recorded));
+    program_ = std::make_unique<Program>(*std::move(recorded), Program::Without::kCallByCall);
   is_captured_ = true;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "client/programs/program.h"
 #include "client/programs/recorder.h"
 
 namespace torch_remote::client {

@@ -19,22 +19,24 @@ namespace {
 // full: once more then finds place for all, unless the program is too large.
 constexpr int kAttempts = 2;
 
-void check_knows_programs(Session& session) {
-  TORCH_CHECK_NOT_IMPLEMENTED((session.welcome().capabilities & wire::kProgramsCapability) != 0,
-                              "a graph on ", session.describe(0),
-                              ": this server does not run programs; update it, or make the calls "
-                              "one by one, without a graph");
+bool knows_programs(Session& session) {
+  return (session.welcome().capabilities & wire::kProgramsCapability) != 0;
 }
 
 }  // namespace
 
-Program::Program(Recorded recorded)
+Program::Program(Recorded recorded, Without without)
     : recorded_(std::move(recorded)),
       shifts_(recorded_.storages.size(), 0),
       name_(recorded_.session->order().new_names().program()),
       calls_(static_cast<uint64_t>(std::ranges::count_if(
           recorded_.steps, [](const ProgramStep& step) { return step.signature != nullptr; }))) {
-  check_knows_programs(*recorded_.session);
+  if (!knows_programs(*recorded_.session)) {
+    TORCH_CHECK_NOT_IMPLEMENTED(without == Without::kCallByCall, "a graph on ",
+                                recorded_.session->describe(0),
+                                ": this server does not run programs; update it");
+    call_by_call_ = std::make_unique<CallByCall>(recorded_);
+  }
   for (const CallSite& site : recorded_.sites)
     if (std::ranges::find(devices_, site.device) == devices_.end())
       devices_.push_back(site.device);
@@ -63,30 +65,37 @@ void Program::prepare_run() {
 void Program::run(std::span<const NamedStorage> changed) {
   RECORD_FUNCTION("torch_remote::replay", {});
   Session& session = *recorded_.session;
-  const CallSite site{current_line(), recorded_.device, kRunSite};
-  {
+  if (call_by_call_ == nullptr) {
+    submit_run(changed);
+  } else {
     Submission at(session);
-    for (const NamedStorage& storage : changed)
-      if (!storage.is_made)
-        at.announce(*storage.record, site);
-    if (!at.programs().use(name_)) {
-      change(changed);  // PROGRAM has their names
-      send(at, site);
-      shifts_.assign(recorded_.storages.size(), 0);
-    }
-    const wire::Run run{name_, change(changed)};
-    for (const uint8_t device : devices_)
-      at.use_current_stream(device);
-    const auto [call, thread] = at.number_call(site);
-    encode(at.writer(), run);
-    session.order().program_sites().note_run(call, name_);
-    for (const auto& storages : {std::span<const NamedStorage>(recorded_.named), changed})
-      for (const NamedStorage& storage : storages)
-        if (storage.is_made)
-          storage.record->note_made(call, thread);
+    call_by_call_->submit(at, recorded_);
   }
   if (is_blocking() || may_not_fit(session, recorded_.device))
     session.synchronize({.is_failed_call = true});
+}
+
+void Program::submit_run(std::span<const NamedStorage> changed) {
+  const CallSite site{current_line(), recorded_.device, kRunSite};
+  Submission at(*recorded_.session);
+  for (const NamedStorage& storage : changed)
+    if (!storage.is_made)
+      at.announce(*storage.record, site);
+  if (!at.programs().use(name_)) {
+    change(changed);  // PROGRAM has their names
+    send(at, site);
+    shifts_.assign(recorded_.storages.size(), 0);
+  }
+  const wire::Run run{name_, change(changed)};
+  for (const uint8_t device : devices_)
+    at.use_current_stream(device);
+  const auto [call, thread] = at.number_call(site);
+  encode(at.writer(), run);
+  recorded_.session->order().program_sites().note_run(call, name_);
+  for (const auto& storages : {std::span<const NamedStorage>(recorded_.named), changed})
+    for (const NamedStorage& storage : storages)
+      if (storage.is_made)
+        storage.record->note_made(call, thread);
 }
 
 std::vector<std::string> Program::describe_calls() const {

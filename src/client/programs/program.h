@@ -1,57 +1,27 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include <ATen/core/Generator.h>
-#include <c10/core/Storage.h>
-
-#include "client/capture/record.h"
-#include "client/process/lines.h"
+#include "client/programs/call_by_call.h"
+#include "client/programs/recorded.h"
 #include "client/session/sent_programs.h"
 #include "client/session/submission.h"
-#include "wire/program.h"
 
 namespace torch_remote::client {
-
-// A call, or a change of settings.
-struct ProgramStep {
-  SignaturePtr signature;            // null: a change of settings
-  std::vector<uint32_t> defaults{};  // where the server's operator is another: defaults_of()
-  wire::Context settings{};
-  size_t begin = 0;  // of its slots in Recorded::slots
-  size_t end = 0;
-};
-
-// A storage that has a name in a program.
-struct NamedStorage {
-  uint32_t number = 0;  // in the program
-  StorageRecord* record = nullptr;
-  bool is_made = false;    // a fresh output of a step
-  int64_t shift = 0;       // in bytes: is added to the place where each view begins
-  c10::Storage storage{};  // null: the caller of run() keeps it
-};
-
-// What a recorder has recorded.
-struct Recorded {
-  Session* session = nullptr;
-  uint8_t device = 0;  // of the first call
-  std::vector<ProgramStep> steps;
-  std::vector<CallSite> sites;  // of the steps
-  wire::Writer slots;
-  std::vector<wire::ProgramStorage> storages;
-  std::vector<NamedStorage> named;          // those with a name, which they keep so
-  std::vector<at::Generator> generators{};  // that steps draw from, which keep theirs
-};
 
 // Calls that were recorded, and can be run as often as one likes: Note [Programs] in
 // wire/program.h. Thread-safe.
 class Program {
  public:
-  // Raises NotImplementedError where the server does not run programs.
-  explicit Program(Recorded recorded);
+  // Where the server does not run programs: kRefuse raises NotImplementedError, with kCallByCall a
+  // run makes the calls one by one; then no storage may change.
+  enum class Without : uint8_t { kRefuse, kCallByCall };
+
+  explicit Program(Recorded recorded, Without without = Without::kRefuse);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -72,6 +42,7 @@ class Program {
   std::vector<std::string> describe_calls() const;
 
  private:
+  void submit_run(std::span<const NamedStorage> changed);
   SentPrograms::Size size() const;
   // What a RUN must say, so that the program has these storages.
   std::vector<wire::ChangedStorage> change(std::span<const NamedStorage> changed);
@@ -82,7 +53,8 @@ class Program {
   std::vector<int64_t> shifts_;  // by number, what the server has; under the submit lock
   const uint64_t name_;
   const uint64_t calls_;
-  std::vector<uint8_t> devices_;  // of the calls
+  std::vector<uint8_t> devices_;              // of the calls
+  std::unique_ptr<CallByCall> call_by_call_;  // null: the server runs programs
 };
 
 }  // namespace torch_remote::client

@@ -26,7 +26,10 @@ uint32_t Recorder::number_of(const c10::TensorImpl& tensor, StorageRecord& recor
     storages_.push_back({.record = &record, .device = record.server_device});
   }
   Mentioned& known = storages_[place->second];
-  known.nbytes = std::max(known.nbytes, record.nbytes.load(std::memory_order_relaxed));
+  const uint64_t nbytes = record.nbytes.load(std::memory_order_relaxed);
+  if (known.is_made && nbytes > known.nbytes)
+    refuse_while_recording(*this, "a larger size of a tensor that a call of the graph makes");
+  known.nbytes = std::max(known.nbytes, nbytes);
   if (known.held)
     return place->second;
   const c10::Storage& storage = tensor.unsafe_storage();
@@ -92,9 +95,13 @@ void Recorder::add(const Call& call) {
   if (call.signature->match != nullptr)
     step.defaults = defaults_of(*call.signature->operation, call.arguments);
   step.begin = recorded_.slots.size();
+  Recorded* const recorded = &recorded_;
   const auto* const numbers = &numbers_of_names_;
-  capture.encode_slots(recorded_.slots, numbers_,
-                       [numbers](const StorageRecord& record) { return numbers->at(record.name); });
+  capture.encode_slots(recorded_.slots, numbers_, [=](const StorageRecord& record) {
+    recorded->mentions.push_back(recorded->slots.size());
+    return numbers->at(record.name);
+  });
+  step.outputs = recorded_.slots.size();
   for (size_t i = 0; i < call.results.size(); ++i)
     add_fresh(call.signature->outputs[i], call.results[i]);
   step.end = recorded_.slots.size();

@@ -13,7 +13,7 @@
 #include "client/capture/capture.h"
 #include "client/process/context.h"
 #include "client/process/recording.h"
-#include "client/programs/program.h"
+#include "client/programs/recorded.h"
 
 namespace torch_remote::client {
 

@@ -59,6 +59,9 @@ class SCOPED_CAPABILITY Submission {
   // Tells the server what of the context has changed since it was last told.
   void mirror_context() { messages_.context.append_changes(messages_.writer); }
 
+  // Other settings were appended: the server is told all of them again before the next call.
+  void forget_context() { messages_.context = {}; }
+
   // Appends a RESIZE that creates the storage on the server. False: the server knows it already.
   bool announce(StorageRecord& record, CallSite site);
 
@@ -88,6 +91,12 @@ class SCOPED_CAPABILITY Submission {
 
   // Starts a new frame, because the BEGIN of a bulk upload must be first in its frame.
   void cut_frame() { messages_.cut_frame(); }
+
+  // For many messages of one submission, before each.
+  void end_full_frame() {
+    if (messages_.writer.size() >= kFrameTarget)
+      messages_.cut_frame();
+  }
 
  private:
   // Of its own, so that the destructor runs if the public one throws.

@@ -121,13 +121,9 @@ Cause Executor::find_missing(const Program& program) {
   return nullptr;
 }
 
-// The run is not done: what the client has without a value because of that is missing.
+// The run is not done: what it would have made is missing, though an earlier run has made it too.
 void Executor::discard(const Program& program, const Cause& cause) {
-  for (const Program::Made& made : program.made()) {
-    Entry& entry = program_storages_.at(program, made.number);
-    if (entry.holds_nothing() && entry.missing == nullptr)
-      storages_.missing().set(entry, cause);
-  }
+  lose_made(program, cause);
   for (const uint32_t number : program.written())
     discard(program_storages_.at(program, number), cause);
 }

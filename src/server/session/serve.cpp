@@ -19,6 +19,7 @@
 #include "server/device/devices.h"
 #include "server/executor/call_log.h"
 #include "server/groups/collectives.h"
+#include "server/operators/generator_copy.h"
 #include "server/operators/libraries.h"
 #include "server/operators/operators.h"
 #include "server/session/connect_guard.h"
@@ -74,9 +75,10 @@ SessionPage::Facts facts_of(const std::string& peer, const Devices& devices,
           static_cast<uint64_t>(::time(nullptr))};
 }
 
-// Of libraries and of process groups.
+// Of libraries, and our own.
 std::vector<c10::OperatorName> find_operators(const ServeOptions& options) {
   std::vector<c10::OperatorName> operators = register_collectives();
+  operators.push_back(register_generator_copy());
   for (c10::OperatorName& name : load_libraries(options.libraries))
     operators.push_back(std::move(name));
   return operators;
