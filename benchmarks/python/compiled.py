@@ -177,7 +177,8 @@ class Gpt:
 
     def pairs(self) -> Iterator[tuple[str, Step, Step]]:
         """What is measured: its name, the product's step, the mock's."""
-        for name, way in zip(WAYS, (self.forward, self.two_programs, self.one_program)):
+        ways = (self.forward, self.two_programs, self.one_program)
+        for name, way in zip(WAYS[:-1], ways, strict=True):
             yield name, way(compile_as_product), way(compile_as_mock)
         yield WAYS[-1], self.training(), self.training_mock()
 
@@ -190,15 +191,20 @@ def prepare() -> None:
     torch._dynamo.config.trace_autograd_ops = True  # or backward() breaks the graph
 
 
-def seconds(gpt: Gpt, step: Step) -> float:
-    """The least time of this thread on a processor, of some steps in a row."""
+def train(gpt: Gpt, step: Step, steps: int) -> list[float]:
+    """The times of steps in a row, of this thread on a processor."""
     torch_remote.synchronize()  # so that no step waits for a backlog
     times = []
     with torch.autograd.set_multithreading_enabled(False):  # its work is in this thread too
-        for _ in range(1 + IN_A_ROW):
+        for _ in range(steps):
             gpt.forget_gradients()
             times.append(elapsed(step, time.thread_time))
-    return min(times[1:])  # the first fills the processor's caches
+    return times
+
+
+def seconds(gpt: Gpt, step: Step) -> float:
+    """The least of some steps, after one that fills the processor's caches."""
+    return min(train(gpt, step, 1 + IN_A_ROW)[1:])
 
 
 def times_of(size: str) -> Iterator[tuple[str, float, float]]:
@@ -206,11 +212,10 @@ def times_of(size: str) -> Iterator[tuple[str, float, float]]:
     prepare()
     gpt = Gpt(*SIZES[size])
     for name, product, mock in gpt.pairs():
-        repeat(product, WARM_UP)
-        repeat(mock, WARM_UP)
-        products, mocks = interleave(
-            ROUNDS, partial(seconds, gpt, product), partial(seconds, gpt, mock)
-        )
+        train(gpt, product, WARM_UP)
+        train(gpt, mock, WARM_UP)
+        measures = partial(seconds, gpt, product), partial(seconds, gpt, mock)
+        products, mocks = interleave(ROUNDS, *measures)
         yield name, min(products), min(mocks)
 
 
@@ -262,16 +267,11 @@ def count_instructions() -> None:
     gc.disable()  # a collection has more instructions than a step
     gpt = Gpt(*SIZES["2×128"])
     for _, product, mock in gpt.pairs():
-        for step in (None, product, mock):
-            repeat(step or gpt.forget_gradients, WARM_UP)
-            torch_remote.synchronize()
+        for step in (gpt.forget_gradients, product, mock):
+            train(gpt, step, WARM_UP)
             control("--instr=on")
             control("--zero")
-            with torch.autograd.set_multithreading_enabled(False):
-                for _ in range(COUNTED):
-                    gpt.forget_gradients()
-                    if step:
-                        step()
+            train(gpt, step, COUNTED)
             control("--dump")
             control("--instr=off")
 
