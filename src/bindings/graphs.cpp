@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include <c10/util/MaybeOwned.h>
 #include <pybind11/stl.h>
 
+#include <c10/util/MaybeOwned.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
