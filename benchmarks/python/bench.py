@@ -28,6 +28,7 @@ COUNTS = {
     "kv-cache": ("counts", "signatures_of_a_kv_cache"),
     "bytes": ("counts", "bytes_per_call"),
     "replay": ("graphs", "messages_of_a_replay"),
+    "compiled": ("compiled", "calls_of_a_step"),
 }
 TIMES = {
     "cached": ("client_time", "time_per_cached_call"),
@@ -41,6 +42,8 @@ TIMES = {
     "replay-time": ("graphs", "time_of_a_replay"),
     "replay-network": ("graphs", "replays_over_a_slow_network"),
     "redirect": ("redirect", "cost_of_redirected_calls"),
+    "compiled-small": ("compiled", "times_of_the_small_model"),
+    "compiled-deep": ("compiled", "times_of_the_deep_model"),
 }
 GROUPS = COUNTS | TIMES
 

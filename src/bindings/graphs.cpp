@@ -7,6 +7,7 @@
 
 #include <pybind11/stl.h>
 
+#include <c10/util/MaybeOwned.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -25,33 +26,69 @@ using client::Function;
 using client::FunctionRecording;
 using client::Graph;
 
+// A value in a list that is no tensor.
+struct Other {
+  Py_ssize_t at;
+  py::object value;
+};
+
 // A list of tensors and other values: the tensors, and where the others are.
 struct Values {
-  struct Other {
-    Py_ssize_t at;
-    py::object value;
-  };
-
   Py_ssize_t size = 0;
   std::vector<at::Tensor> tensors;
   std::vector<Other> others;
 };
 
-// None, which stands for an undefined tensor, is one of the other values.
+// Gives `take` each tensor, and returns the others. None, which stands for an undefined tensor, is
+// one of these.
+template <class Take>
+std::vector<Other> take_apart(const py::list& list, const Take& take) {
+  std::vector<Other> others;
+  const Py_ssize_t size = PyList_GET_SIZE(list.ptr());
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject* const item = PyList_GET_ITEM(list.ptr(), i);
+    if (THPVariable_Check(item))
+      take(THPVariable_Unpack(item));
+    else
+      others.push_back({i, py::reinterpret_borrow<py::object>(item)});
+  }
+  return others;
+}
+
 Values take_apart(const py::list& list) {
   Values values;
   values.size = PyList_GET_SIZE(list.ptr());
-  for (Py_ssize_t i = 0; i < values.size; ++i) {
-    PyObject* const item = PyList_GET_ITEM(list.ptr(), i);
-    if (THPVariable_Check(item))
-      values.tensors.push_back(THPVariable_Unpack(item));
-    else
-      values.others.push_back({i, py::reinterpret_borrow<py::object>(item)});
-  }
+  values.others =
+      take_apart(list, [&](const at::Tensor& tensor) { values.tensors.push_back(tensor); });
   return values;
 }
 
-bool are_equal(const std::vector<Values::Other>& one, const std::vector<Values::Other>& other) {
+// Tensors that somebody else keeps. A reference of its own would cost more than all else in a run:
+// PyTorch takes the GIL when the second reference to a tensor of Python begins or ends.
+class BorrowedTensors {
+ public:
+  BorrowedTensors() = default;
+  BorrowedTensors(const BorrowedTensors&) = delete;
+  BorrowedTensors& operator=(const BorrowedTensors&) = delete;
+
+  ~BorrowedTensors() {
+    for (at::Tensor& tensor : tensors_)
+      Borrow::destroyBorrow(tensor);
+  }
+
+  void reserve(size_t count) { tensors_.reserve(count); }
+
+  void push_back(const at::Tensor& tensor) { tensors_.push_back(Borrow::createBorrow(tensor)); }
+
+  at::TensorList list() const { return tensors_; }
+
+ private:
+  using Borrow = c10::MaybeOwnedTraits<at::Tensor>;
+
+  std::vector<at::Tensor> tensors_;
+};
+
+bool are_equal(const std::vector<Other>& one, const std::vector<Other>& other) {
   if (one.size() != other.size())
     return false;
   for (size_t i = 0; i < one.size(); ++i)
@@ -65,8 +102,7 @@ bool are_equal(const std::vector<Values::Other>& one, const std::vector<Values::
 // calls were recorded.
 class PyFunction {
  public:
-  PyFunction(std::unique_ptr<Function> function, std::vector<Values::Other> arguments,
-             Values results)
+  PyFunction(std::unique_ptr<Function> function, std::vector<Other> arguments, Values results)
       : function_(std::move(function)),
         arguments_(std::move(arguments)),
         result_count_(results.size),
@@ -76,19 +112,24 @@ class PyFunction {
   py::object call(const py::list& list) {
     if (client::current_recording() != nullptr)
       return py::none();
-    Values arguments = take_apart(list);
-    if (!are_equal(arguments.others, arguments_))
+    // Keeps the arguments while other threads of Python run, which may change the list.
+    const auto kept = py::reinterpret_steal<py::list>(
+        PyList_GetSlice(list.ptr(), 0, PyList_GET_SIZE(list.ptr())));
+    BorrowedTensors tensors;
+    tensors.reserve(kept.size());
+    const std::vector<Other> others =
+        take_apart(kept, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+    if (!are_equal(others, arguments_))
       return py::none();
     std::optional<std::vector<at::Tensor>> made;
     {
       const py::gil_scoped_release no_gil;
-      made = function_->run(arguments.tensors);
-      arguments.tensors.clear();
+      made = function_->run(tensors.list());
     }
     if (!made)
       return py::none();
     py::list results(static_cast<size_t>(result_count_));
-    for (const Values::Other& other : results_)
+    for (const Other& other : results_)
       PyList_SET_ITEM(results.ptr(), other.at, other.value.inc_ref().ptr());
     size_t next = 0;
     for (Py_ssize_t i = 0; i < result_count_; ++i)
@@ -101,9 +142,9 @@ class PyFunction {
 
  private:
   std::unique_ptr<Function> function_;
-  std::vector<Values::Other> arguments_;
+  std::vector<Other> arguments_;
   Py_ssize_t result_count_;
-  std::vector<Values::Other> results_;
+  std::vector<Other> results_;
 };
 
 class PyFunctionRecording {
@@ -130,7 +171,7 @@ class PyFunctionRecording {
   void abandon() { recording_.reset(); }
 
  private:
-  std::vector<Values::Other> others_;
+  std::vector<Other> others_;
   std::unique_ptr<FunctionRecording> recording_;
 };
 

@@ -53,6 +53,18 @@ def test_a_compiled_step_has_no_graph_break_and_no_warning(backend: str, optimiz
         assert mine == pytest.approx(others, rel=1e-5)  # compiled, Adam rounds otherwise
 
 
+def test_a_compiled_step_with_its_counters_on_the_device_is_one_call() -> None:
+    weights = [torch.nn.Parameter(torch.full((3, i + 1), 2.0, device="remote")) for i in range(3)]
+    for weight in weights:
+        weight.grad = torch.full_like(weight, 0.5)
+    step = torch.compile(torch.optim.AdamW(weights, capturable=True).step)
+    for _ in range(COMPILED):
+        step()
+    with torch_remote.count() as counted:
+        step()
+    assert counted.calls == 1
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_step_after_a_failure_is_taken_back(backend: str) -> None:
     weight = torch.nn.Parameter(torch.ones(2, device="remote"))

@@ -120,6 +120,18 @@ CALLS: dict[str, Call] = {
         [True, False, False],
     ),
     "foreach_norm": lambda x, y: torch._foreach_norm([x, y], 2.0) if x.numel() else x,
+    "foreach, tensors without dimensions": lambda x, y: (
+        torch._foreach_div([x, y], [torch.full((), n, device=x.device) for n in (2.0, 3.0)]),
+        torch._foreach_mul([x, y], torch.full((), 2.0, device=x.device)),
+        torch._foreach_add([x, y], torch.full((), 2.0, device=x.device), alpha=0.5),
+        torch._foreach_addcdiv([x, y], [y, x], [torch.full((), 2.0, device=x.device)] * 2),
+        torch._foreach_lerp([x, y], [y, x], [torch.full((), 0.5, device=x.device)] * 2),
+    ),
+    "foreach_pow of a number": lambda x, y: (
+        torch._foreach_pow(0.9, [x, y]),
+        torch._foreach_pow(1, [y, x]),
+        torch._foreach_pow(2, [torch.full((), 2.0, device=x.device)]),
+    ),
     "max": lambda x, y: (x.max(), y.min(), x.median()) if x.numel() else x,
 }
 

@@ -6,16 +6,19 @@
 namespace torch_remote::client::shapes {
 namespace {
 
+// A number, or a tensor that is broadcast to the first or is of its size.
 bool goes_with(const c10::IValue& item, const at::Tensor& first) {
   if (!item.isTensor())
     return !item.isComplexDouble();
   const at::Tensor& tensor = item.toTensor();
-  return tensor.sizes().equals(first.sizes()) && tensor.scalar_type() == first.scalar_type() &&
-         at::isFloatingType(tensor.scalar_type());
+  return tensor.defined() && (tensor.dim() == 0 || tensor.sizes().equals(first.sizes())) &&
+         tensor.scalar_type() == first.scalar_type() && at::isFloatingType(tensor.scalar_type());
 }
 
 // False for a tensor without elements: PyTorch chooses other strides for those.
 bool has_layout_of(const at::Tensor& tensor, const at::Tensor& first) {
+  if (tensor.dim() == 0)
+    return true;
   return is_settled(tensor) && tensor.numel() != 0 && tensor.strides().equals(first.strides());
 }
 
@@ -38,6 +41,16 @@ bool each_elementwise(Arguments arguments, Outputs& outputs) {
     list.items.push_back(like(item.toTensor()));
   outputs.push_back(std::move(list));
   return true;
+}
+
+// (self, exponents), where self is a number. Of other strides than the standard ones each kernel
+// makes something else.
+bool each_power(Arguments arguments, Outputs& outputs) {
+  const auto exponents = arguments[1].toListRef();
+  return !arguments[0].isComplexDouble() &&
+         std::all_of(exponents.begin(), exponents.end(),
+                     [](const c10::IValue& item) { return is_standard(item.toTensor()); }) &&
+         each_elementwise(arguments.slice(1), outputs);
 }
 
 // (self, ord, dtype): one number for each tensor.
@@ -72,12 +85,22 @@ bool is_elementwise_foreach(std::string_view name) {
          kForeachElementwise.end();
 }
 
+// One operand for all tensors of a list has no dimensions.
+bool goes_with_all(const c10::IValue& argument, c10::ArrayRef<c10::IValue> first) {
+  const at::Tensor& tensor = argument.toTensor();
+  return tensor.defined() && tensor.dim() == 0 &&
+         std::all_of(first.begin(), first.end(),
+                     [&](const c10::IValue& item) { return goes_with(argument, item.toTensor()); });
+}
+
 }  // namespace
 
 bool lists_agree(Arguments arguments) {
   const auto first = arguments[0].toListRef();
   for (const c10::IValue& argument : arguments) {
-    if (argument.isComplexDouble() || argument.isTensor())
+    if (argument.isComplexDouble())
+      return false;
+    if (argument.isTensor() && !goes_with_all(argument, first))
       return false;
     if (!argument.isList())
       continue;
@@ -94,6 +117,8 @@ bool lists_agree(Arguments arguments) {
 ShapeFunction find_foreach(std::string_view name) {
   if (name == "aten::_foreach_norm.Scalar")
     return each_norm;
+  if (name == "aten::_foreach_pow.ScalarAndTensor")
+    return each_power;
   return is_elementwise_foreach(name) ? each_elementwise : nullptr;
 }
 

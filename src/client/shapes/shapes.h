@@ -36,8 +36,8 @@ ShapeFunction find_foreach(std::string_view name);
 // operators/, which is below this folder.
 ShapeFunction find_shape_function(std::string_view name);
 
-// For _foreach_ operators: all lists have the length of the first, tensors at one index the same
-// size and floating dtype.
+// For _foreach_ operators: all lists have the length of the first, and all tensors at one index the
+// floating dtype of the first one, and its size or no dimensions.
 bool lists_agree(Arguments arguments);
 
 inline const at::Tensor& tensor(Arguments arguments, size_t index) {
