@@ -17,9 +17,9 @@ def forget_what_was_compiled() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.fixture
-def no_line(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
-    """Every graph is a program: nothing says that one is not."""
+@pytest.fixture(name="no_line")
+def every_graph_is_a_program(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """No line says that a graph is no program."""
     yield
     assert "torch.compile" not in capsys.readouterr().err
 

@@ -97,7 +97,9 @@ class Reducing(nn.Module):
         self.reduce = nn.Conv2d(8, 8, 8, stride=8)
         self.norm = nn.LayerNorm(8)
         self.out = nn.Linear(8, 8)
-        self.head = nn.Sequential(nn.Conv2d(8, 5, 1), nn.BatchNorm2d(5), nn.Upsample(scale_factor=2))
+        self.head = nn.Sequential(
+            nn.Conv2d(8, 5, 1), nn.BatchNorm2d(5), nn.Upsample(scale_factor=2)
+        )
 
     def forward(self, image: Tensor, mask: Tensor) -> Tensor:
         tokens = image.flatten(2).transpose(1, 2)
