@@ -104,7 +104,7 @@ class Function {
   size_t input_places_ = 0;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
-  std::vector<NewVersions> others_;      // of written tensors that are no inputs
+  std::vector<NewVersions> others_;     // of written tensors that are no inputs
   std::vector<StorageRecord*> remade_;  // what the program keeps and makes anew in each run
   Program program_;
 };

@@ -28,7 +28,10 @@ TIMES = (1, 2, 3)
 
 # Modules whose graphs compute otherwise than the module, on a local device too: PyTorch has a
 # decomposition in Python that rounds otherwise than its kernel.
-DECOMPOSED: dict[str, str] = {}
+DECOMPOSED = {
+    "nn.MultiLabelMarginLoss": "PyTorch decomposes multilabel_margin_loss_forward in Python",
+    "nn.Softshrink": "PyTorch decomposes softshrink in Python: a zero has the other sign",
+}
 
 
 def cases(scope: Scope) -> Iterator[Case]:
