@@ -53,6 +53,7 @@ from . import (  # noqa: E402
     _device,
     _downloads,
     _errors,
+    _fake_tensors,
     _graphs,
     _interop,
     _kernels,
@@ -178,6 +179,7 @@ def _change_torch() -> None:
     _kernels.install()
     _nested.install()
     _branches.install()
+    _fake_tensors.install()
     _backward.install()
     _optimizers.install()
     _graphs.install()

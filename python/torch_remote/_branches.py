@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from . import _backend
 from ._device import get_device_properties
-from ._patches import on_undo, patch
+from ._patches import change_module, on_undo, patch, patch_item
+from ._random import get_rng_state, set_rng_state
 
 _OURS = torch._C.DispatchKey.AutogradPrivateUse1
 
@@ -71,8 +72,59 @@ def _unless_on_cpu(operator: Any, decomposition: Callable[..., Any]) -> Callable
     return chosen
 
 
+def _device_of(values: Iterable[Any]) -> torch.device | None:
+    """That of the first remote tensor, or the first remote device, among arguments."""
+    for value in values:
+        device = value.device if isinstance(value, torch.Tensor) else value
+        if isinstance(device, torch.device) and device.type == _backend.name():
+            return device
+    return None
+
+
+def _save_state(default: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(default)
+    def save(operator: Any, *args: Any, **kwargs: Any) -> Any:
+        device = _device_of((*args, *kwargs.values()))
+        if device is None:
+            return default(operator, *args, **kwargs)
+        return get_rng_state(device), operator(*args, **kwargs)
+
+    return save
+
+
+def _use_state(default: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(default)
+    def use(state: torch.Tensor, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        device = _device_of((*args, *kwargs.values()))
+        if device is None:
+            return default(state, operator, *args, **kwargs)
+        current = get_rng_state(device)
+        set_rng_state(state, device)
+        made = operator(*args, **kwargs)
+        set_rng_state(current, device)
+        return made
+
+    return use
+
+
+def _draw_again_in_checkpoints(prims: Any) -> None:
+    """torch.compile's checkpoints draw the same random numbers in their second forward pass.
+
+    PyTorch has a list of devices here.
+    """
+    key = torch._C.DispatchKey.BackendSelect
+    for operator, make in (
+        (prims.run_and_save_rng_state, _save_state),
+        (prims.run_with_rng_state, _use_state),
+    ):
+        patch_item(operator.py_kernels, key, make(operator.py_kernels[key]))
+        operator._dispatch_cache.clear()
+        on_undo(operator._dispatch_cache.clear)
+
+
 def install() -> None:
     _keep_decompositions()
+    change_module("torch._prims.rng_prims", _draw_again_in_checkpoints)
     _avoid_fast_path_under_autocast()
     _choose_for_linear_cross_entropy()
 

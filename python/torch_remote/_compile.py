@@ -20,6 +20,7 @@ from ._backend import is_ours
 from ._errors import RemoteError
 
 _MOST_SIZES = 16  # of one graph, as programs at one time
+_MOST_WAITS = 3  # recordings in a row that would have waited
 
 _said: set[str] = set()
 
@@ -106,6 +107,7 @@ class _Compiled:
         self._call = call  # the calls one by one
         self._functions: list[_C.Function] = []  # the last used first
         self._misses = 0  # calls in a row that no function fits
+        self._waits = 0  # recordings in a row that would have waited
         self._may_move = not _reads_by_place(graph)
         self._is_program = True
         if why := _why_no_program(graph):
@@ -142,10 +144,9 @@ class _Compiled:
             if isinstance(error, RemoteError) or not isinstance(error, Exception):
                 raise  # that of an earlier call
             if isinstance(error, NotImplementedError | torch.AcceleratorError):
-                operator, is_waited_for, _ = str(error).partition(": operation not permitted")
-                why = str(error).partition("\n")[0]
-                self._refuse(f"{operator} cannot be recorded" if is_waited_for else why)
+                self._note_failure(str(error))
             return self._call(kept)
+        self._waits = 0
         if function is None:  # only views: nothing was left undone
             return results
         del results
@@ -155,6 +156,18 @@ class _Compiled:
             return self._call(kept)
         self._functions = [function, *self._functions][:_MOST_SIZES]
         return made
+
+    def _note_failure(self, error: str) -> None:
+        """Of a recording. A call may wait because only the server knows the layout of its result.
+
+        Made once, it waits no more.
+        """
+        operator, waits, _ = error.partition(": operation not permitted")
+        if not waits:
+            return self._refuse(error.partition("\n")[0])
+        self._waits += 1
+        if self._waits == _MOST_WAITS:
+            self._refuse(f"{operator} cannot be recorded")
 
     def _refuse(self, why: str) -> None:
         self._is_program = False

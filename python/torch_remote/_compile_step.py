@@ -108,10 +108,10 @@ class _CompiledStep:
         try:
             results, recorded.shape = tree_flatten(self._function(*args, **kwargs))
             results = [_copied(result) for result in results]
+            after = _versions(leaves)
             recorded.function = recording.finish(results)
         finally:
             recording.abandon()
-        after = _versions(leaves)
         recorded.written = {place for place in versions if versions[place] != after[place]}
         if recorded.function is None:
             raise ValueError("compile_step: the function makes no call on a remote device")

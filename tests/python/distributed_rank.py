@@ -226,6 +226,19 @@ def ddp_trains_as_on_the_cpu_bit_for_bit() -> None:
 
 
 @check
+def compiled_ddp_trains_as_on_the_cpu_bit_for_bit() -> None:
+    data = [pair(5, 6, seed=i) for i in range(4)]
+    local = torch.compile(DistributedDataParallel(network()), backend="aot_eager")
+    remote = torch.compile(DistributedDataParallel(network().to("remote"), bucket_cap_mb=1))
+    for on_remote, on_cpu in zip(
+        train(remote, [r for r, _ in data]), train(local, [c for _, c in data]), strict=True
+    ):
+        same(on_remote, on_cpu)
+    for one, other in zip(remote.parameters(), local.parameters(), strict=True):
+        same(one.detach(), other.detach())
+
+
+@check
 def fsdp2_trains_as_one_process() -> None:
     mesh = init_device_mesh("remote", (2,))
     whole = network()

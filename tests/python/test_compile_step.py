@@ -192,3 +192,46 @@ def test_autocast_is_another_kind() -> None:
         assert step(x).dtype == torch.float32
         with torch.autocast("remote", dtype=torch.bfloat16):
             assert step(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_versions_grow_as_those_of_calls_one_by_one(set_to_none: bool) -> None:
+    def versions(wrap: Callable[[Any], Any]) -> list[list[int]]:
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to(DEVICE)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+        @wrap
+        def step(x: Tensor, count: Tensor) -> Tensor:
+            optimizer.zero_grad(set_to_none=set_to_none)
+            count[:1].add_(1)
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        count, found = torch.zeros(2, device=DEVICE), []
+        for _ in range(7):
+            step(torch.randn(5, 3).to(DEVICE), count)
+            state = [value for each in optimizer.state.values() for value in each.values()]
+            known = [*model.parameters(), *model.buffers(), *state, count]
+            found.append([tensor._version for tensor in known])
+        return found
+
+    assert versions(torch_remote.compile_step) == versions(lambda step: step)
+
+
+def test_an_older_graph_notices_that_a_step_has_changed_a_parameter() -> None:
+    weight = nn.Parameter(torch.ones(2, device=DEVICE))
+
+    @torch_remote.compile_step
+    def step(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return weight.mul_(x).sum()
+
+    x = torch.ones(2, device=DEVICE)
+    for _ in range(6):
+        older = (weight * weight).sum()
+        step(x)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            older.backward()
+        (weight * weight).sum().backward()

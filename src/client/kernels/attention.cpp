@@ -13,9 +13,10 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/pad.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include "base/hash.h"
 #include "base/mutex.h"
@@ -177,13 +178,14 @@ double masked_value(const Attention& call, int64_t backend) {
   return is_finite ? kMostNegativeHalf : -std::numeric_limits<double>::infinity();
 }
 
-// Turns a bool mask into numbers to add: True (takes part in attention) becomes 0.
+// Turns a bool mask into numbers to add, with the calls that PyTorch makes: True (takes part in
+// attention) becomes 0.
 std::optional<at::Tensor> additive(const Attention& call, int64_t backend) {
   if (!call.mask.has_value() || call.mask->scalar_type() != at::kBool)
     return call.mask;
-  at::Tensor added = at::zeros_like(*call.mask, call.query.options().dtype());
-  added.masked_fill_(call.mask->logical_not(), masked_value(call, backend));
-  return added;
+  const at::TensorOptions options =
+      at::TensorOptions().dtype(call.query.dtype()).device(call.mask->device());
+  return at::where(*call.mask, 0.0, at::scalar_tensor(masked_value(call, backend), options));
 }
 
 at::Tensor math(const Attention& call) {

@@ -1,6 +1,6 @@
 #include "client/programs/call_by_call.h"
 
-#include "client/process/current_stream.h"
+#include "client/process/current_device.h"
 #include "client/session/message_order.h"
 #include "client/session/session.h"
 

@@ -33,9 +33,18 @@ bool looks_like(const at::Tensor& tensor, const wire::TensorSpec& spec) {
 }
 
 uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->version_counter().enabled()
-             ? static_cast<uint32_t>(tensor._version())
-             : 0;
+  const c10::VariableVersion& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  return counter.enabled() ? counter.current_version() : 0;
+}
+
+// What the calls have added to an input's version, which becomes what it was: nothing has run.
+uint32_t take_versions(const at::Tensor& tensor, uint32_t before) {
+  const uint32_t more = version_of(tensor) - before;
+  if (more == 0)
+    return 0;
+  c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();
+  counter.set_version(before);
+  return more;
 }
 
 }  // namespace
@@ -46,6 +55,7 @@ Function::Function(Recorded recorded, const Inputs& inputs, at::TensorList outpu
     : session_(recorded.session),
       first_new_(inputs.first_new),
       may_move_(inputs.may_move),
+      others_(inputs.others),
       program_([&] {
         for (size_t i = 0; i < inputs.tensors.size(); ++i)
           inputs_.push_back({view_of(inputs.tensors[i], Source::kInput), inputs.versions[i]});
@@ -224,6 +234,9 @@ std::optional<std::vector<at::Tensor>> Function::run(at::TensorList inputs) {
   for (size_t i = 0; i < inputs.size(); ++i)
     for (uint32_t more = inputs_[i].versions; more != 0; --more)
       inputs[i].unsafeGetTensorImpl()->bump_version();
+  for (NewVersions& other : others_)
+    for (uint32_t more = other.count; more != 0; --more)
+      other.counter.bump();
   program_.run({changed.data(), changed.size()});
   return outputs;
 }
@@ -249,7 +262,8 @@ std::unique_ptr<Function> FunctionRecording::finish(at::TensorList outputs) {
   if (!recorded)
     return nullptr;
   for (size_t i = 0; i < inputs_.tensors.size(); ++i)
-    inputs_.versions[i] = version_of(inputs_.tensors[i]) - inputs_.versions[i];
+    inputs_.versions[i] = take_versions(inputs_.tensors[i], inputs_.versions[i]);
+  inputs_.others = recorder_.take_versions();
   return std::make_unique<Function>(*std::move(recorded), inputs_, outputs);
 }
 

@@ -27,6 +27,7 @@ class Function {
     // call counts an offset from the beginning of a storage.
     bool may_move = false;
     uint64_t first_new = 0;  // storages with this name, or a later one, are made by the recording
+    std::vector<NewVersions> others{};  // of tensors that are no inputs
   };
 
   // Undefined outputs stay undefined. Raises if an output is no strided tensor of the same server.
@@ -103,6 +104,7 @@ class Function {
   size_t input_places_ = 0;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
+  std::vector<NewVersions> others_;     // of written tensors that are no inputs
   std::vector<StorageRecord*> remade_;  // what the program keeps and makes anew in each run
   Program program_;
 };

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Generator.h>
 #include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
 
 #include "client/capture/record.h"
 #include "client/process/lines.h"
@@ -34,6 +35,12 @@ struct NamedStorage {
   bool is_made = false;    // a fresh output of a step
   int64_t shift = 0;       // in bytes: is added to the place where each view begins
   c10::Storage storage{};  // null: the caller of run() keeps it
+};
+
+// By how many each run changes a version counter that is autograd's, of tensors that it writes.
+struct NewVersions {
+  c10::VariableVersion counter;
+  uint32_t count = 0;
 };
 
 // What a recorder has recorded.

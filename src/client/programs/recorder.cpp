@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "client/operators/operator.h"
 #include "client/process/records.h"
 #include "client/session/match.h"
 
@@ -69,6 +70,36 @@ void Recorder::keep_generators(c10::ArrayRef<c10::IValue> arguments) {
       recorded_.generators.push_back(argument.toGenerator());
 }
 
+void Recorder::note_written(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_privateuseone())
+    return;
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const StorageRecord* const record = own_record(impl);
+  if (record == nullptr || !impl.version_counter().enabled())
+    return;
+  const auto number = numbers_of_names_.find(record->name);
+  const bool is_made = number != numbers_of_names_.end() && storages_[number->second].is_made;
+  if (is_made || !known_written_.insert(&impl).second)
+    return;
+  written_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
+                      impl.version_counter(), impl.version_counter().current_version()});
+}
+
+// Autograd changes the version after the call.
+void Recorder::note_written(const Call& call) {
+  const auto& arguments = call.signature->operation->arguments;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].is_written)
+      continue;
+    const c10::IValue& value = call.arguments[i];
+    if (value.isTensor())
+      note_written(value.toTensor());
+    else if (value.isTensorList())
+      for (const at::Tensor& tensor : value.toTensorVector())
+        note_written(tensor);
+  }
+}
+
 void Recorder::check_size() {
   TORCH_CHECK(recorded_.steps.size() < wire::kMaxProgramSteps - 1, "a graph has more than ",
               wire::kMaxProgramSteps, " calls");
@@ -90,6 +121,7 @@ void Recorder::add(const Call& call) {
   for (size_t i = 0; i < capture.tensors().size(); ++i)
     number_of(*capture.impls()[i], *capture.tensors()[i].record);
   keep_generators(call.arguments);
+  note_written(call);
   ProgramStep step;
   step.signature = call.signature;
   if (call.signature->match != nullptr)
@@ -107,6 +139,20 @@ void Recorder::add(const Call& call) {
   step.end = recorded_.slots.size();
   recorded_.steps.push_back(std::move(step));
   recorded_.sites.push_back(call.site);
+}
+
+// Tensors that share a counter: the first one changes it back, and the others find it unchanged.
+std::vector<NewVersions> Recorder::take_versions() {
+  MutexLock lock(mutex_);
+  std::vector<NewVersions> changed;
+  for (Written& written : written_) {
+    const uint32_t now = written.counter.current_version();
+    if (now <= written.version)
+      continue;
+    written.counter.set_version(written.version);
+    changed.push_back({written.counter, now - written.version});
+  }
+  return changed;
 }
 
 std::optional<Recorded> Recorder::finish() {

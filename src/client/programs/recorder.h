@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -43,7 +44,18 @@ class Recorder : public Recording {
   // What was recorded; nothing if no call was. Raises if the recording is spoiled.
   std::optional<Recorded> finish();
 
+  // Gives tensors that were there before the recording, and that its calls write, the versions that
+  // they had then: nothing has run. What their versions were changed by, for each run to repeat.
+  std::vector<NewVersions> take_versions();
+
  private:
+  // A tensor that a call writes, before the first such call.
+  struct Written {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // so that no other gets its address
+    c10::VariableVersion counter;
+    uint32_t version = 0;
+  };
+
   // A storage that was mentioned.
   struct Mentioned {
     StorageRecord* record = nullptr;
@@ -60,6 +72,8 @@ class Recorder : public Recording {
   void add_settings(CallSite site) REQUIRES(mutex_);
   void add_fresh(const wire::Output& output, const c10::IValue& result) REQUIRES(mutex_);
   void keep_generators(c10::ArrayRef<c10::IValue> arguments) REQUIRES(mutex_);
+  void note_written(const Call& call) REQUIRES(mutex_);
+  void note_written(const at::Tensor& tensor) REQUIRES(mutex_);
   void check_size() REQUIRES(mutex_);
 
   Mutex mutex_;
@@ -68,6 +82,8 @@ class Recorder : public Recording {
   ContextMirror settings_ GUARDED_BY(mutex_);
   std::vector<Mentioned> storages_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, uint32_t> numbers_of_names_ GUARDED_BY(mutex_);
+  std::vector<Written> written_ GUARDED_BY(mutex_);
+  std::unordered_set<const c10::TensorImpl*> known_written_ GUARDED_BY(mutex_);
 };
 
 }  // namespace torch_remote::client
