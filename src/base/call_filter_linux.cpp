@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <vector>
 
 #include <fcntl.h>
@@ -62,7 +63,7 @@ constexpr uint32_t low_half(uint32_t argument) {
 // clang-format off
 constexpr auto kStoringCalls = std::to_array<int>({
     SYS_openat, SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_ftruncate, SYS_utimensat,
-    SYS_sendmsg,
+    SYS_sendmsg, SYS_flock,
 #ifdef SYS_renameat
     SYS_renameat,
 #endif
@@ -85,6 +86,11 @@ class Builder {
   }
 
   void allow(uint32_t call) { if_equal(call, {answer(SECCOMP_RET_ALLOW)}); }
+
+  void allow_all(std::span<const int> calls) {
+    for (const int call : calls)
+      allow(static_cast<uint32_t>(call));
+  }
 
   void refuse(uint32_t call, uint32_t error) { if_equal(call, {refusal(error)}); }
 
@@ -268,15 +274,19 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
   builder.allow_null(SYS_prlimit64, 2);  // asks, and changes nothing
   builder.allow_ioctl(needs.opens_devices);
   if (needs.stores_files)
-    for (const int call : kStoringCalls)
-      builder.allow(static_cast<uint32_t>(call));
+    builder.allow_all(kStoringCalls);
   const uint32_t refused = kMakes | O_WRONLY | (needs.opens_devices ? 0 : O_RDWR);
   builder.allow_bits(SYS_openat, 2, refused, 0, builder.opened());
 #ifdef SYS_open
   builder.allow_bits(SYS_open, 1, refused, 0, builder.opened());
 #endif
-  if (needs.opens_devices)
+  if (needs.opens_devices) {
     builder.allow(SYS_ftruncate);  // the size of the driver's memory files
+    builder.allow(SYS_flock);      // its caches of code; others who lock them would wait
+    builder.allow_all(kTimerCalls);
+  }
+  if (needs.opens_devices || needs.opens_connections)
+    builder.allow_all(kWatchingCalls);
   if (needs.is_traced)
     builder.allow(kOpenat2);
   allow_connections(builder, needs);
@@ -288,8 +298,7 @@ Program make_program(const CallNeeds& needs) {
     builder.allow_counted_mmap();
     builder.refuse(SYS_memfd_create, ENOSYS);
   }
-  for (const int call : kAllowedCalls)
-    builder.allow(static_cast<uint32_t>(call));
+  builder.allow_all(kAllowedCalls);
   allow_some_arguments(builder, needs);
   for (const uint32_t tried : {kClone3, kOpenat2, kIoUringSetup})
     builder.refuse(tried, ENOSYS);

@@ -14,7 +14,7 @@ namespace torch_remote {
 inline constexpr auto kAllowedCalls = std::to_array<int>({
     // Calls of every operator and message.
     SYS_futex, SYS_read, SYS_write, SYS_recvmsg, SYS_recvfrom, SYS_readv, SYS_writev, SYS_ppoll,
-    SYS_epoll_pwait, SYS_clock_gettime, SYS_sched_yield, SYS_madvise,
+    SYS_clock_gettime, SYS_sched_yield, SYS_madvise,
     SYS_mmap, SYS_munmap, SYS_clock_nanosleep, SYS_nanosleep,
     // Memory of this process.
     SYS_brk, SYS_mprotect, SYS_mremap, SYS_msync, SYS_mincore, SYS_mlock, SYS_mlock2, SYS_munlock,
@@ -25,8 +25,8 @@ inline constexpr auto kAllowedCalls = std::to_array<int>({
     SYS_pwritev2,
     SYS_fstat, SYS_newfstatat, SYS_statx, SYS_statfs, SYS_fstatfs, SYS_faccessat,
     SYS_readlinkat, SYS_getcwd, SYS_getdents64, SYS_dup, SYS_dup3, SYS_pipe2, SYS_fsync,
-    SYS_fdatasync, SYS_flock, SYS_fadvise64, SYS_pselect6, SYS_eventfd2, SYS_epoll_create1,
-    SYS_epoll_ctl, SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime,
+    SYS_fdatasync, SYS_fadvise64, SYS_pselect6, SYS_eventfd2, SYS_timerfd_create,
+    SYS_timerfd_settime, SYS_timerfd_gettime,
     // Sockets that are open.
     SYS_recvmmsg, SYS_shutdown, SYS_getsockname, SYS_getpeername, SYS_getsockopt,
     // Threads and the process itself. sched_setaffinity() can name a thread of another process of
@@ -40,23 +40,36 @@ inline constexpr auto kAllowedCalls = std::to_array<int>({
     SYS_capget, SYS_wait4, SYS_waitid, SYS_pidfd_open, SYS_restart_syscall,
     // Signals that it gets, and clocks.
     SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_rt_sigpending, SYS_rt_sigsuspend,
-    SYS_rt_sigtimedwait, SYS_sigaltstack, SYS_setitimer, SYS_getitimer, SYS_timer_create,
-    SYS_timer_settime, SYS_timer_gettime, SYS_timer_getoverrun, SYS_timer_delete, SYS_clock_getres,
+    SYS_rt_sigtimedwait, SYS_sigaltstack, SYS_setitimer, SYS_getitimer, SYS_clock_getres,
     SYS_gettimeofday, SYS_getrandom,
     // Newer ones, by the numbers that they have everywhere: older headers do not name them.
     436,  // close_range
     439,  // faccessat2
-    441,  // epoll_pwait2
     449,  // futex_waitv
     450,  // set_mempolicy_home_node
 #ifdef SYS_rseq
     SYS_rseq,
 #endif
 #ifdef __x86_64__  // the older forms of some of these; arch_prctl() asks for registers of AMX
-    SYS_poll, SYS_epoll_wait, SYS_select, SYS_stat, SYS_lstat, SYS_access, SYS_readlink,
-    SYS_getdents, SYS_dup2, SYS_pipe, SYS_eventfd, SYS_epoll_create, SYS_getpgrp, SYS_pause,
+    SYS_poll, SYS_select, SYS_stat, SYS_lstat, SYS_access, SYS_readlink,
+    SYS_getdents, SYS_dup2, SYS_pipe, SYS_eventfd, SYS_getpgrp, SYS_pause,
     SYS_alarm, SYS_time, SYS_arch_prctl,
 #endif
+});
+
+// For drivers, and for the engines of process groups. The kernel limits what is watched so for each
+// user, and computing needs none of it.
+inline constexpr auto kWatchingCalls = std::to_array<int>({
+    SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait,
+    441,  // epoll_pwait2
+#ifdef __x86_64__
+    SYS_epoll_create, SYS_epoll_wait,
+#endif
+});
+
+// For drivers. Timers count among the signals that the kernel holds for each user.
+inline constexpr auto kTimerCalls = std::to_array<int>({
+    SYS_timer_create, SYS_timer_settime, SYS_timer_gettime, SYS_timer_getoverrun, SYS_timer_delete,
 });
 // clang-format on
 

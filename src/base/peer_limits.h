@@ -12,10 +12,10 @@ namespace torch_remote {
 // Note [Limits for each peer]
 //
 // A peer is what identify_peer() tells: an address, or a user of this machine. Where only so many
-// connections may be unauthenticated at a time, one more ends the oldest of the peer that has most
-// of them; so a peer that opens many ends its own, and no other peer's. A peer that has failed to
-// authenticate several times waits before each new session. A client that resumes never waits:
-// nobody can guess a session's secret.
+// connections may be unauthenticated at a time, one more ends one of the peer that has most of
+// them, mostly its oldest; so a peer that opens many ends its own, and no other peer's. A peer that
+// has failed to authenticate several times waits before each new session. A client that resumes
+// never waits: nobody can guess a session's secret.
 
 // The index of the oldest entry of the peer that has most entries. `peers` is not empty, and the
 // oldest entry is first.

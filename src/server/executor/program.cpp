@@ -7,12 +7,19 @@
 #include "wire/limits.h"
 
 namespace torch_remote::server {
+namespace {
+
+// What each storage of a program may take in the lists of a program and of its steps.
+constexpr uint64_t kStorageBytes =
+    sizeof(wire::ProgramStorage) + sizeof(int64_t) + sizeof(Program::Made) + 3 * sizeof(uint32_t);
+
+}  // namespace
 
 Program::Program(wire::ProgramHead head, unsigned devices)
     : name_(head.program),
       storages_(std::move(head.storages)),
       shifts_(storages_.size(), 0),
-      bytes_(storages_.size() * (sizeof(wire::ProgramStorage) + sizeof(int64_t))),
+      bytes_(sizeof(Program) + storages_.size() * kStorageBytes),
       last_step_(storages_.size(), 0),
       is_written_(storages_.size(), false) {
   for (const wire::ProgramStorage& storage : storages_)
@@ -55,7 +62,7 @@ void Program::add_call(std::shared_ptr<const CallPlan> call, const marshal::Slot
   add_outputs(plan.outputs, plan.device, number);
   const uint64_t slot_bytes = 2 * sizeof(uint64_t) * plan.tensors.size() +
                               sizeof(marshal::Number) * slots.numbers.size() +
-                              sizeof(uint64_t) * slots.outputs.size();
+                              sizeof(uint64_t) * (slots.generators.size() + slots.outputs.size());
   bytes_ += sizeof(ProgramStep) + slot_bytes;
   ProgramStep step;
   step.call = std::move(call);

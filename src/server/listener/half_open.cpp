@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -47,7 +48,7 @@ HalfOpen::Progress HalfOpen::read() {
   if (is_refused)
     return wait_for_close(*this);
   if (is_whole)
-    return Progress::kComplete;
+    return has_hung_up(socket) ? Progress::kGone : Progress::kComplete;
   if (!decoded) {
     if (const Progress progress = read_preamble(); progress != Progress::kComplete)
       return progress;
@@ -86,17 +87,25 @@ HalfOpen::Progress HalfOpen::read_first_message() {
   return Progress::kComplete;
 }
 
+std::optional<HalfOpen> add_one(std::deque<HalfOpen>& all, HalfOpen newcomer) {
+  all.push_back(std::move(newcomer));
+  return all.size() > kMaxHalfOpen ? drop_one(all) : std::nullopt;
+}
+
 std::optional<HalfOpen> drop_one(std::deque<HalfOpen>& all) {
   if (all.empty())
     return std::nullopt;
   std::vector<std::string> peers;
   for (const HalfOpen& one : all)
     peers.push_back(one.peer);
-  const auto oldest = all.begin() + static_cast<ptrdiff_t>(oldest_of_busiest(peers));
-  const auto silent = std::find_if(oldest, all.end(), [&](const HalfOpen& one) {
-    return one.peer == oldest->peer && !one.is_waiting();
-  });
-  const auto dropped = silent == all.end() ? oldest : silent;
+  const std::string busiest = peers[oldest_of_busiest(peers)];
+  const auto is_silent = [&](const HalfOpen& one) {
+    return one.peer == busiest && !one.is_waiting();
+  };
+  auto dropped = std::ranges::find_if(all, is_silent);
+  if (dropped == all.end())
+    dropped =
+        std::prev(std::ranges::find(all.rbegin(), all.rend(), busiest, &HalfOpen::peer).base());
   HalfOpen taken = std::move(*dropped);
   all.erase(dropped);
   return taken;

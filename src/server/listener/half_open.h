@@ -46,7 +46,7 @@ struct HalfOpen {
   enum class Progress { kWaiting, kComplete, kGone };
 
   // Reads as much of the preamble as there is, and looks whether a new client's first message is
-  // there: Note [Who gets a process]. For one that is refused:
+  // there: Note [Who gets a process]. Whether one that waits has hung up. For one that is refused:
   // waits for its end. Throws ProtocolError when its bytes are wrong; `decoded` is empty where that
   // is the preamble.
   Progress read();
@@ -56,9 +56,12 @@ struct HalfOpen {
   Progress read_first_message();
 };
 
-// Takes out the oldest connection of the peer that has most, if possible one that is not waiting:
-// Note [Limits for each peer] in base/peer_limits.h. Empty: there is none.
+// Takes out a connection of the peer that has most: the oldest that is not waiting, else the
+// newest, so that those that wait longest are served and not ended for the next. Empty: there is
+// none. See Note [Limits for each peer] in base/peer_limits.h.
 std::optional<HalfOpen> drop_one(std::deque<HalfOpen>& all);
+// Adds one that was accepted. Where there are too many then, takes one out as drop_one() does.
+std::optional<HalfOpen> add_one(std::deque<HalfOpen>& all, HalfOpen newcomer);
 
 // Note [Who gets a process]
 //

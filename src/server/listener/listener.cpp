@@ -138,22 +138,20 @@ void Listener::accept_new() {
     return;
   if (is_last)
     client = renumbered(std::move(client));
-  if (half_open_.size() >= kMaxHalfOpen && drop_half_open())
+  HalfOpen accepted(std::move(client), options_.tls != nullptr, Clock::now() + kHandshakeTime);
+  if (note_dropped(add_one(half_open_, std::move(accepted))))
     log_.write(LogLevel::kWarning,
                "too many connections wait or have sent no first message; one is ended");
-  half_open_.emplace_back(std::move(client), options_.tls != nullptr,
-                          Clock::now() + kHandshakeTime);
 }
 
-bool Listener::drop_half_open() {
-  const std::optional<HalfOpen> dropped = drop_one(half_open_);
+bool Listener::note_dropped(const std::optional<HalfOpen>& dropped) {
   if (dropped && !dropped->is_whole)
     note_stranger(dropped->peer);
   return dropped.has_value();
 }
 
 void Listener::shed() {
-  const bool has_dropped = drop_half_open();
+  const bool has_dropped = note_dropped(drop_one(half_open_));
   if (has_dropped)
     clients_.end_rest();
   log_.write(LogLevel::kError,
@@ -197,7 +195,9 @@ void Listener::advance(HalfOpen client) {
     return half_open_.push_back(std::move(client));
   if (client.is_refused)
     return;
-  log_.write(LogLevel::kInfo, "a connection ended before its first message",
+  log_.write(LogLevel::kInfo,
+             client.is_whole ? "a client left while it waited"
+                             : "a connection ended before its first message",
              {{"peer", client.peer}});
   note_stranger(client.peer);
 }

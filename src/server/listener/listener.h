@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,9 @@ class Listener {
   // A connection of this peer has ended before it proved who it is.
   void note_stranger(const std::string& peer);
   void accept_new();
-  // Ends a connection that has not sent its first message, or that waits. False: there is none.
-  bool drop_half_open();
+  // A connection was ended that had not sent its first message, or that waited. False: there was
+  // none.
+  bool note_dropped(const std::optional<HalfOpen>& dropped);
   // Too few descriptors are free: ends such a connection.
   void shed();
   void tell_metrics();

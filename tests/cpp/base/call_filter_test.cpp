@@ -15,6 +15,8 @@
 #include <ifaddrs.h>
 #include <linux/netlink.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -291,6 +293,27 @@ TEST_F(CallFilter, PartsOfFilesAreLockedOnlyWhereADriverMayWantIt) {
   const Action lock = [&] { return ::fcntl(::open("/proc/self/exe", O_RDONLY), F_SETLK, &part); };
   EXPECT_EQ(error_of(lock), EPERM);
   EXPECT_EQ(error_of(lock, {true, false}), 0);
+}
+
+// Promise 7.
+TEST_F(CallFilter, WhatTheKernelLimitsForEachUserIsMadeOnlyWhereALibraryNeedsIt) {
+  timer_t made{};
+  const Action timer = [&] { return ::syscall(SYS_timer_create, CLOCK_MONOTONIC, nullptr, &made); };
+  const Action watch = [] { return ::epoll_create1(0); };
+  for (const Action& action : {timer, watch}) {
+    EXPECT_EQ(error_of(action), EPERM);
+    EXPECT_EQ(error_of(action, {.opens_devices = true}), 0);
+  }
+  EXPECT_EQ(error_of(timer, {.opens_connections = true}), EPERM);
+  EXPECT_EQ(error_of(watch, {.opens_connections = true}), 0);
+}
+
+// Promise 14.
+TEST_F(CallFilter, AFileThatOthersLockIsNotLocked) {
+  const Action lock = [] { return ::flock(::open("/proc/self/exe", O_RDONLY), LOCK_SH); };
+  EXPECT_EQ(error_of(lock), EPERM);
+  EXPECT_EQ(error_of(lock, {.opens_devices = true}), 0);
+  EXPECT_EQ(error_of(lock, {.stores_files = true}), 0);
 }
 
 // Promise 14.

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -348,6 +350,43 @@ TEST_F(ProgramHandlerTest, EveryRunChecksViewsAgainstStoragesAsTheyAreThen) {
   run(1);
   ASSERT_EQ(server.notices.size(), 1);
   EXPECT_EQ(server.notices[0].kind, wire::ErrorKind::kRefused);
+}
+
+// Promise 5b.
+TEST_F(ProgramHandlerTest, EveryRunChecksIndicesOfSparseTensorsAsTheyAreThen) {
+  wire::SparseSpec sizes;
+  sizes.layout = wire::Layout::kSparseCoo;
+  sizes.sizes = {4};
+  SignatureText to_dense(3, 3, "aten::_to_dense", "");
+  to_dense.sparse("self", sizes).part(spec({1, 1}, wire::Dtype::kInt64), 0).part(spec({1}), 1);
+  server.apply(FrameText().signature(to_dense.outputs({fresh(spec({4}))})));
+  send(ProgramText(1, {named(9), named(4), named(6)}).call(3).storage(0).storage(1).output(2));
+  run(1);
+  EXPECT_THAT(server.read(6, spec({4})).floats(), ElementsAre(0, 5, 0, 0));
+  for (const int64_t index : {int64_t{1} << 40, int64_t{-1}}) {
+    set_index(index);
+    run(1);
+    ASSERT_EQ(server.notices.size(), 1);
+    EXPECT_EQ(server.notices[0].operator_name, "aten::_to_dense");
+    server.notices.clear();
+    server.apply(FrameText().go_on(1));
+  }
+}
+
+// Promise 5b.
+TEST_F(ProgramHandlerTest, EveryRunChecksValuesThatAKernelTrusts) {
+  SignatureText eigenvalues(3, 3, "aten::_linalg_eigvals", "");
+  eigenvalues.tensor("self", spec({1, 1}), 0);
+  const wire::Output output = fresh(spec({1}, wire::Dtype::kComplex64));
+  server.apply(FrameText()
+                   .store(20, {std::numeric_limits<float>::quiet_NaN()})
+                   .signature(eigenvalues.outputs({output})));
+  send(ProgramText(1, {named(4), named(6)}).call(3).storage(0).output(1));
+  run(1);
+  EXPECT_EQ(server.notices.size(), 0);
+  run(1, {{0, 20}});
+  ASSERT_EQ(server.notices.size(), 1);
+  EXPECT_THAT(server.notices[0].message, ::testing::HasSubstr("infs or NaNs"));
 }
 
 TEST_F(ProgramHandlerTest, ADroppedProgramIsGoneAndItsNameFree) {
