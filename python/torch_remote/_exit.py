@@ -28,6 +28,8 @@ def _watch_process(_: object) -> None:
 
 def _end_process() -> None:
     """Ends a process of multiprocessing as the exit of an interpreter would."""
+    if _C.is_in_bad_fork():
+        return
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
