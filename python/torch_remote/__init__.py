@@ -7,7 +7,6 @@ nothing: the first tensor does.
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import warnings
 from collections.abc import Callable

@@ -27,7 +27,7 @@ def pytest_configure() -> None:
     chosen = common_device_type.filter_desired_device_types
 
     def also_private(bases: Any, except_for: Any = None, only_for: Any = None) -> Any:
-        """What PyTorch tests on the CPU and on CUDA (test_transformers.py), here on `remote` too."""
+        """What PyTorch tests on the CPU and on CUDA (test_transformers.py): on `remote` too."""
         if only_for and not isinstance(only_for, str) and {"cpu", "cuda"} <= set(only_for):
             only_for = [*only_for, "privateuse1"]
         return chosen(bases, except_for, only_for)
