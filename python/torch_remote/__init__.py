@@ -6,9 +6,7 @@ nothing: the first tensor does.
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
-import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -53,6 +51,7 @@ from . import (  # noqa: E402
     _device,
     _downloads,
     _errors,
+    _exit,
     _fake_tensors,
     _graphs,
     _interop,
@@ -157,7 +156,7 @@ def _install(name: str) -> None:
     for module in ("amp", "memory", "random", "streams"):  # for `import torch.remote.amp`
         sys.modules[f"torch.{name}.{module}"] = getattr(_device, module)
     _change_torch()
-    atexit.register(_shut_down)
+    _exit.install()
 
 
 def _change_torch() -> None:
@@ -197,22 +196,6 @@ def _also_change(change: Callable[[], None]) -> None:
     """For torch_modal: makes its changes to torch, now and whenever ours are made again."""
     _also.append(change)
     change()
-
-
-def _shut_down() -> None:
-    # A forked child must not close the sessions of its parent.
-    if _C.is_in_bad_fork():
-        return
-    # After Ctrl-C, but not one that an interactive session has survived.
-    error = getattr(sys, "last_type", None)
-    is_interrupted = error is not None and issubclass(error, KeyboardInterrupt)
-    # PyTorch waits 10 s at exit for autograd's threads. One that was in a remote call of a daemon
-    # thread's backward never ends: see Note [The GIL at exit] in src/bindings/python_hooks.cpp.
-    os.environ.setdefault("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "0")
-    try:
-        _C.shutdown(is_interrupted and not hasattr(sys, "ps1"))
-    finally:
-        _launch.stop_all()
 
 
 def _warn_of_local_cuda() -> None:

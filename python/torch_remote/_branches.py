@@ -129,13 +129,12 @@ def install() -> None:
     _choose_for_linear_cross_entropy()
 
 
-_fastpath_enabled = torch.backends.mha.get_fastpath_enabled
-
-
-# torch.jit.script compiles this function; it leaves out what `not is_scripting()` guards.
+# torch.jit.script compiles this function; it leaves out what `not is_scripting()` guards. It does
+# not call the original, which torch.compile does not trace when another function has its name.
 def _get_fastpath_enabled() -> bool:
     if not torch.jit.is_scripting():
-        return _fastpath_enabled() and not torch.is_autocast_enabled(_backend.name())
+        enabled: bool = torch.backends.mha._is_fastpath_enabled
+        return enabled and not torch.is_autocast_enabled(_backend.name())
     return True
 
 

@@ -365,9 +365,11 @@ PYBIND11_MODULE(_C, module) {
   module.def("set_mixing_advice",
              [](std::string text) { client::mixing_advice().set(std::move(text)); });
   module.def("shutdown", torch::wrap_pybind_function([](bool is_interrupted) {
-               if (!Machines::instance().shutdown(is_interrupted))
+               const bool has_told_all = Machines::instance().shutdown(is_interrupted);
+               if (!has_told_all)
                  fail_at_exit();
                let_gil_takers_pass();
+               return has_told_all;
              }));
 }
 

@@ -34,6 +34,14 @@ def test_a_remote_tensor_that_the_function_makes_is_noticed() -> None:
     assert torch.equal(torch.compile(zeros_there)(torch.ones(2)), torch.ones(2))
 
 
+def test_an_encoder_with_its_fast_path_is_one_graph() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).eval().to(DEVICE)
+    x = torch.randn(2, 5, 8, device=DEVICE)
+    with torch.no_grad():
+        assert torch.equal(torch.compile(encoder, fullgraph=True)(x), encoder(x))
+
+
 def test_where_aot_autograd_fails_the_graph_runs_as_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from helpers import assert_runs, run_python
 
@@ -126,6 +128,68 @@ def test_a_data_loader_with_spawned_workers_works() -> None:
         print(total.item())
     """)
     assert said == "496.0"
+
+
+CHILDREN = ["fork", "forkserver", "spawn"]
+
+
+def end_of_a_process(tmp_path: Path, work: str, method: str) -> tuple[list[str], str]:
+    """What a program prints that runs `work` in a process of multiprocessing."""
+    script = tmp_path / "processes.py"
+    script.write_text(f"""
+import multiprocessing, sys, torch, torch_remote
+def bad():
+    return torch.gather(torch.ones(3, device="remote"), 0, torch.tensor([7], device="remote"))
+def work():
+    {work}
+if __name__ == "__main__":
+    child = multiprocessing.get_context({method!r}).Process(target=work)
+    child.start()
+    child.join()
+    print(child.exitcode)
+""")
+    done = run_python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
+    return done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("method", CHILDREN)
+@pytest.mark.parametrize(
+    ("ending", "status"), [("", 1), ("; sys.exit(0)", 1), ("; sys.exit(3)", 3)]
+)
+def test_an_error_that_a_process_was_not_told_of_is_printed_at_its_end(
+    ending: str, status: int, method: str, tmp_path: Path
+) -> None:
+    said, errors = end_of_a_process(tmp_path, "value = bad()" + ending, method)
+    assert said == [str(status)]
+    first, second = errors.splitlines()
+    assert first == "torch_remote: 1 remote call failed and its error was never raised:"
+    assert "aten::gather" in second and "in bad" in second
+
+
+@pytest.mark.parametrize("method", CHILDREN)
+def test_an_exception_of_a_process_is_printed_with_what_it_was_not_told_of(
+    method: str, tmp_path: Path
+) -> None:
+    said, errors = end_of_a_process(tmp_path, "value = bad(); raise ValueError('mine')", method)
+    assert said == ["1"]
+    assert "error was never raised" in errors and "ValueError: mine\n" in errors, errors
+
+
+@pytest.mark.parametrize("method", CHILDREN)
+def test_a_process_ends_quietly_when_its_threads_have_ended(method: str, tmp_path: Path) -> None:
+    """Like an interpreter's exit, the end of the process first waits for its threads."""
+    work = """
+    import multiprocessing.util, threading
+    x, is_ending = torch.ones(2, device="remote"), threading.Event()
+    def use():
+        is_ending.wait()
+        print(x.sum().item(), flush=True)
+    multiprocessing.util.Finalize(None, is_ending.set, exitpriority=1)
+    threading.Thread(target=use).start()
+    print((x + 1).tolist(), flush=True)
+"""
+    said, errors = end_of_a_process(tmp_path, work, method)
+    assert (said, errors) == (["[2.0, 2.0]", "2.0", "0"], "")
 
 
 def test_children_free_pinned_memory_while_other_threads_pin() -> None:

@@ -54,6 +54,26 @@ def test_mixing_with_a_cpu_tensor_names_both_devices_and_the_operator(
     assert re.search(operator, text)
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["on the device", "on the CPU"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize("name", ["addcdiv", "addcmul"])
+def test_numbers_of_a_list_are_taken_from_a_tensor_of_the_cpu(
+    name: str, dtype: torch.dtype, there: bool
+) -> None:
+    """PyTorch's kernels for CUDA want them there, so that they need not wait."""
+    numbers = torch.tensor([0.5, -2.0], dtype=torch.float64)
+    lists = [[torch.randn(3).to(dtype) + 2 for _ in numbers] for _ in range(3)]
+    remote = [[x.to(DEVICE) for x in each] for each in lists]
+    new, in_place = getattr(torch, f"_foreach_{name}"), getattr(torch, f"_foreach_{name}_")
+    scalars = numbers.to(DEVICE) if there else numbers
+    assert_same(new(*remote, scalars), new(*lists, numbers))
+    in_place(*remote, scalars)
+    in_place(*lists, numbers)
+    assert_same(remote[0], lists[0])
+    with pytest.raises(RuntimeError, match="Expected length of scalars to match input"):
+        new(*remote, scalars[:1])
+
+
 def test_words_of_the_user_in_an_error_are_not_taken_for_a_device() -> None:
     x = torch.ones(3, device="remote")
     with pytest.raises(RuntimeError, match="but found 'meta'"):

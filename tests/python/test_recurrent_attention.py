@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -172,6 +173,25 @@ def test_a_transformer_encoder_matches_the_cpu(training: bool) -> None:
         return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
 
     train_once(make, lambda m, x: m(x), torch.randn(3, 5, 8))
+
+
+@pytest.mark.parametrize("layout", ["as it is", "swapped", "reversed", "a slice", "one row"])
+def test_the_fast_path_of_an_encoder_layer_has_the_cpus_strides(layout: str) -> None:
+    """PyTorch's shape function gives the result the strides of the input."""
+    changes: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "as it is": lambda x: x,
+        "swapped": lambda x: x.transpose(0, 1),
+        "reversed": lambda x: x.permute(2, 1, 0).contiguous().permute(2, 1, 0),
+        "a slice": lambda x: x[:, ::2],
+        "one row": lambda x: x[:, :1].transpose(0, 1),
+    }
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    there = copy.deepcopy(layer).to("remote")
+    x = torch.randn(3, 5, 8)
+    with torch.no_grad():
+        local, remote = layer(changes[layout](x)), there(changes[layout](x.to("remote")))
+    assert_same(remote, local)
+    assert remote.stride() == local.stride()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

@@ -24,6 +24,15 @@ def pytest_configure() -> None:
     from torch.testing._internal import common_device_type
 
     common_device_type._has_sufficient_memory = lambda device, size: size <= MOST_BYTES
+    chosen = common_device_type.filter_desired_device_types
+
+    def also_private(bases: Any, except_for: Any = None, only_for: Any = None) -> Any:
+        """What PyTorch tests on the CPU and on CUDA (test_transformers.py): on `remote` too."""
+        if only_for and not isinstance(only_for, str) and {"cpu", "cuda"} <= set(only_for):
+            only_for = [*only_for, "privateuse1"]
+        return chosen(bases, except_for, only_for)
+
+    common_device_type.filter_desired_device_types = also_private
 
 
 def common_name(owner: str, test: str) -> str:

@@ -31,6 +31,10 @@ constexpr KernelRow kRows[] = {
     {"unsafe_split.Tensor", unboxed<&unsafe_split>},
     {"unsafe_split_with_sizes", unboxed<&unsafe_split_with_sizes>},
     {"channel_shuffle", unboxed<&at::native::channel_shuffle>},  // for a tensor without elements
+    {"_foreach_addcdiv.Tensor", unboxed<&foreach_addcdiv>},
+    {"_foreach_addcdiv_.Tensor", unboxed<&foreach_addcdiv_>},
+    {"_foreach_addcmul.Tensor", unboxed<&foreach_addcmul>},
+    {"_foreach_addcmul_.Tensor", unboxed<&foreach_addcmul_>},
     {"resize_", unboxed<&resize_>},
     {"set_.source_Storage", unboxed<&set_source_storage>},
     {"set_.source_Storage_storage_offset", unboxed<&set_source_storage_offset>},

@@ -48,6 +48,15 @@ std::vector<at::Tensor> unsafe_split(const at::Tensor& self, c10::SymInt split_s
 std::vector<at::Tensor> unsafe_split_with_sizes(const at::Tensor& self, c10::SymIntArrayRef sizes,
                                                 int64_t dim);
 
+std::vector<at::Tensor> foreach_addcdiv(at::TensorList self, at::TensorList tensor1,
+                                        at::TensorList tensor2, const at::Tensor& scalars);
+void foreach_addcdiv_(at::TensorList self, at::TensorList tensor1, at::TensorList tensor2,
+                      const at::Tensor& scalars);
+std::vector<at::Tensor> foreach_addcmul(at::TensorList self, at::TensorList tensor1,
+                                        at::TensorList tensor2, const at::Tensor& scalars);
+void foreach_addcmul_(at::TensorList self, at::TensorList tensor1, at::TensorList tensor2,
+                      const at::Tensor& scalars);
+
 const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
                           std::optional<at::MemoryFormat> format);
 at::Tensor& set_source_storage(at::Tensor& self, at::Storage source);

@@ -43,12 +43,22 @@ bool flash_for_cpu_backward(Arguments arguments, Outputs& outputs) {
   return true;
 }
 
+// (source, …). PyTorch's shape function gives the result the source's strides.
+bool encoder_layer(Arguments arguments, Outputs& outputs) {
+  const at::Tensor& source = tensor(arguments, 0);
+  if (!is_strided(source) || source.dim() != 3 || source.numel() == 0)
+    return false;
+  outputs.push_back(contiguous(source.scalar_type(), source.sizes().vec()));
+  return true;
+}
+
 }  // namespace
 
 Table attention_table() {
   return {
       {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_for_cpu},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_for_cpu_backward},
+      {"aten::_transformer_encoder_layer_fwd", encoder_layer},
   };
 }
 
