@@ -71,6 +71,7 @@ ALLOWED = {
         *rooms("client", "call backend kernels"),
     ],
     "server/cache": ["base", "wire"],
+    "server/files": ["base", "wire"],
     "server/device": TORCH,
     "server/bytes": [*TORCH, "transport", *rooms("server", "cache")],
     "server/operators": TORCH,
@@ -79,18 +80,18 @@ ALLOWED = {
     "server/handlers": [
         *TORCH,
         "transport",
-        *rooms("server", "cache device bytes operators executor groups"),
+        *rooms("server", "cache files device bytes operators executor groups"),
     ],
     "server/session": [
         *TORCH,
         "transport",
-        *rooms("server", "cache device bytes operators executor groups handlers"),
+        *rooms("server", "cache files device bytes operators executor groups handlers"),
     ],
     "server/listener": [*TORCH, "transport", *rooms("server", "cache session")],
     "server": [
         *TORCH,
         "transport",
-        *rooms("server", "cache device operators executor session listener"),
+        *rooms("server", "cache files device operators executor session listener"),
     ],
     "bindings": [
         *["base", "redirect", "torch", "python", "pybind11", "client"],

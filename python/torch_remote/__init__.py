@@ -82,6 +82,7 @@ from ._backend_device import (  # noqa: E402
 from ._compile_step import compile_step  # noqa: E402
 from ._errors import ConnectionError, ProtocolError, RemoteError, SessionLost  # noqa: E402
 from ._explain import Explanation, explain  # noqa: E402
+from ._files import RemoteArray, ServerFile, array, files, load  # noqa: E402
 from ._gpus import GPUChoice, GPUType, choose_gpu  # noqa: E402
 from ._graphs import Graph  # noqa: E402
 from ._machines import Machine, cancel, connect, machines, server_path, synchronize  # noqa: E402
@@ -102,12 +103,15 @@ __all__ = [
     "Machine",
     "ProtocolError",
     "ReadFuture",
+    "RemoteArray",
     "RemoteError",
+    "ServerFile",
     "SessionLost",
     "Stats",
     "WaitTable",
     "Waits",
     "__version__",
+    "array",
     "backends",
     "cancel",
     "choose_gpu",
@@ -118,8 +122,10 @@ __all__ = [
     "create_modal_device",
     "distributed",
     "explain",
+    "files",
     "get_device_registry",
     "integrations",
+    "load",
     "machines",
     "providers",
     "read",

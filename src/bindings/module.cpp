@@ -333,6 +333,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("plan_download", torch::wrap_pybind_function(plan_download));
   module.def("end_downloads", client::Prefetch::end);
   define_reads(module);
+  define_files(module);
   define_memory(module);
   define_steps(module);
   module.def("has_profiler", client::has_profiler);

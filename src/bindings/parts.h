@@ -9,6 +9,9 @@ namespace torch_remote::bindings {
 // distributed.cpp: open_process_group(), torch.distributed's backend `remote`.
 void define_distributed(pybind11::module_& module);
 
+// files.cpp: what python/torch_remote/_files.py is made of.
+void define_files(pybind11::module_& module);
+
 // graphs.cpp: Graph, and whether this thread captures one.
 void define_graphs(pybind11::module_& module);
 

@@ -24,6 +24,7 @@
 #include "server/cache/cache_folder.h"
 #include "server/device/devices.h"
 #include "server/executor/call_log.h"
+#include "server/files/shared_folders.h"
 #include "server/listener/credentials.h"
 #include "server/listener/listen.h"
 #include "server/listener/session_program.h"
@@ -54,6 +55,7 @@ struct Arguments {
   std::string max_memory;
   std::string cache;
   std::string cache_size;
+  std::vector<std::string> files;
   size_t max_sessions = ServeOptions().max_sessions;
   size_t max_sessions_per_address = 0;
   unsigned devices = 1;
@@ -119,6 +121,11 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--cache-size", arguments.cache_size,
                  "what the files in --cache may have; the least recently used are removed; default "
                  "50GiB");
+  app.add_option("--files", arguments.files,
+                 "clients may read the files in this folder and below; may be given again; none by "
+                 "default")
+      ->allow_extra_args(false)
+      ->type_name("DIR");
   app.add_option("--log-calls", arguments.log_calls,
                  "write the operators that a session runs to the file FILE.SESSION")
       ->envname("TORCH_REMOTE_LOG_CALLS");
@@ -248,6 +255,8 @@ ServeOptions options_of(const Arguments& arguments) {
     options.max_memory = parse_bytes("--max-memory", arguments.max_memory);
   if (!arguments.cache.empty())
     options.cache = cache_of(arguments, options.sandbox);
+  for (const std::string& folder : arguments.files)
+    options.files.push_back(shared_folder(expand_home(folder)));
   if (!arguments.schemas.empty())
     options.schemas = read_schema_file(options.schema_path = arguments.schemas);
   return options;

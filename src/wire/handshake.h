@@ -79,9 +79,10 @@ constexpr uint64_t kCancelCapability = 1 << 11;     // CANCEL
 constexpr uint64_t kWarningsCapability = 1 << 12;   // a client's: it takes WARNING (warning.h)
 constexpr uint64_t kShortageCapability = 1 << 13;   // a client's: Error::wanted and Error::free
 // Only of servers that were started for it, so not in kCapabilities: --peers (QUERY kPeer), --cache
-// (QUERY kCachedUploads).
+// (QUERY kCachedUploads), --files (QUERY kFile, FILL, CLOSE_FILE).
 constexpr uint64_t kPeersCapability = 1 << 6;
 constexpr uint64_t kUploadCacheCapability = 1 << 8;
+constexpr uint64_t kFilesCapability = 1 << 14;
 constexpr uint64_t kCapabilities = kStreamsCapability | kMemoryCapability | kSparseCapability |
                                    kTelemetryCapability | kRouteProofCapability |
                                    kProfileCapability | kGroupsCapability | kProgramsCapability |

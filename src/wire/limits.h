@@ -47,6 +47,14 @@ constexpr uint64_t kMaxProfiledBatch = 1 << 16;    // of them in one answer
 constexpr uint64_t kMaxCachedUploads = 1 << 13;    // in one answer
 constexpr uint64_t kMinCachedUpload = 1 << 20;     // bytes; a cache keeps no shorter upload
 
+constexpr uint64_t kMaxFileName = 1 << 10;     // bytes; of a file, and of a tensor in one
+constexpr uint64_t kMaxListedFiles = 1 << 16;  // in the folders of serve --files
+constexpr uint64_t kMaxOpenFiles = 256;        // of a session
+constexpr uint64_t kMaxFileHeader = 32 << 20;  // bytes; of the headers of a session's open files
+constexpr uint64_t kMaxFileEntries = 1 << 18;  // tensors that one header names
+constexpr uint64_t kMaxShards = 1 << 11;       // files that one index names
+constexpr uint64_t kFilePage = 1 << 20;        // bytes of an answer about files, then it ends
+
 constexpr uint64_t kMaxPrograms = 4096;            // of a session
 constexpr uint64_t kMaxProgramSteps = 1 << 16;     // of one program
 constexpr uint64_t kMaxProgramStorages = 1 << 18;  // of one program

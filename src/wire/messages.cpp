@@ -31,12 +31,12 @@ Form form_of(const Begin& begin) {
 
 const char* to_text(Tag value) {
   static constexpr std::array kNames = {
-      "unknown",   "HELLO",   "PROOF",  "WELCOME", "SIGNATURE", "CALL",   "CONTEXT",
-      "GENERATOR", "RESIZE",  "STREAM", "BEGIN",   "CHUNK",     "FREE",   "READ",
-      "QUERY",     "PROGRAM", "GO_ON",  "REPLY",   "ERROR",     "ACK",    "PING",
-      "CLOSE",     "THREAD",  "RUN",    "DROP",    "PROGRESS",  "CANCEL", "WARNING",
+      "unknown", "HELLO",    "PROOF",  "WELCOME", "SIGNATURE", "CALL",       "CONTEXT", "GENERATOR",
+      "RESIZE",  "STREAM",   "BEGIN",  "CHUNK",   "FREE",      "READ",       "QUERY",   "PROGRAM",
+      "GO_ON",   "REPLY",    "ERROR",  "ACK",     "PING",      "CLOSE",      "THREAD",  "RUN",
+      "DROP",    "PROGRESS", "CANCEL", "WARNING", "FILL",      "CLOSE_FILE",
   };
-  static_assert(kNames.size() == static_cast<size_t>(Tag::kWarning) + 1);
+  static_assert(kNames.size() == static_cast<size_t>(Tag::kCloseFile) + 1);
   const auto number = static_cast<size_t>(value);
   return kNames[number < kNames.size() ? number : 0];
 }

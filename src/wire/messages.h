@@ -36,6 +36,7 @@ namespace torch_remote::wire {
 //     STREAM    action:u8 device:u8 stream:varint …         (streams.h)
 //     GO_ON     thread:varint                               its failure was raised: run its calls
 //     CANCEL    call:varint                                 Note [Cancelled calls]
+//     FILL, CLOSE_FILE                                      files of the server (files.h)
 //   server → client
 //     REPLY     request:varint body:bytes                   READ: elements; QUERY: see QueryKind
 //     ERROR     request:varint error                        request 0: not an answer
@@ -49,8 +50,8 @@ namespace torch_remote::wire {
 //
 // Note [Numbers of calls]
 //
-// CALL, QUERY kCall and kCheckedCall, BEGIN, RESIZE and RUN are numbered together from 1, in the
-// order sent. Client and server both count. An error has the number of the call that failed, by
+// CALL, QUERY kCall and kCheckedCall, BEGIN, FILL, RESIZE and RUN are numbered together from 1, in
+// the order sent. Client and server both count. An error has the number of the call that failed, by
 // which the client finds the user's line.
 //
 // Note [Fail-stop]
@@ -98,6 +99,8 @@ enum class Tag : uint8_t {
   kProgress = 25,
   kCancel = 26,
   kWarning = 27,
+  kFill = 28,
+  kCloseFile = 29,
 };
 
 const char* to_text(Tag value);
@@ -280,6 +283,7 @@ Read decode_read(Reader& reader);
 //   kPeer         action:u8 link:varint …                      direct copies (wire/peers.h)
 //   kGroup        group:varint action:u8 …                     opens, closes (wire/group.h)
 //   kCachedUploads, kCachedUpload                              wire/upload_cache.h
+//   kFile         action:u8 …                                  files of the server (wire/files.h)
 enum class QueryKind : uint8_t {
   kCall = 0,
   kBarrier = 1,
@@ -299,9 +303,10 @@ enum class QueryKind : uint8_t {
   kGroup = 15,
   kCachedUploads = 16,
   kCachedUpload = 17,
+  kFile = 18,
 };
 
-constexpr QueryKind kMaxQueryKind = QueryKind::kCachedUpload;
+constexpr QueryKind kMaxQueryKind = QueryKind::kFile;
 
 struct Query {
   uint64_t request = 0;

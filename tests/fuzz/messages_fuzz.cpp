@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "wire/figures.h"
+#include "wire/files.h"
 #include "wire/group.h"
 #include "wire/messages.h"
 #include "wire/operators.h"
@@ -121,8 +122,19 @@ void fuzz_fingerprints(Bytes bytes) {
   expect_same(bytes, writer.view());
 }
 
+template <typename Entry, std::vector<Entry> (*decode)(Reader&)>
+void fuzz_entries(Bytes bytes) {
+  Reader reader(bytes);
+  const std::vector<Entry> entries = decode(reader);
+  Writer writer;
+  encode_page(writer, entries, 0);
+  Reader second(writer.view());
+  if (decode(second) != entries)
+    std::abort();
+}
+
 using Fuzz = void (*)(Bytes);
-constexpr std::array<Fuzz, 31> kAll = {
+constexpr std::array<Fuzz, 37> kAll = {
     fuzz<Context, decode_context, true>,
     fuzz<GeneratorMessage, decode_generator, true>,
     fuzz<Resize, decode_resize, true>,
@@ -154,6 +166,12 @@ constexpr std::array<Fuzz, 31> kAll = {
     fuzz_program,
     fuzz_drop,
     fuzz<Warning, decode_warning, true>,
+    fuzz<FileQuery, decode_file_query, false>,
+    fuzz<std::vector<ListedFile>, decode_listed_files, false>,
+    fuzz<OpenedFile, decode_opened_file, false>,
+    fuzz_entries<FileTensor, decode_file_tensors>,
+    fuzz_entries<IndexEntry, decode_index_entries>,
+    fuzz<Fill, decode_fill, true>,
 };
 
 }  // namespace

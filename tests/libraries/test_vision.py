@@ -19,11 +19,16 @@ DECLARED = torch.library.Library("torchvision", "DEF")
 for operator in ("nms", "qnms"):
     DECLARED.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 sys.path.append(str(Path(sys.prefix) / "vision"))
+sys.path.append(str(Path(__file__).parent.parent / "python"))
 
 timm = pytest.importorskip("timm", reason="make test-libraries installs timm and torchvision")
 torchvision = pytest.importorskip("torchvision")
+from helpers import serving  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 from timm import optim as timm_optim  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
+
+import torch_remote  # noqa: E402
 
 
 def train(make: Callable[[], torch.nn.Module], make_optimizer: Any, device: str) -> list[float]:
@@ -83,3 +88,26 @@ def test_transforms_run_on_our_device() -> None:
     assert torch.allclose(change(images.to("remote")).cpu(), change(images))
     mixed, _ = v2.MixUp(num_classes=4)(images.to("remote"), torch.tensor([0, 1]).to("remote"))
     assert mixed.device.type == "remote"
+
+
+def test_a_model_of_timm_reads_its_weights_on_the_server(tmp_path: Path) -> None:
+    def make() -> torch.nn.Module:
+        return timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=4).eval()
+
+    source = make()
+    save_file(source.state_dict(), tmp_path / "vit.safetensors")
+    with torch.device("meta"):
+        model = make()
+    with (
+        serving(f"unix://{tmp_path}/s", "--files", str(tmp_path)) as url,
+        torch_remote.connect(url) as machine,
+    ):
+        device = machine.devices[0]
+        with torch_remote.count() as counted:
+            state = torch_remote.load("vit.safetensors", device=device)
+            model.load_state_dict(state, assign=True)
+            torch_remote.synchronize()
+        weights = sum(value.nbytes for value in source.state_dict().values())
+        assert counted.bytes_sent + counted.bytes_received < weights // 100
+        images = torch.randn(2, 3, 32, 32)
+        assert torch.equal(model(images.to(device)).cpu(), source(images))

@@ -214,6 +214,27 @@ def test_a_server_with_peers_leaves_its_sessions_tcp(tmp_path: Path) -> None:
         assert kept == {"make a TCP socket"}
 
 
+# Promise 7e.
+def test_a_server_with_files_leaves_its_sessions_these_folders_to_read(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "in").write_text("kept")
+    (shared / "out").symlink_to(tmp_path / "token")
+    with attacked(tmp_path, "--files", str(shared)) as victim:
+        if "Landlock ABI" not in str(victim.status()["sandbox"]):
+            pytest.skip("the kernel has no Landlock")
+        assert victim.attempt("read", shared / "in") == 0
+        assert victim.attempt("list", shared) == 0
+        found = on_files(victim) | {
+            "read what a link leads to": victim.attempt("read", shared / "out"),
+            "write a file that is shared": victim.attempt("write", shared / "in"),
+            "remove it": victim.attempt("remove", shared / "in"),
+            "make one beside": victim.attempt("create", shared / "made"),
+        }
+        assert {what for what, error in found.items() if error not in REFUSED} == set()
+        assert (shared / "in").read_text() == "kept"
+
+
 PROGRAM = """
 import torch, torch_remote
 assert torch.ones(3, device="remote").sum().item() == 3

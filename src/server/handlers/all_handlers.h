@@ -18,6 +18,7 @@ MakeHandler make_generator_handler;  // GENERATOR, QUERY kGenerator
 MakeHandler make_storage_handler;    // RESIZE, FREE
 MakeHandler make_program_handler;    // PROGRAM, RUN, DROP
 MakeHandler make_upload_handler;     // BEGIN, QUERY kCachedUploads and kCachedUpload
+MakeHandler make_file_handler;       // FILL, CLOSE_FILE, QUERY kFile
 MakeHandler make_read_handler;       // READ
 MakeHandler make_stream_handler;     // STREAM, QUERY kStream, kEvent, kElapsed and kBarrier
 MakeHandler make_link_handler;       // QUERY kPeer
@@ -30,6 +31,7 @@ inline constexpr MakeHandler* kMakeHandlers[] = {
     make_call_handler,   make_context_handler,  make_generator_handler, make_storage_handler,
     make_upload_handler, make_read_handler,     make_stream_handler,    make_link_handler,
     make_group_handler,  make_operator_handler, make_figure_handler,    make_program_handler,
+    make_file_handler,
 };
 
 }  // namespace torch_remote::server

@@ -28,10 +28,14 @@ namespace torch_remote::server {
 
 class Groups;  // its header has all of ATen
 
+class SharedFolders;
+
 struct InterpreterOptions {
   CallLog* call_log = nullptr;            // null: calls are not logged
   uint64_t max_memory = UINT64_MAX;       // for the session's storages
   std::optional<PeerOptions> peers = {};  // none: the session connects to no other server
+  // Whose files the client may read; null: none.
+  std::shared_ptr<const SharedFolders> files = nullptr;
 };
 
 // What the handlers of a session share. Confined to the executor thread; what other threads use

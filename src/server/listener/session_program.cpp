@@ -126,6 +126,8 @@ SessionProgram session_program(const ServeOptions& options) {
     add("--cache", options.cache.folder);
     add("--cache-size", std::to_string(options.cache.limit) + "B");
   }
+  for (const std::string& folder : options.files)
+    add("--files", folder);
   add("--cert", options.tls_files.cert);
   add("--key", options.tls_files.key);
   add("--client-ca", options.tls_files.client_ca);

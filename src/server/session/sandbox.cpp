@@ -186,6 +186,8 @@ std::vector<FileRule> file_rules(const SandboxNeeds& needs) {
   if ((needs.may_use_gpu && has_gpu_device()) || needs.opens_connections)
     for (const char* const path : kReadForDevices)
       rules.push_back({path, Access::kRead});
+  for (const std::string& folder : needs.folders)
+    rules.push_back({folder, Access::kRead});
   add_own_cgroup(rules);
   add_libraries(rules);
   add_search_path(rules);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace torch_remote::server {
 
@@ -29,10 +30,11 @@ std::string to_text(SandboxMode mode);
 
 // What a session needs beyond what libtorch and CUDA do.
 struct SandboxNeeds {
-  bool opens_connections = false;    // TCP, to sessions of other servers: `serve --peers`
-  bool limits_memory = false;        // on a CPU: Note [Memory that the kernel limits]
-  bool accepts_connections = false;  // of a socket that it has: Note [Relaunch]
-  bool may_use_gpu = true;           // is not told to use the CPU
+  bool opens_connections = false;         // TCP, to sessions of other servers: `serve --peers`
+  bool limits_memory = false;             // on a CPU: Note [Memory that the kernel limits]
+  bool accepts_connections = false;       // of a socket that it has: Note [Relaunch]
+  bool may_use_gpu = true;                // is not told to use the CPU
+  std::vector<std::string> folders = {};  // that it reads: `serve --files`
 };
 
 // What is in force.

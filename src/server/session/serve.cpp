@@ -112,7 +112,14 @@ transport::Connection::Options connection_options(const ServeOptions& options,
 
 uint64_t capabilities_of(const ServeOptions& options, const SessionSetup& setup) {
   return wire::kCapabilities | (options.has_peers ? wire::kPeersCapability : 0) |
-         (setup.cache == nullptr ? 0 : wire::kUploadCacheCapability);
+         (setup.cache == nullptr ? 0 : wire::kUploadCacheCapability) |
+         (options.files.empty() ? 0 : wire::kFilesCapability);
+}
+
+std::shared_ptr<const SharedFolders> open_folders(const ServeOptions& options) {
+  if (options.files.empty())
+    return nullptr;
+  return std::make_shared<const SharedFolders>(options.files);
 }
 
 Networks networks_of(const ServeOptions& options) {
@@ -172,12 +179,12 @@ SessionExit serve(std::unique_ptr<transport::Stream> stream, const ServeOptions&
     use.note();
   };
   const std::string peer = stream->peer();
-  auto& session =
-      *new Session(std::move(stream), devices, prepared.table,
-                   {on_work, leave_after_grace, &call_log, &page, lease, options.max_memory, peers,
-                    setup.cache.release(), (greeting.capabilities & wire::kShortageCapability) != 0,
-                    (greeting.capabilities & wire::kWarningsCapability) != 0},
-                   connection_options(options, lease));
+  auto& session = *new Session(std::move(stream), devices, prepared.table,
+                               {on_work, leave_after_grace, &call_log, &page, lease,
+                                options.max_memory, peers, setup.cache.release(), prepared.files,
+                                (greeting.capabilities & wire::kShortageCapability) != 0,
+                                (greeting.capabilities & wire::kWarningsCapability) != 0},
+                               connection_options(options, lease));
   session_begun = &session;
   if (lease.count() > 0)
     take_returning_clients(std::move(setup.control), session, identity, peer);
@@ -202,6 +209,7 @@ Credentials new_credentials(std::string token) {
 
 Prepared::Prepared(const ServeOptions& options)
     : table(find_operators(options), options.schemas),
+      files(open_folders(options)),
       sandbox(confine_files(options.sandbox, needs_of(options))),
       devices(Devices::choose(options.device, options.simulated_devices)) {
   if (options.device == "auto" && !devices.is_cuda() && sandbox.mode != SandboxMode::kOff &&

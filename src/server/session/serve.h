@@ -13,6 +13,7 @@
 #include "base/session_page.h"
 #include "server/cache/upload_cache.h"
 #include "server/device/devices.h"
+#include "server/files/shared_folders.h"
 #include "server/operators/operators.h"
 #include "server/session/handshake.h"
 #include "server/session/lifetime.h"
@@ -49,6 +50,7 @@ struct ServeOptions {
   bool has_peers = false;     // sessions may open connections to those of other servers
   std::string peer_networks;  // of Networks: which ones; empty: those of this machine
   CacheOptions cache;
+  std::vector<std::string> files;      // folders whose files clients may read, as absolute paths
   std::vector<std::string> libraries;  // whose operators clients may call too
   std::optional<SchemaFile> schemas;   // version of torch that the server imitates; none: its own
   std::string schema_path;             // the file of `schemas`
@@ -58,7 +60,7 @@ struct ServeOptions {
 // What sessions with these options need beyond what libtorch and CUDA do.
 inline SandboxNeeds needs_of(const ServeOptions& options) {
   return {options.has_peers, options.max_memory != UINT64_MAX, options.is_stdio,
-          options.device != "cpu"};
+          options.device != "cpu", options.files};
 }
 
 // How a session and its client recognize each other. A session has no copy of the token once its
@@ -79,6 +81,7 @@ struct Prepared {
   explicit Prepared(const ServeOptions& options);
 
   OperatorTable table;
+  std::shared_ptr<const SharedFolders> files;  // null: the server has none
   Sandbox sandbox;
   Devices devices;
 };

@@ -25,7 +25,7 @@ Session::Session(std::unique_ptr<transport::Stream> stream, const Devices& devic
     : hooks_(std::move(hooks)),
       uploads_(devices.is_cuda(), UploadLimits::for_max_memory(hooks_.max_memory), hooks_.cache),
       interpreter_(devices, table, uploads_, replies_,
-                   {hooks_.call_log, hooks_.max_memory, hooks_.peers}),
+                   {hooks_.call_log, hooks_.max_memory, hooks_.peers, hooks_.files}),
       connection_(std::move(stream), *this, options) {
   if (hooks_.sends_shortages)
     replies_.send_shortages();

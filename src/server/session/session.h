@@ -44,8 +44,9 @@ class Session : private transport::Connection::Handler {
     uint64_t max_memory = UINT64_MAX;    // for its storages
     std::optional<PeerOptions> peers;    // `serve --peers`; none: it connects to no other server
     UploadCache* cache = nullptr;        // null: uploads are not cached
-    bool sends_shortages = false;        // errors have wire::Error::wanted and free
-    bool sends_warnings = false;         // of kernels, to the client; else they are logged
+    std::shared_ptr<const SharedFolders> files;  // null: the client may read none
+    bool sends_shortages = false;                // errors have wire::Error::wanted and free
+    bool sends_warnings = false;                 // of kernels, to the client; else they are logged
     // The lease of a session that holds nothing: its client left before its first call or tensor,
     // for example when it exited during the handshake.
     std::chrono::milliseconds unused_lease = std::chrono::seconds(10);

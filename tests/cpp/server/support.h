@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -342,9 +343,11 @@ inline std::vector<Reply> decode_replies(std::span<const std::byte> payload) {
 // A session's interpreter without a connection.
 class Server {
  public:
-  explicit Server(unsigned devices = 1, uint64_t max_memory = UINT64_MAX)
+  explicit Server(unsigned devices = 1, uint64_t max_memory = UINT64_MAX,
+                  std::shared_ptr<const SharedFolders> files = nullptr)
       : devices_(c10::DeviceType::CPU, devices),
-        interpreter(devices_, table_, uploads, replies, {.max_memory = max_memory}) {
+        interpreter(devices_, table_, uploads, replies,
+                    {.max_memory = max_memory, .files = std::move(files)}) {
     apply(FrameText().thread(1));
   }
 

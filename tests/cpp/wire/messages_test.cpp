@@ -210,7 +210,8 @@ TEST(Messages, AQueryComesBackAndItsKindIsChecked) {
   EXPECT_EQ(decoded(from_hex("010e"), decode_query).kind, QueryKind::kPeer);
   EXPECT_EQ(decoded(from_hex("010f"), decode_query).kind, QueryKind::kGroup);
   EXPECT_EQ(decoded(from_hex("0111"), decode_query).kind, QueryKind::kCachedUpload);
-  EXPECT_THROW(decoded(from_hex("0112"), decode_query), ProtocolError);
+  EXPECT_EQ(decoded(from_hex("0112"), decode_query).kind, QueryKind::kFile);
+  EXPECT_THROW(decoded(from_hex("0113"), decode_query), ProtocolError);
   EXPECT_THROW(decoded(from_hex("0002"), decode_query), ProtocolError);
 }
 

@@ -196,7 +196,7 @@ void Script::free() {
 void Script::query() {
   tag(Tag::kQuery);
   writer_.varint(draw_.rarely(64) ? 0 : next_request_++);
-  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(17));
+  const uint8_t kind = static_cast<uint8_t>(draw_.rarely(64) ? draw_.byte() : 1 + draw_.below(18));
   // The server makes the list of all operators for each request, so it would take most of the time.
   const bool is_slow = kind == static_cast<uint8_t>(wire::QueryKind::kOperators);
   writer_.u8(is_slow && !draw_.rarely(64) ? static_cast<uint8_t>(wire::QueryKind::kBarrier) : kind);
@@ -222,6 +222,8 @@ void Script::query() {
   }
   if (kind == static_cast<uint8_t>(wire::QueryKind::kGroup))
     group();
+  if (kind == static_cast<uint8_t>(wire::QueryKind::kFile))
+    file_query();
   if (kind != static_cast<uint8_t>(wire::QueryKind::kOperator))
     return;
   const auto& schema = all_operators()[draw_.below(all_operators().size())].schema();
@@ -353,7 +355,7 @@ void Script::end_frame() {
 
 void Script::step() {
   using Step = void (Script::*)();
-  constexpr std::array<Step, 37> kSteps = {
+  constexpr std::array<Step, 40> kSteps = {
       &Script::resize,    &Script::resize,       &Script::resize,      &Script::upload,
       &Script::upload,    &Script::begin_upload, &Script::send_chunk,  &Script::send_chunk,
       &Script::signature, &Script::signature,    &Script::signature,   &Script::signature,
@@ -363,7 +365,7 @@ void Script::step() {
       &Script::query,     &Script::generator,    &Script::context,     &Script::thread,
       &Script::stream,    &Script::end_frame,    &Script::end_frame,   &Script::end_frame,
       &Script::program,   &Script::run_program,  &Script::run_program, &Script::drop_program,
-      &Script::cancel,
+      &Script::cancel,    &Script::file,         &Script::file,        &Script::file,
   };
   // What leads to calls, without the messages that end most sessions.
   constexpr std::array<Step, 18> kTameSteps = {

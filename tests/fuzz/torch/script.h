@@ -52,6 +52,9 @@ class Script {
   void free();
   void query();
   void group();
+  // script_files.cpp
+  void file();
+  void file_query();
   void generator();
   void stream();
   void context();

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "script.h"
+#include "script_files.h"
 #include "server/handlers/interpreter.h"
 
 namespace torch_remote::fuzz {
@@ -13,7 +14,8 @@ namespace torch_remote::fuzz {
 class Session : public Receiver {
  public:
   Session()
-      : devices_(c10::DeviceType::CPU, 2), interpreter_(devices_, table(), uploads_, replies_) {
+      : devices_(c10::DeviceType::CPU, 2),
+        interpreter_(devices_, table(), uploads_, replies_, {.files = shared_files()}) {
     uploads_.end();
   }
 

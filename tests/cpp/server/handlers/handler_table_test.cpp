@@ -96,7 +96,8 @@ TEST(HandlerTableTest, EveryMessageOfAClientAndEveryKindOfQueryHasAHandler) {
   for (const wire::Tag tag :
        {wire::Tag::kSignature, wire::Tag::kCall, wire::Tag::kContext, wire::Tag::kGenerator,
         wire::Tag::kResize, wire::Tag::kBegin, wire::Tag::kFree, wire::Tag::kRead,
-        wire::Tag::kThread, wire::Tag::kStream, wire::Tag::kGoOn})
+        wire::Tag::kThread, wire::Tag::kStream, wire::Tag::kGoOn, wire::Tag::kFill,
+        wire::Tag::kCloseFile})
     EXPECT_TRUE(table.find(tag)) << wire::to_text(tag);
 }
 
