@@ -57,7 +57,6 @@ def test_calls_that_have_not_begun_do_not_run(large: torch.Tensor) -> None:
 
     assert took < 50 * one
     assert not has_value(products[-1])
-    assert sum(map(has_value, products)) < 50
     assert counter.item() == 0, "what exists keeps its value"
     counter.add_(1)
     assert counter.item() == 1

@@ -15,6 +15,7 @@ from compile_parts import (  # noqa: F401
 )
 from failures import held_server
 from helpers import DEVICE, same
+from sent import payload
 from torch import nn
 
 import torch_remote
@@ -135,12 +136,8 @@ def test_a_run_has_the_settings_of_its_call() -> None:
     before = torch.backends.cudnn.benchmark
     try:
         torch.backends.cudnn.benchmark = not before  # Dynamo does not look at it
-        with torch_remote.count() as counted:
-            function(x)
-        assert counted.bytes_sent > 40  # a program that begins with it
-        with torch_remote.count() as counted:
-            function(x)
-        assert counted.bytes_sent < 20
+        assert payload(lambda: function(x)) > 60  # a program that begins with it
+        assert payload(lambda: function(x)) < 20
     finally:
         torch.backends.cudnn.benchmark = before
     with torch_remote.count() as counted:
