@@ -67,11 +67,12 @@ class Executor {
       continue;
   }
 
-  // RESIZE and BEGIN, which have numbers like calls.
+  // RESIZE, BEGIN and FILL, which have numbers like calls.
   void resize(const wire::Resize& message);
-  // `put_in(entry)` writes the bytes to the storage, unless they are discarded.
+  // `put_in(entry)` writes the bytes to the storage, unless they are discarded. `what` stands in
+  // the place of an operator's name in the error.
   template <typename PutIn>
-  void upload(uint64_t storage, uint64_t length, PutIn&& put_in);
+  void upload(uint64_t storage, uint64_t length, PutIn&& put_in, const char* what = "upload");
 
   // For a message that has a number like a call and does nothing.
   void skip_number() { ++number_; }
@@ -152,7 +153,7 @@ class Executor {
   void discard(Entry& entry, const Cause& cause);
   // Handles the failure of the call that ran last.
   Cause fail(std::exception_ptr cause, const Call& call);
-  // Handles the failure of a RESIZE or BEGIN. `has_lost_it`: the storage's value is lost.
+  // Handles the failure of a RESIZE, BEGIN or FILL. `has_lost_it`: the storage's value is lost.
   void fail_resize_or_upload(std::exception_ptr cause, const char* what, Entry& entry,
                              bool has_lost_it);
   // Counts the failure and, if nobody waits for the call, stops its thread.
@@ -175,7 +176,7 @@ class Executor {
 };
 
 template <typename PutIn>
-void Executor::upload(uint64_t storage, uint64_t length, PutIn&& put_in) {
+void Executor::upload(uint64_t storage, uint64_t length, PutIn&& put_in, const char* what) {
   ++number_;
   Entry& entry = storages_.find(storage);
   if (threads_.cause() != nullptr &&
@@ -189,7 +190,7 @@ void Executor::upload(uint64_t storage, uint64_t length, PutIn&& put_in) {
     put_in(entry);
     storages_.missing().clear(entry);
   } catch (...) {
-    fail_resize_or_upload(std::current_exception(), "upload", entry, false);
+    fail_resize_or_upload(std::current_exception(), what, entry, false);
   }
 }
 

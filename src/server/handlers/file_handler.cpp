@@ -80,12 +80,13 @@ void FileHandler::on_fill(wire::Reader& reader) {
   const uint64_t length = session_.storages.find(fill.storage).nbytes;
   if (fill.begin > file.length() || length > file.length() - fill.begin)
     throw ProtocolError("a storage is filled from beyond the end of a file");
-  session_.executor.upload(fill.storage, length, [&](Entry& entry) {
+  const auto put_in = [&](Entry& entry) {
     server::fill(session_.storages, session_.streams, session_.uploads.memory(), entry,
                  [&](uint64_t offset, std::span<std::byte> bytes) {
                    read_in_parts(file, fill.begin + offset, bytes);
                  });
-  });
+  };
+  session_.executor.upload(fill.storage, length, put_in, "load");
 }
 
 void FileHandler::on_close(wire::Reader& reader) {
