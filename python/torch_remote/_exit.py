@@ -30,9 +30,7 @@ def _end_process() -> None:
     """Ends a process of multiprocessing as the exit of an interpreter would."""
     if _C.is_in_bad_fork():
         return
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]  # wakes the idle workers of thread pools, then joins all threads
     atexit.unregister(_shut_down)
     has_told_all = _shut_down()
     error = sys.exc_info()[1]  # that has ended the process's function

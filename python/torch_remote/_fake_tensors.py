@@ -72,13 +72,13 @@ def _on(device: torch.device, tensors: list[Any]) -> Iterator[None]:
             tensor.fake_device = old
 
 
-def _cudnn_format(func: Any, tensors: list[Any]) -> torch.memory_format | None:
+def _cudnn_format(func: Any, arguments: tuple[Any, ...]) -> torch.memory_format | None:
     """The memory format of what cuDNN's convolution makes; None: a contiguous one.
 
     PyTorch asks its own cuDNN for it, which this process may lack.
     """
     first = 1 if func is aten.convolution_backward.default else 0
-    image, weight = tensors[first : first + 2]
+    image, weight = arguments[first : first + 2]
     if torch.float64 in (image.dtype, weight.dtype):
         return None
     formats = {suggest_memory_format(tensor) for tensor in (image, weight)}
@@ -88,6 +88,11 @@ def _cudnn_format(func: Any, tensors: list[Any]) -> torch.memory_format | None:
 
 def _predict_as_on_servers(fake_mode: Any, fake_tensor: Any) -> None:
     predict = fake_mode._dispatch_impl
+
+    def faked(mode: Any, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and not isinstance(value, fake_tensor):
+            return mode.fake_tensor_converter.from_real_tensor(mode, value)
+        return value
 
     def in_format(wanted: torch.memory_format, mode: Any, value: Any) -> Any:
         if not isinstance(value, fake_tensor) or value.dim() < 4:
@@ -107,6 +112,8 @@ def _predict_as_on_servers(fake_mode: Any, fake_tensor: Any) -> None:
     def predict_there(self: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func not in _ASK_FOR_THE_KIND:
             return predict(self, func, types, args, kwargs)
+        if self.allow_non_fake_inputs:  # as PyTorch does next
+            args, kwargs = tree_map(partial(faked, self), (args, kwargs))
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, fake_tensor)]
         device = _remote_device(tensors)
@@ -117,7 +124,7 @@ def _predict_as_on_servers(fake_mode: Any, fake_tensor: Any) -> None:
                 made = predict(self, func, types, args, kwargs)
             return tree_map(partial(made_on, device, self), made)
         made = predict(self, func, types, args, kwargs)
-        wanted = _cudnn_format(func, tensors) if func in _CONVOLUTIONS else None
+        wanted = _cudnn_format(func, args) if func in _CONVOLUTIONS else None
         return made if wanted is None else tree_map(partial(in_format, wanted, self), made)
 
     patch(fake_mode, "_dispatch_impl", predict_there)

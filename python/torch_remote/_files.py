@@ -90,6 +90,8 @@ def array(name: str, dtype: torch.dtype, device: DeviceLike = None) -> RemoteArr
     It stays open on the server as long as the result lives. A slice is read when it is taken, and
     nothing waits for it.
     """
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"the dtype of an array is a torch.dtype, not {dtype!r}")
     refuse_in_bad_fork()
     index = existing_index(device)
     return RemoteArray(_C.open_file(index, name, _BYTES), name, dtype, index)

@@ -193,7 +193,7 @@ class Builder {
     if_equal(SYS_fcntl, block.program_);
   }
 
-  // For a traced process the handler opens the file (call_trace.h).
+  // For a traced process the handler opens the file: Note [Traced calls] in base/call_filter.h.
   sock_filter opened() const { return answer(is_traced_ ? SECCOMP_RET_TRAP : SECCOMP_RET_ALLOW); }
 
   void open_files_so(uint32_t call) { if_equal(call, {opened()}); }
@@ -282,7 +282,7 @@ void allow_some_arguments(Builder& builder, const CallNeeds& needs) {
 #endif
   if (needs.opens_devices) {
     builder.allow(SYS_ftruncate);  // the size of the driver's memory files
-    builder.allow(SYS_flock);      // its caches of code; others who lock them would wait
+    builder.allow(SYS_flock);      // the driver locks its caches of code
     builder.allow_all(kTimerCalls);
   }
   if (needs.opens_devices || needs.opens_connections)

@@ -57,8 +57,8 @@ inline constexpr auto kAllowedCalls = std::to_array<int>({
 #endif
 });
 
-// For drivers, and for the engines of process groups. The kernel limits what is watched so for each
-// user, and computing needs none of it.
+// epoll: for drivers and the engines of process groups. The kernel limits how many descriptors each
+// user watches, so a session could use them up for others.
 inline constexpr auto kWatchingCalls = std::to_array<int>({
     SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait,
     441,  // epoll_pwait2

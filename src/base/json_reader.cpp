@@ -36,7 +36,7 @@ JsonError::JsonError(size_t at, const std::string& what)
 
 JsonReader::JsonReader(std::string_view text) : text_(text) {
   if (!is_utf8(std::as_bytes(std::span(text))))
-    fail("the text is not UTF-8");
+    throw JsonError("the text is not UTF-8");
 }
 
 void JsonReader::fail(const std::string& what) const {
@@ -67,7 +67,7 @@ bool JsonReader::goes_on(char end, bool is_first) {
     return false;
   }
   if (!is_first)
-    begin(',', "',' or the end of the list is expected");
+    begin(',', "',' or the end is expected");
   return true;
 }
 

@@ -11,6 +11,8 @@ namespace torch_remote {
 // The text is no JSON, or not the values that were asked for: "byte 17: a string is expected".
 class JsonError : public std::runtime_error {
  public:
+  explicit JsonError(const std::string& what) : std::runtime_error(what) {}
+
   JsonError(size_t at, const std::string& what);
 };
 

@@ -70,6 +70,7 @@ std::vector<std::pair<std::string, std::vector<std::string>>> shards(const Remot
 
 at::Tensor read_elements(const RemoteFile& file, const py::object& dtype, uint64_t begin,
                          uint64_t count) {
+  TORCH_CHECK_TYPE(THPDtype_Check(dtype.ptr()), "a torch.dtype is expected");
   return file.read_elements(reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type, begin, count);
 }
 

@@ -12,7 +12,7 @@ void define_distributed(pybind11::module_& module);
 // files.cpp: what python/torch_remote/_files.py is made of.
 void define_files(pybind11::module_& module);
 
-// graphs.cpp: Graph, and whether this thread captures one.
+// graphs.cpp: Graph, FunctionRecording, and whether this thread captures one.
 void define_graphs(pybind11::module_& module);
 
 // memory.cpp: what python/torch_remote/_memory.py and _snapshot.py are made of.

@@ -29,7 +29,10 @@ namespace torch_remote::wire {
 //
 // kList answers with files in the order of their names, from the one after `after` on; none: there
 // are no more. kEntries answers in the same way from number `first` on. Such an answer ends once it
-// has kFilePage bytes.
+// has kFilePage bytes. The names of shards are not paged: kMaxShards limits them.
+//
+// CLOSE_FILE of a file that is not open does nothing: a client whose wait for kOpen was interrupted
+// does not know whether there is one.
 //
 // FILL is numbered as a BEGIN is, and its failure stops its thread as that of a BEGIN does. It
 // gives a storage all of its bytes, from byte `begin` of the file on. A file that was written to
@@ -66,7 +69,8 @@ std::vector<ListedFile> decode_listed_files(Reader& reader);
 struct OpenedFile {
   uint64_t length = 0;
   uint64_t entries = 0;
-  std::vector<std::string> shards;  // of kIndex: names of files in the folder of the index
+  std::vector<std::string>
+      shards;  // of kIndex: names of files in the folder of the index, or below it
 };
 
 void encode(Writer& writer, const OpenedFile& file);

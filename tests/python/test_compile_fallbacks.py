@@ -40,13 +40,20 @@ def test_what_can_be_no_program_runs_all_the_same(function: Callable[[Tensor], T
         assert torch.allclose(found, function(x))
 
 
-def test_a_line_says_why_a_graph_is_no_program(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that other tests have caused come again."""
+    monkeypatch.setattr("torch_remote._compile._said", set())
+
+
+def test_a_line_says_why_a_graph_is_no_program(
+    nothing_said: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     step = torch.compile(lambda x: torch.linalg.cholesky(x) * 2)
     for _ in range(3):
         step(torch.eye(2, device=DEVICE))
     lines = [line for line in capsys.readouterr().err.splitlines() if "torch.compile" in line]
-    assert len(lines) <= 1  # another test may have caused the line
-    assert all("linalg_cholesky" in line for line in lines)
+    assert len(lines) == 1 and "linalg_cholesky" in lines[0]
 
 
 def test_an_argument_on_the_cpu_is_read_anew_each_time() -> None:
@@ -131,7 +138,10 @@ def test_a_checkpoint_draws_the_same_random_numbers_again(backend: str) -> None:
     assert counted.syncs <= len(expected)  # the gradients are read; no state is
 
 
-def test_sizes_that_never_come_again_are_not_recorded_for_ever() -> None:
+def test_sizes_that_never_come_again_are_not_recorded_for_ever(
+    nothing_said: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     step = torch.compile(lambda x: x * 2, dynamic=True)
     for size in range(3, 40):
         assert step(torch.ones(size, device=DEVICE)).sum().item() == 2 * size
+    assert capsys.readouterr().err.count("its sizes do not come again") == 1

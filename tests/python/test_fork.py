@@ -249,6 +249,29 @@ def test_children_inherit_no_descriptor() -> None:
     assert said == "[1.0, 1.0]"
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_of_multiprocessing_ends_although_its_thread_pool_is_idle(
+    method: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text(
+        "import concurrent.futures, multiprocessing, sys\n"
+        "import torch_remote\n"
+        "def work():\n"
+        "    sys.pool = concurrent.futures.ThreadPoolExecutor(2)  # that nobody shuts down\n"
+        "    assert sys.pool.submit(abs, -1).result() == 1\n"
+        "if __name__ == '__main__':\n"
+        f"    process = multiprocessing.get_context({method!r}).Process(target=work)\n"
+        "    process.start()\n"
+        "    process.join(60)\n"
+        "    status = process.exitcode\n"
+        "    process.kill()\n"
+        "    print(status)\n"
+    )
+    done = run_python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def test_spawned_processes_have_sessions_of_their_own(tmp_path: object) -> None:
     script = f"{tmp_path}/spawn.py"
     with open(script, "w") as file:  # noqa: PTH123

@@ -37,12 +37,28 @@ std::vector<std::byte> ask(Session& session, const wire::FileQuery& query) {
                        [&](wire::Writer& writer) { encode(writer, query); });
 }
 
+void close_file(Session& session, uint64_t number) noexcept {
+  if (in_forked_child() || is_exiting() || session.link().is_lost())
+    return;
+  try {
+    Submission at(session, IfLost::kWrite);
+    wire::encode_close_file(at.writer(), number);
+  } catch (const std::exception&) {
+    // There is no memory for the message: the file is closed with the session.
+  }
+}
+
 wire::OpenedFile open(Session& session, uint64_t number, const std::string& name,
                       wire::FileForm form) {
   TORCH_CHECK_VALUE(name.size() <= wire::kMaxFileName, "the name of a file has ", name.size(),
                     " bytes, and may have ", wire::kMaxFileName);
-  const auto body = ask(session, {wire::FileAction::kOpen, form, number, 0, name});
-  return decode_answer(session, body, wire::decode_opened_file);
+  try {
+    const auto body = ask(session, {wire::FileAction::kOpen, form, number, 0, name});
+    return decode_answer(session, body, wire::decode_opened_file);
+  } catch (...) {
+    close_file(session, number);  // the server may have opened it: Ctrl-C ends the wait only
+    throw;
+  }
 }
 
 }  // namespace
@@ -80,14 +96,7 @@ RemoteFile::RemoteFile(DevicePlace place, c10::DeviceIndex index, const std::str
       opened_(open(session_, number_, name, form)) {}
 
 RemoteFile::~RemoteFile() {
-  if (in_forked_child() || is_exiting() || session_.link().is_lost())
-    return;
-  try {
-    Submission at(session_, IfLost::kWrite);
-    wire::encode_close_file(at.writer(), number_);
-  } catch (const std::exception&) {
-    // There is no memory for the message: the file is closed with the session.
-  }
+  close_file(session_, number_);
 }
 
 template <typename Entry>
@@ -149,7 +158,7 @@ at::Tensor RemoteFile::read(const wire::TensorSpec& spec, uint64_t begin) const 
     encode(at.writer(), wire::Fill{record.name, number_, begin});
   }
   if (is_blocking())
-    session_.synchronize();
+    session_.synchronize({.is_failed_call = true});
   return tensor;
 }
 

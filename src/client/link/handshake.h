@@ -50,7 +50,7 @@ uint64_t shake_hands_again(transport::Stream& stream, const Ticket& ticket, uint
 // How long a new client waits for a process, while the server says that it waits.
 inline constexpr std::chrono::minutes kQueueTime{10};
 
-// Reads what a listener says before TLS begins (wire/waiting.h), for TlsOptions::read_words: only
+// Reads what a listener says before TLS begins (wire/handshake.h), for TlsOptions::read_words: only
 // shake_hands() and shake_hands_again() secure such a stream, on their own thread.
 std::vector<std::byte> read_words(transport::Stream& bare);
 

@@ -9,8 +9,8 @@
 namespace torch_remote::client {
 
 // Makes recorded calls one by one, for a server that does not run programs. A temporary has a new
-// name each time. A call makes new storages only, so what calls make under a name of the recording
-// is freed first. Externally synchronised: by the submit lock.
+// name each time. A CALL may not make a storage that exists, so the storages that the last run made
+// are freed before the next. Externally synchronised: by the submit lock.
 class CallByCall {
  public:
   explicit CallByCall(const Recorded& recorded);

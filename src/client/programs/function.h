@@ -104,8 +104,9 @@ class Function {
   size_t input_places_ = 0;
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
-  std::vector<NewVersions> others_;     // of written tensors that are no inputs
-  std::vector<StorageRecord*> remade_;  // what the program keeps and makes anew in each run
+  std::vector<NewVersions> others_;  // of written tensors that are no inputs
+  // That the program names itself and whose value each run makes anew; none may be an input.
+  std::vector<StorageRecord*> remade_;
   Program program_;
 };
 

@@ -50,9 +50,13 @@ Program::~Program() {
   session.order().program_sites().retire(name_);
   if (session.link().is_lost())
     return;
-  Submission at(session, IfLost::kWrite);
-  if (at.programs().remove(name_))
-    wire::encode_drop(at.writer(), name_);
+  try {
+    Submission at(session, IfLost::kWrite);
+    if (at.programs().remove(name_))
+      wire::encode_drop(at.writer(), name_);
+  } catch (const std::exception&) {
+    // There is no memory for the message: the server drops the program when it has too many.
+  }
 }
 
 void Program::prepare_run() {

@@ -37,7 +37,7 @@ struct NamedStorage {
   c10::Storage storage{};  // null: the caller of run() keeps it
 };
 
-// By how many each run changes a version counter that is autograd's, of tensors that it writes.
+// How much each run adds to a version counter of a tensor that its calls write.
 struct NewVersions {
   c10::VariableVersion counter;
   uint32_t count = 0;

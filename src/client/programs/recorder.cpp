@@ -109,6 +109,15 @@ void Recorder::check_size() {
 
 void Recorder::add(const Call& call) {
   MutexLock lock(mutex_);
+  try {
+    add_step(call);
+  } catch (const std::exception& error) {
+    spoil(error.what());  // half of a step may be recorded
+    throw;
+  }
+}
+
+void Recorder::add_step(const Call& call) {
   check_size();
   TORCH_CHECK(recorded_.session == nullptr || recorded_.session == &call.session,
               "a graph's calls must be on one server; these are on two");

@@ -69,6 +69,7 @@ class Recorder : public Recording {
 
   // The number of the storage that the tensor is on.
   uint32_t number_of(const c10::TensorImpl& tensor, StorageRecord& record) REQUIRES(mutex_);
+  void add_step(const Call& call) REQUIRES(mutex_);
   void add_settings(CallSite site) REQUIRES(mutex_);
   void add_fresh(const wire::Output& output, const c10::IValue& result) REQUIRES(mutex_);
   void keep_generators(c10::ArrayRef<c10::IValue> arguments) REQUIRES(mutex_);

@@ -165,9 +165,18 @@ SharedFolders::SharedFolders(const std::vector<std::string>& paths) {
 
 SharedFile SharedFolders::open(const std::string& name) const {
   const std::vector<std::string> parts = parts_of(name);
-  for (const Fd& folder : folders_)
-    if (Fd file = open_path(folder, parts))
-      return {std::move(file), name};
+  std::exception_ptr refusal;  // the first folder's that has something else of this name
+  for (const Fd& folder : folders_) {
+    try {
+      if (Fd file = open_path(folder, parts))
+        return {std::move(file), name};
+    } catch (const FileError&) {
+      if (refusal == nullptr)
+        refusal = std::current_exception();
+    }
+  }
+  if (refusal != nullptr)
+    std::rethrow_exception(refusal);
   refuse_missing(name);
 }
 
@@ -206,7 +215,8 @@ void SharedFolders::walk(const Fd& folder, const std::string& path, int depth, W
     const std::string name = path + part;
     Stat facts{};
     if (name.size() > wire::kMaxFileName || !is_utf8(std::as_bytes(std::span(name))) ||
-        needs_escapes(name) || !look_at(folder, part, name, facts))
+        needs_escapes(name) ||
+        ::fstatat(folder.get(), part.c_str(), &facts, AT_SYMLINK_NOFOLLOW) != 0)
       continue;
     if (S_ISREG(facts.st_mode))
       walk.files.emplace(name, static_cast<uint64_t>(facts.st_size));

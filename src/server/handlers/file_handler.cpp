@@ -90,9 +90,11 @@ void FileHandler::on_fill(wire::Reader& reader) {
 }
 
 void FileHandler::on_close(wire::Reader& reader) {
-  const uint64_t number = wire::decode_close_file(reader);
-  headers_ -= find(number).header;
-  open_.erase(number);
+  const auto found = open_.find(wire::decode_close_file(reader));
+  if (found == open_.end())
+    return;
+  headers_ -= found->second.header;
+  open_.erase(found);
 }
 
 void FileHandler::query(uint64_t request, wire::Reader& reader) {
@@ -145,7 +147,7 @@ void FileHandler::open(wire::Writer& body, const wire::FileQuery& query) {
 std::string FileHandler::read_header(const SharedFile& file, uint64_t skipped,
                                      uint64_t length) const {
   if (length > wire::kMaxFileHeader - headers_)
-    throw FileError(file.name() + ": the headers of open files would have " +
+    throw FileError(file.name() + ": the headers and indices of open files would have " +
                     std::to_string(headers_ + length) + " bytes, and at most " +
                     std::to_string(wire::kMaxFileHeader) + " are kept");
   std::string text(length, '\0');

@@ -85,7 +85,9 @@ TEST(JsonReader, WhatIsNoJsonIsRefused) {
 }
 
 TEST(JsonReader, DepthIsLimited) {
-  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  const auto nested = [](size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
   EXPECT_EQ(refusal_of(nested(JsonReader::kMaxDepth)), "");
   EXPECT_THAT(refusal_of(nested(JsonReader::kMaxDepth + 1)), HasSubstr("too deep"));
   EXPECT_THAT(refusal_of(nested(1 << 20)), HasSubstr("too deep"));
@@ -93,6 +95,7 @@ TEST(JsonReader, DepthIsLimited) {
 
 TEST(JsonReader, AnErrorSaysWhere) {
   EXPECT_EQ(refusal_of("[1, x]"), "byte 4: a value is expected");
+  EXPECT_EQ(refusal_of("[\xff]"), "the text is not UTF-8");
 }
 
 }  // namespace
