@@ -30,7 +30,8 @@ def _end_process() -> None:
     """Ends a process of multiprocessing as the exit of an interpreter would."""
     if _C.is_in_bad_fork():
         return
-    threading._shutdown()  # type: ignore[attr-defined]  # wakes the idle workers of thread pools, then joins all threads
+    # Wakes the idle workers of thread pools, then joins all threads.
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit.unregister(_shut_down)
     has_told_all = _shut_down()
     error = sys.exc_info()[1]  # that has ended the process's function
