@@ -17,7 +17,14 @@ from torch.cuda import graphs as _torchs
 from torch_remote_patches import Patches, dot
 
 from ._log import warn_once
-from ._recorder import Call, Recorder, check_not_recording, current_recorder, repeat_calls
+from ._recorder import (
+    Call,
+    Recorder,
+    Step,
+    check_not_recording,
+    current_recorder,
+    repeat_calls,
+)
 
 _MODES = ("global", "thread_local", "relaxed")
 _NO_CUDA_GRAPH = "there is no cudaGraph_t here; call replay() and debug_dump()"
@@ -124,7 +131,7 @@ class _OperatorGraph:
     def __init__(self) -> None:
         warn_once("torch.cuda.CUDAGraph", "calls its operators again, one by one")
         self._recorder: Recorder | None = None
-        self._captured: list[Call] | None = None
+        self._captured: list[Step] | None = None
 
     @property
     def _is_captured(self) -> bool:
@@ -132,10 +139,10 @@ class _OperatorGraph:
 
     @property
     def _calls(self) -> int:
-        return 0 if self._captured is None else len(self._captured)
+        return len(self._describe_calls())
 
     def _describe_calls(self) -> list[str]:
-        return [str(call.function) for call in self._captured or ()]
+        return [str(call.function) for call in self._captured or () if isinstance(call, Call)]
 
     def _begin(self) -> None:
         if is_recording():
@@ -148,7 +155,7 @@ class _OperatorGraph:
         if recorder is None:
             raise RuntimeError("this graph is not being captured")
         recorder.__exit__(None, None, None)
-        recorder.take_back()
+        recorder.end()
         recorder.check_is_whole()
         self._captured = recorder.calls
 

@@ -7,8 +7,9 @@ generators their states, and what the block made is zero until the first replay.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -69,12 +70,40 @@ class Call(NamedTuple):
                 old.copy_(new)
 
 
-def repeat_calls(calls: list[Call]) -> None:
+class _State:
+    """The state that a generator has when a replay comes here."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        self.state = generator.get_state()
+        self.is_wanted = False  # by a _Return
+
+    def repeat(self) -> None:
+        if self.is_wanted:
+            self.state = self.generator.get_state()
+
+
+class _Return:
+    """The block has set a generator to a state that it had before: fork_rng() and checkpoint() do."""
+
+    def __init__(self, state: _State) -> None:
+        self.state = state
+        state.is_wanted = True
+
+    def repeat(self) -> None:
+        self.state.generator.set_state(self.state.state)
+
+
+Step = Call | _State | _Return
+
+
+def repeat_calls(calls: list[Step]) -> None:
     """Calls what was recorded: no step of autograd, which finds no new version of a tensor."""
     # In inference mode, because the block may have made inference tensors.
     with torch.inference_mode(), torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         for call in calls:
-            torch._C._set_grad_enabled(call.has_gradients)
+            if isinstance(call, Call):
+                torch._C._set_grad_enabled(call.has_gradients)
             call.repeat()
 
 
@@ -145,18 +174,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self.calls: list[Step] = []
         self.spoiled_by = ""  # the first error; what was recorded is lost, as on CUDA
         self._kind = kind
         self._before = _Kept()  # with copies of their values
         self._made = _Kept()
         self._from_the_host = _Kept()
-        self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+        self._states: dict[
+            int, list[_State]
+        ] = {}  # by generator: before the block, then later ones
         self._keep_state(torch.default_generator)
         if kind == "mps":
             self._keep_state(torch.mps._get_default_mps_generator())
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, what: str) -> NoReturn:
         error = (
             f"{what}: operation not permitted when stream is capturing: what the block computes "
             "has no value before the first replay"
@@ -169,15 +200,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             error = "operation failed due to a previous error during capture"
             raise _accelerator_error(f"{error}: {self.spoiled_by}", _INVALIDATED)
 
-    def take_back(self) -> None:
+    def end(self) -> None:
+        """The block has ended."""
+        with contextlib.suppress(RuntimeError):  # check_is_whole() raises it
+            self._note_states()
+        self._take_back()
+
+    def _take_back(self) -> None:
         """As if the block had not run."""
         for storage, copy in self._before.values():
             if storage.nbytes() == copy.nbytes():
                 storage.copy_(copy)
         for storage, _ in self._made.values():
             storage.fill_(0)
-        for generator, state in self._generators.values():
-            generator.set_state(state)
+        for first, *_ in self._states.values():
+            first.generator.set_state(first.state)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -190,9 +227,30 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._check_can_be_recorded(func, args, kwargs, tensors)
         self._keep_what_changes(func, args, kwargs)
         noted = _memory_only((args, kwargs))
+        self._note_states()
         result = func(*args, **kwargs)
         self._note(func, noted, tensors, result)
+        for states in self._states.values():
+            if not torch.equal(states[-1].generator.get_state(), states[-1].state):
+                self._add_state(states[-1].generator)
         return result
+
+    def _note_states(self) -> None:
+        """Between two operators only the block itself sets the state of a generator."""
+        for states in list(self._states.values()):
+            now = states[-1].generator.get_state()
+            if torch.equal(now, states[-1].state):
+                continue
+            same = next((each for each in reversed(states) if torch.equal(now, each.state)), None)
+            if same is None:
+                self.refuse("a seed, or a state of a generator that it did not have in the block")
+            self.calls.append(_Return(same))
+            self._add_state(same.generator)
+
+    def _add_state(self, generator: torch.Generator) -> None:
+        state = _State(generator)
+        self.calls.append(state)
+        self._states.setdefault(id(generator), []).append(state)
 
     def _is_concerned(self, tensors: list[torch.Tensor], kwargs: Any) -> bool:
         """On MPS the CPU's tensors are computed at once, as on CUDA."""
@@ -221,8 +279,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 self._keep_state(each)
 
     def _keep_state(self, generator: torch.Generator) -> None:
-        if id(generator) not in self._generators:
-            self._generators[id(generator)] = generator, generator.get_state()
+        if id(generator) not in self._states:
+            self._add_state(generator)
 
     def _note(
         self, func: Any, noted: tuple[Any, Any], given: list[torch.Tensor], result: Any

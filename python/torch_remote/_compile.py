@@ -71,6 +71,9 @@ def _is_of_this_process(operator: torch._ops.OpOverload) -> bool:
 def _why_no_program(graph: GraphModule) -> str | None:
     """What a recording would not notice: values of the CPU, which it takes as they are."""
     constant: set[Node] = set()
+    for node in _nodes(graph):
+        if getattr(node.target, "__name__", "") == "with_effects":  # it has an argument on the CPU
+            return f"{node.args[1]} has an effect beside its results"
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             for tensor in _tensors_of(node):

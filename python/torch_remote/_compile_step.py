@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from . import _C
@@ -57,10 +61,40 @@ def _alone(value: Any, is_written: bool) -> Any:
     return value.detach().clone()
 
 
+def _is_same(value: Any, other: Any) -> bool:
+    if value is other:
+        return True
+    return isinstance(value, int | float | str | tuple) and bool(value == other)
+
+
+class _Settings:
+    """Counts the changes of what a recorded step of an optimizer does not look at again: its state,
+    which `load_state_dict()` replaces, and the values in its groups."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self._seen: list[Any] = []
+        self._changes = 0
+
+    def changes(self) -> int:
+        optimizer = self.optimizer()
+        if optimizer is None:
+            self._seen = []
+            return self._changes
+        values = [optimizer.state]
+        for group in optimizer.param_groups:
+            values += group.values()
+        if len(values) != len(self._seen) or not all(map(_is_same, values, self._seen)):
+            self._changes += 1
+            self._seen = values
+        return self._changes
+
+
 class _CompiledStep:
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
+        self._settings: list[_Settings] = []  # of optimizers whose steps the function makes
         self._recorded: dict[Hashable, _Recorded] = {}  # the last used last
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
@@ -70,14 +104,18 @@ class _CompiledStep:
         if _C.is_recording():
             return self._function(*args, **kwargs)
         leaves, shape = tree_flatten((args, kwargs))
-        kind = (shape, *map(_kind_of, leaves), _modes())
+        kind = (shape, *map(_kind_of, leaves), _modes(), self._changes())
         recorded = self._recorded.pop(kind, None) or _Recorded()
         self._recorded[kind] = recorded
         if len(self._recorded) > _MOST_KINDS:
             del self._recorded[next(iter(self._recorded))]
         if recorded.eager_calls < _EAGER_CALLS:
             recorded.eager_calls += 1
-            return self._function(*args, **kwargs)
+            with self._noting_optimizers():
+                results = self._function(*args, **kwargs)
+            kind_after = (*kind[:-1], self._changes())
+            self._recorded[kind_after] = self._recorded.pop(kind)
+            return results
         whole = [_alone(leaf, place in recorded.written) for place, leaf in enumerate(leaves)]
         results = None if recorded.function is None else recorded.function(whole)
         if results is None:
@@ -89,6 +127,24 @@ class _CompiledStep:
         if results is None:
             raise ValueError("compile_step: an argument is on another server than the calls")
         return tree_unflatten(results, recorded.shape)
+
+    def _changes(self) -> Hashable:
+        return tuple(settings.changes() for settings in self._settings)
+
+    @contextmanager
+    def _noting_optimizers(self) -> Iterator[None]:
+        thread = threading.get_ident()
+
+        def note(optimizer: Optimizer, *_: object) -> None:
+            known = any(each.optimizer() is optimizer for each in self._settings)
+            if threading.get_ident() == thread and not known:
+                self._settings.append(_Settings(optimizer))
+
+        hook = register_optimizer_step_pre_hook(note)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def _record(self, recorded: _Recorded, leaves: list[Any], shape: TreeSpec) -> None:
         here = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not is_ours(leaf)]
@@ -145,8 +201,9 @@ def compile_step(function: Callable[..., Result]) -> Callable[..., Result]:
             return loss
 
     Each call returns new tensors, without a history for autograd. What Python does besides is not
-    repeated: prints, counters, a learning rate that is a number. Optimizers need `capturable=True`
-    or `fused=True`. Parameters, their gradients and `train()` or `eval()` stay those of the
+    repeated: prints, counters. Optimizers need `capturable=True` or `fused=True`. Another value in
+    their `param_groups`, and `load_state_dict()`, begin anew too: a learning rate that changes often
+    is a tensor on the device, changed in place. Parameters, their gradients and `train()` or `eval()` stay those of the
     recording: change parameters in place, and call `zero_grad()` inside. What cannot be recorded,
     such as reading a value, raises what `torch_remote.Graph` raises.
     """

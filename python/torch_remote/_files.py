@@ -6,6 +6,7 @@ A server with `serve --files DIR` lets its clients read what is in that folder.
 from __future__ import annotations
 
 import operator
+import os
 import posixpath
 from typing import NamedTuple
 
@@ -16,6 +17,20 @@ from ._backend import DeviceLike, existing_index, refuse_in_bad_fork
 
 _BYTES, _TENSORS, _INDEX = 0, 1, 2  # FileForm in wire/files.h
 _INDEX_SUFFIX = ".index.json"
+
+
+Name = str | os.PathLike[str]
+
+
+def _checked(name: Name) -> str:
+    text = os.fspath(name)
+    if not isinstance(text, str):
+        raise TypeError(f"the name of a file is text, not {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the name of a file is UTF-8, which {text!r} is not") from None
+    return text
 
 
 class ServerFile(NamedTuple):
@@ -31,7 +46,7 @@ def files(device: DeviceLike = None) -> list[ServerFile]:
     return [ServerFile(*each) for each in _C.list_files(existing_index(device))]
 
 
-def load(name: str, device: DeviceLike = None) -> dict[str, torch.Tensor]:
+def load(name: Name, device: DeviceLike = None) -> dict[str, torch.Tensor]:
     """The tensors of a safetensors file of the server's, by name.
 
     The server reads them; this process gets their names, dtypes and shapes, and does not wait for
@@ -39,6 +54,7 @@ def load(name: str, device: DeviceLike = None) -> dict[str, torch.Tensor]:
     `model.safetensors.index.json`.
     """
     refuse_in_bad_fork()
+    name = _checked(name)
     index = existing_index(device)
     if not name.endswith(_INDEX_SUFFIX):
         return _C.open_file(index, name, _TENSORS).load(None)
@@ -84,7 +100,7 @@ class RemoteArray:
         return f"<torch_remote.RemoteArray {self._name!r}: {len(self)} of {self.dtype}>"
 
 
-def array(name: str, dtype: torch.dtype, device: DeviceLike = None) -> RemoteArray:
+def array(name: Name, dtype: torch.dtype, device: DeviceLike = None) -> RemoteArray:
     """A file of the server's as a source of tensors: `array("train.bin", torch.uint16)[a:b]`.
 
     It stays open on the server as long as the result lives. A slice is read when it is taken, and
@@ -93,5 +109,6 @@ def array(name: str, dtype: torch.dtype, device: DeviceLike = None) -> RemoteArr
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"the dtype of an array is a torch.dtype, not {dtype!r}")
     refuse_in_bad_fork()
+    name = _checked(name)
     index = existing_index(device)
     return RemoteArray(_C.open_file(index, name, _BYTES), name, dtype, index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,55 @@ def test_a_step_is_one_message() -> None:
     assert (counted.calls, counted.syncs) == (10, 0)
     assert payload(lambda: step(x, goal)) < 64
     assert len({loss.item() for loss in losses}) == 10
+
+
+def train_on_goal(wrap: Callable[[Any], Any], after: Callable[[int, Any], None]) -> list[Tensor]:
+    """Ten steps of a model, with something between them."""
+    torch.manual_seed(5)
+    model = nn.Linear(3, 2).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+
+    @wrap
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    found: list[Tensor] = []
+    for number in range(14):
+        found.append(step(torch.full((4, 3), number / 10, device=DEVICE)))
+        after(number, optimizer)
+    return [*found, *model.parameters(), *(s["step"] for s in optimizer.state.values())]
+
+
+def test_a_checkpoint_that_the_optimizer_loads_is_where_it_goes_on() -> None:
+    def run(wrap: Callable[[Any], Any]) -> list[Tensor]:
+        saved: list[Any] = []
+
+        def after(number: int, optimizer: Any) -> None:
+            if number == 2:
+                saved.append(copy.deepcopy(optimizer.state_dict()))
+            if number in (5, 9):
+                optimizer.load_state_dict(copy.deepcopy(saved[0]))
+
+        return train_on_goal(wrap, after)
+
+    expected, found = run(lambda step: step), run(torch_remote.compile_step)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_a_learning_rate_that_is_a_number_may_change() -> None:
+    def run(wrap: Callable[[Any], Any]) -> list[Tensor]:
+        def after(number: int, optimizer: Any) -> None:
+            if number in (2, 6, 11):
+                optimizer.param_groups[0]["lr"] *= 0.1
+
+        return train_on_goal(wrap, after)
+
+    expected, found = run(lambda step: step), run(torch_remote.compile_step)
+    assert all(map(torch.equal, found, expected))
 
 
 def test_another_size_begins_anew_and_a_part_of_a_tensor_is_copied() -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from helpers import DEADLINE, assert_same, serving
@@ -298,6 +299,20 @@ def test_a_file_of_torch_save_is_refused_with_a_command_that_converts_it(
     assert_same({name: loaded[name].cpu() for name in state}, state)
 
 
+def test_names_and_dtypes_are_checked_before_a_file_is_opened(
+    folder: Path, device: torch.device
+) -> None:
+    (folder / "numbers.bin").write_bytes(bytes(range(6)))
+    assert torch_remote.array(Path("numbers.bin"), torch.uint8, device)[1:3].tolist() == [1, 2]
+    for wrong in ("uint8", numpy.dtype("uint8"), None):
+        with pytest.raises(TypeError, match=r"is a torch\.dtype"):
+            torch_remote.array("numbers.bin", wrong, device)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is UTF-8"):
+        torch_remote.load("\udcff", device)
+    with pytest.raises(TypeError, match="is text"):
+        torch_remote.load(b"numbers.bin", device)  # type: ignore[arg-type]
+
+
 def test_a_server_without_the_option_says_so(tmp_path: Path) -> None:
     with serving(f"unix://{tmp_path}/s") as url, torch_remote.connect(url) as machine:
         for ask in (torch_remote.files, lambda device: torch_remote.load("a", device)):
@@ -322,6 +337,8 @@ def test_several_folders_and_the_limit_of_memory(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         save_file({"x": torch.full((4 * MIB,), value)}, tmp_path / name / f"{name}.safetensors")
     save_file({"x": torch.full((3,), 3.0)}, tmp_path / "two" / "one.safetensors")
+    (tmp_path / "one" / "x.bin").symlink_to("one.safetensors")
+    (tmp_path / "two" / "x.bin").write_bytes(b"\x07")
     folders = ("--files", str(tmp_path / "one"), "--files", str(tmp_path / "two"))
     with (
         serving(f"unix://{tmp_path}/s", *folders, "--max-memory", "20MiB") as url,
@@ -331,7 +348,9 @@ def test_several_folders_and_the_limit_of_memory(tmp_path: Path) -> None:
         assert [each.name for each in torch_remote.files(device)] == [
             "one.safetensors",
             "two.safetensors",
+            "x.bin",
         ]
+        assert torch_remote.array("x.bin", torch.uint8, device)[0].item() == 7
         first = torch_remote.load("one.safetensors", device)
         assert first["x"].sum().item() == 4 * MIB
         with pytest.raises(torch.OutOfMemoryError):

@@ -349,3 +349,60 @@ def test_replays_and_eager_calls_draw_from_one_sequence(used: str, name: str) ->
             eager += [DRAWS[name](DRAWS[name](x)), DRAWS[name](x)]
         assert_same(values(drawn), values(eager))
         assert not torch.equal(drawn[0], drawn[2])
+
+
+def fork(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng(devices=[0], device_type="cuda"):
+        first = torch.dropout(x * weight, 0.5, True)
+    return first + torch.dropout(x * weight, 0.5, True)
+
+
+def go_back(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    state = torch.cuda.get_rng_state()
+    y = torch.dropout(x * weight, 0.5, True) + torch.rand_like(x)
+    torch.cuda.set_rng_state(state)
+    return y + torch.rand_like(x)
+
+
+def checkpointed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return torch.dropout(torch.dropout(x * weight, 0.5, True), 0.2, True)
+
+    return torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) + torch.rand_like(x)
+
+
+@pytest.mark.parametrize("function", [fork, go_back, checkpointed], ids=lambda f: f.__name__)
+def test_states_that_the_block_takes_and_puts_back(
+    used: str, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> None:
+    x, weight = torch.ones(16, device="cuda"), torch.ones(16, device="cuda", requires_grad=True)
+    weight.grad = torch.zeros_like(weight)
+
+    def step() -> torch.Tensor:
+        assert weight.grad is not None
+        weight.grad.zero_()
+        y = function(x, weight)
+        y.sum().backward()
+        return y.detach() + torch.rand_like(x)
+
+    graph, y = captured(step)
+    torch.cuda.manual_seed(8)
+    replayed = []
+    for _ in range(3):
+        graph.replay()
+        replayed += values([y, weight.grad, torch.rand(2, device="cuda")])
+    torch.cuda.manual_seed(8)
+    eager = []
+    for _ in range(3):
+        eager += values([step(), weight.grad, torch.rand(2, device="cuda")])
+    assert_same(replayed, eager)
+
+
+def test_a_seed_in_the_block_is_refused(used: str) -> None:
+    def step() -> torch.Tensor:
+        torch.cuda.manual_seed(3)
+        return torch.rand(2, device="cuda")
+
+    with pytest.raises(RuntimeError, match=r"capturing|previous error during capture"):
+        captured(step)
+    assert torch.ones(2, device="cuda").sum().item() == 2
