@@ -84,7 +84,7 @@ class _State:
 
 
 class _Return:
-    """The block has set a generator to a state that it had before: fork_rng() and checkpoint() do."""
+    """The block has set a generator to a state that it had before, as fork_rng() does."""
 
     def __init__(self, state: _State) -> None:
         self.state = state

@@ -202,9 +202,9 @@ def compile_step(function: Callable[..., Result]) -> Callable[..., Result]:
 
     Each call returns new tensors, without a history for autograd. What Python does besides is not
     repeated: prints, counters. Optimizers need `capturable=True` or `fused=True`. Another value in
-    their `param_groups`, and `load_state_dict()`, begin anew too: a learning rate that changes often
-    is a tensor on the device, changed in place. Parameters, their gradients and `train()` or `eval()` stay those of the
-    recording: change parameters in place, and call `zero_grad()` inside. What cannot be recorded,
-    such as reading a value, raises what `torch_remote.Graph` raises.
+    their `param_groups`, and `load_state_dict()`, begin anew: a learning rate that often changes
+    is a tensor on the device, changed in place. Parameters, their gradients and `train()` or
+    `eval()` stay those of the recording: change parameters in place, and call `zero_grad()` inside.
+    What cannot be recorded, such as reading a value, raises what `torch_remote.Graph` raises.
     """
     return _CompiledStep(function)

@@ -27,8 +27,9 @@ BACKENDS = ("eager", "aot_eager", *ON_CPU)
 TIMES = (1, 2, 3)
 
 # Modules whose graphs compute otherwise than the module, on a local device too: PyTorch has a
-# decomposition in Python that rounds otherwise than its kernel.
+# decomposition in Python that rounds otherwise than its kernel, or copies.
 DECOMPOSED = {
+    "nn.Dropout": "PyTorch decomposes dropout in Python: in evaluation it gives a copy",
     "nn.MultiLabelMarginLoss": "PyTorch decomposes multilabel_margin_loss_forward in Python",
     "nn.Softshrink": "PyTorch decomposes softshrink in Python: a zero has the other sign",
 }
