@@ -23,16 +23,18 @@ SETUP = """
     print("before", file=sys.stderr)
 """
 
+# An upload that is received before this thread gets to wait for it is not shown, which happens on a
+# busy machine: so there are several.
 MOVES = """
     def move(what, function):
         print("then", what, file=sys.stderr)
         function()
-    move("upload", lambda: x.to("remote"))
+    move("upload", lambda: [x.to("remote") for _ in range(5)])
     move("download", lambda: there.cpu())
     move("read", lambda: torch_remote.read(there).result())
-    layer = torch.nn.Linear(4096, 4400)
-    move("module", lambda: layer.to("remote"))
-    move("module back", lambda: layer.cpu())
+    layers = [torch.nn.Linear(4096, 4400) for _ in range(5)]
+    move("module", lambda: [layer.to("remote") for layer in layers])
+    move("module back", lambda: layers[0].cpu())
 """
 SHOWN = {
     "upload": "to remote",
@@ -79,8 +81,9 @@ CHECKPOINT = """
     print("start", file=sys.stderr)
     torch.save({kind}, file)
     print("loading", file=sys.stderr)
-    file.seek(0)
-    torch.load(file, map_location="remote")
+    for _ in range(5):
+        file.seek(0)
+        torch.load(file, map_location="remote")
 """
 
 
